@@ -1,0 +1,1 @@
+"""Machines and storage. Imports `schemas` only: no JAX, no Prefect."""

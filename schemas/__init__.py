@@ -1,0 +1,1 @@
+"""Contracts that cross a boundary: pydantic and the standard library only."""

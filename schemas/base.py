@@ -1,0 +1,103 @@
+"""Strict models, canonical JSON and digests: the bottom of every contract.
+
+`canonical_json` is the subset of RFC 8785 (JCS) that Lyceum needs: sorted keys, no white space, UTF-8, no NaN or infinity. Two objects
+have the same digest if and only if they have the same canonical JSON.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class InputError(ValueError):
+    """Input from outside is wrong. The message names the value, the valid choices and the fix; the command line exits with 2."""
+
+
+class StageFailed(RuntimeError):
+    """A stage's job ended without an artifact; the command line exits with 1."""
+
+
+class StrictModel(BaseModel):
+    """A frozen pydantic model that refuses unknown keys and never coerces types ("3" is no number, true is no integer)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """Validate plain JSON or TOML data (enums as strings, tuples as lists). Raises pydantic.ValidationError."""
+        return cls.model_validate_json(canonical_json(value))
+
+
+def canonical_json(value: Any) -> bytes:
+    """Encode a pydantic model or plain JSON value as canonical UTF-8 JSON.
+
+    Raises:
+        ValueError: a float is NaN or infinite.
+        TypeError: the value is not JSON.
+    """
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8")
+
+
+def digest(value: Any) -> str:
+    """sha256 of the canonical JSON of `value`, as 64 hexadecimal characters."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The end of an error message: the closest valid name if there is one, then all valid names."""
+    choices = sorted(valid)
+    close = difflib.get_close_matches(name, choices, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Valid: {', '.join(choices) if choices else '(none)'}."
+
+
+def explain_validation(error: ValidationError, model: type[BaseModel], where: str) -> str:
+    """One line per problem of a pydantic ValidationError, in the words of the recipe's author.
+
+    Args:
+        error: what pydantic raised while validating `model`.
+        model: the model; its fields are the valid keys that an unknown key is compared with.
+        where: the place, e.g. `recipe quickstart.toml, stages.grpo.config`.
+    """
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            valid = _fields_at(model, problem["loc"][:-1])
+            lines.append(f"{where}: unknown key {path!r}.{nearest(str(problem['loc'][-1]), valid)}")
+        elif problem["type"] == "missing":
+            lines.append(f"{where}: required key {path!r} is missing; add it.")
+        else:
+            lines.append(f"{where}: {path or 'value'} = {problem['input']!r} is not valid: {problem['msg']}.")
+    return "\n".join(lines)
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Field names of the model reached by walking `path`; list indices and union tags are passed over."""
+    current = model
+    for part in path:
+        field = current.model_fields.get(str(part)) if isinstance(part, str) else None
+        if field is None:
+            continue
+        inner = _model_in(field.annotation)
+        if inner is None:
+            return []
+        current = inner
+    return list(current.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

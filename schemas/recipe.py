@@ -1,0 +1,132 @@
+"""Recipe: a TOML file that names a model and an ordered chain of stages.
+
+```toml
+name = "quickstart"
+model = "gemma3-tiny"
+seed = 0
+
+[stages.distill]
+kind = "distill"
+[stages.distill.config]
+...
+[stages.rebalance]
+kind = "rebalance"
+inputs = { examples = "distill" }
+```
+File order is execution order. `model` and `seed` are the defaults of every stage whose Config has a field of that name. There is no
+inheritance and no templating; unknown keys are refused.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from schemas.base import InputError, StrictModel, explain_validation, nearest
+
+STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class StageSpec(StrictModel):
+    """One stage: its kind (a file in `tasks/`), which earlier stage feeds each of its inputs, and its config."""
+
+    name: str
+    kind: str
+    inputs: dict[str, str] = Field(default_factory=dict)
+    config: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_path_segment(cls, name: str) -> str:
+        if not STAGE_NAME.fullmatch(name):
+            raise ValueError("a stage name is lower-case letters, digits and _, starts with a letter and has at most 40 characters")
+        return name
+
+
+class Recipe(StrictModel):
+    """A named chain of stages on one model."""
+
+    name: str
+    model: str
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    stages: tuple[StageSpec, ...] = Field(min_length=1)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_path_segment(cls, name: str) -> str:
+        if not STAGE_NAME.fullmatch(name):
+            raise ValueError("a recipe name is lower-case letters, digits and _, starts with a letter and has at most 40 characters")
+        return name
+
+    @model_validator(mode="after")
+    def _inputs_name_earlier_stages(self) -> "Recipe":
+        names = [stage.name for stage in self.stages]
+        earlier: list[str] = []
+        for stage in self.stages:
+            for slot, source in stage.inputs.items():
+                if source == stage.name:
+                    raise ValueError(f"stages.{stage.name}.inputs.{slot} = {source!r} is the stage itself: a cycle")
+                if source in names and source not in earlier:
+                    raise ValueError(
+                        f"stages.{stage.name}.inputs.{slot} = {source!r} comes later in the file (a cycle or a wrong order); "
+                        f"an input names an earlier stage: {', '.join(earlier) or '(none yet)'}"
+                    )
+                if source not in earlier:
+                    raise ValueError(f"stages.{stage.name}.inputs.{slot} = {source!r} is no stage.{nearest(source, earlier)}")
+            earlier.append(stage.name)
+        return self
+
+    def stage(self, name: str) -> StageSpec:
+        """The stage called `name`. Raises InputError with the valid names."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise InputError(f"recipe {self.name!r} has no stage {name!r}.{nearest(name, [s.name for s in self.stages])}")
+
+
+def parse_recipe(text: str, where: str) -> Recipe:
+    """Parse a recipe from TOML text. `where` (a path) goes into messages.
+
+    Raises:
+        InputError: broken TOML, unknown or missing key, wrong type, an input that is no earlier stage.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"recipe {where} is not valid TOML: {error}. Fix that line and run again.") from error
+    return recipe_from_table(table, where)
+
+
+def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
+    """Build a Recipe from parsed TOML, where `stages` is a table keyed by stage name. Raises InputError."""
+    stages = table.get("stages")
+    if not isinstance(stages, dict):
+        raise InputError(f"recipe {where}: 'stages' must be a table such as [stages.distill] with a kind; found {stages!r}.")
+    listed: list[Any] = []
+    for name, stage in stages.items():
+        if not isinstance(stage, dict):
+            raise InputError(f"recipe {where}: stages.{name} = {stage!r} must be a table such as [stages.{name}].")
+        if "name" in stage:
+            raise InputError(f"recipe {where}: unknown key 'stages.{name}.name'; a stage's name is its table's name, {name!r}.")
+        listed.append({"name": name, **stage})
+    try:
+        return Recipe.parse({**table, "stages": listed})
+    except ValidationError as error:
+        raise InputError(_explain(error, where, listed)) from error
+
+
+def _explain(error: ValidationError, where: str, stages: list[dict[str, Any]]) -> str:
+    """Recipe problems with stages named instead of numbered."""
+    text = explain_validation(error, Recipe, f"recipe {where}")
+    return re.sub(r"stages\.(\d+)", lambda match: f"stages.{stages[int(match[1])]['name']}", text)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe file. Raises InputError when it is missing, unreadable, not UTF-8 or not valid."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read recipe {path}: {error}.") from error
+    return parse_recipe(text, str(path))

@@ -1,0 +1,66 @@
+"""Finding stage kinds, rewards and teachers by file name: adding one is adding a file, there is no list to edit.
+
+Nothing here imports JAX; a plugin's module top level must not either.
+"""
+
+import importlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import ValidationError
+
+from schemas.base import InputError, StrictModel, explain_validation, nearest
+
+ROOT = Path(__file__).parent
+_IS_STAGE = re.compile(r"^VERSION = \d+$.*^class Config\(.*^def run\(", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def stage_kinds() -> tuple[str, ...]:
+    """Names of all stage kinds: the files in `tasks/` that define VERSION, Config and run."""
+    return tuple(sorted(path.stem for path in ROOT.glob("*.py") if _IS_STAGE.search(path.read_text(encoding="utf-8"))))
+
+
+@cache
+def plugin_names(family: str) -> tuple[str, ...]:
+    """Names of all plugins of a family (`rewards`, `teachers`): the files in `tasks/<family>/`."""
+    return tuple(sorted(path.stem for path in (ROOT / family).glob("*.py") if not path.stem.startswith("_")))
+
+
+def stage_module(kind: str) -> ModuleType:
+    """The module of a stage kind. Raises InputError with the valid kinds."""
+    if kind not in stage_kinds():
+        raise InputError(f"unknown stage kind {kind!r}.{nearest(kind, stage_kinds())}")
+    return importlib.import_module(f"tasks.{kind}")
+
+
+def plugin_module(family: str, name: str) -> ModuleType:
+    """The module of a plugin. Raises InputError with the valid names."""
+    if name not in plugin_names(family):
+        raise InputError(f"unknown {family.removesuffix('s')} {name!r}.{nearest(name, plugin_names(family))}")
+    return importlib.import_module(f"tasks.{family}.{name}")
+
+
+def parse_plugin(family: str, table: dict[str, Any], where: str) -> StrictModel:
+    """Validate a plugin's table (`{name = "format", ...}`) against that plugin's Config, whose field `name` is its file name.
+
+    Raises:
+        InputError: no name, an unknown name, or a config that does not validate.
+    """
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise InputError(f"{where}: {table!r} needs a name, one of: {', '.join(plugin_names(family))}.")
+    model: type[StrictModel] = plugin_module(family, name).Config
+    try:
+        return model.parse(table)
+    except ValidationError as error:
+        raise InputError(explain_validation(error, model, where)) from error
+
+
+def plugin_versions(family: str, names: Iterable[str]) -> dict[str, str | int]:
+    """`{"rewards.format": 1}` for each named plugin: part of the stage key."""
+    return {f"{family}.{name}": plugin_module(family, name).VERSION for name in names}
