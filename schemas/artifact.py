@@ -27,7 +27,7 @@ class Manifest(StrictModel):
     """`artifacts/<kind>/<key>/manifest.json`, written last and create-only.
 
     Identity (hashed into `key`): kind, version, dependencies, config, inputs. Everything under `execution` (target, git SHA, seconds, host,
-    package versions) and the attempt are recorded and never hashed.
+    package versions) and the attempt are recorded and never hashed. `checksum` covers all other fields: damage to the manifest is noticed.
     """
 
     kind: str
@@ -40,6 +40,18 @@ class Manifest(StrictModel):
     files: tuple[FileEntry, ...]
     metrics: dict[str, Any] = Field(default_factory=dict)
     execution: dict[str, Any] = Field(default_factory=dict)
+    checksum: str = ""
+
+    def sealed(self) -> "Manifest":
+        """This manifest with its checksum filled in. Raises ValueError when metrics hold a NaN or an infinity."""
+        return self.model_copy(update={"checksum": self._checksum()})
+
+    @property
+    def is_intact(self) -> bool:
+        return self.checksum == self._checksum()
+
+    def _checksum(self) -> str:
+        return digest(self.model_dump(exclude={"checksum"}))
 
     @property
     def digest(self) -> str:

@@ -21,6 +21,10 @@ class StageFailed(RuntimeError):
     """A stage's job ended without an artifact; the command line exits with 1."""
 
 
+class Stopped(Exception):
+    """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow); the command line exits with 130."""
+
+
 class StrictModel(BaseModel):
     """A frozen pydantic model that refuses unknown keys and never coerces types ("3" is no number, true is no integer)."""
 

@@ -35,7 +35,7 @@ Check = Literal["exact", "numeric", "none"]
 """How an answer is verified: equal text after normalisation, equal number, or not verifiable (free text)."""
 
 _TRACE = re.compile(r"\s*<reasoning>(?P<reasoning>.+?)</reasoning>\s*<answer>(?P<answer>.+?)</answer>\s*", re.DOTALL)
-_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+TRACE_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
 
 class Trace(StrictModel):
@@ -51,7 +51,7 @@ class Trace(StrictModel):
 def parse_trace(text: str) -> Trace | None:
     """The trace that is the whole of `text`, or None when the format is wrong: text outside the tags, an empty part, a tag missing or repeated."""
     match = _TRACE.fullmatch(text)
-    if match is None or any(text.count(tag) != 1 for tag in _TAGS):
+    if match is None or any(text.count(tag) != 1 for tag in TRACE_TAGS):
         return None
     reasoning, answer = match["reasoning"].strip(), match["answer"].strip()
     return Trace(reasoning=reasoning, answer=answer) if reasoning and answer else None
@@ -93,11 +93,16 @@ class Example(Prompt):
 
 
 class PreferencePair(StrictModel):
-    """One prompt with a verified and a rejected response. `rejected_because` says which check failed."""
+    """One prompt with a verified and a rejected response.
+
+    `rejected_because` says which check failed: a well-formed trace with a wrong answer, no well-formed trace, or a response that was cut off
+    at its fixed length, which therefore has no terminator. `chosen_from` says who wrote the chosen response.
+    """
 
     id: str
     prompt: str
     domain: Domain
     chosen: str
     rejected: str
-    rejected_because: Literal["malformed", "wrong"]
+    chosen_from: Literal["policy", "teacher"]
+    rejected_because: Literal["wrong", "malformed", "truncated"]

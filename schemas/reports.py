@@ -6,14 +6,18 @@ from pydantic import Field
 
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel
-from schemas.examples import Domain, Grounding
+from schemas.examples import Check, Domain, Grounding
 from schemas.recipe import Recipe
 
 StageStatus = Literal["cached", "ran", "failed", "skipped"]
 
 
 class StageRecord(StrictModel):
-    """One stage of a run, as `lyceum run --json` prints it. `seconds` is wall time inside the flow; `skipped` means an earlier stage failed."""
+    """One stage of a run, as `lyceum run --json` prints it.
+
+    `seconds` is wall time inside the flow; `skipped` means that a stage it needs failed, or that the run was stopped while it ran. Of a failed
+    stage `exit_code` is 2 when its input was bad and 1 otherwise.
+    """
 
     name: str
     kind: str
@@ -23,6 +27,7 @@ class StageRecord(StrictModel):
     artifact: ArtifactRef | None = None
     metrics: dict[str, Any] = Field(default_factory=dict)
     error: str | None = None
+    exit_code: int | None = None
 
 
 class RunRecord(StrictModel):
@@ -41,18 +46,32 @@ class RunRecord(StrictModel):
 
 
 class EvalItem(StrictModel):
-    """One evaluated prompt (`items.jsonl` of an evaluation): any metric can be recomputed from these without the model."""
+    """One evaluated prompt (`items.jsonl` of an evaluation): any metric can be recomputed from these without the model.
+
+    Attributes:
+        check: how `completion` was compared with `reference`; items with `none` count for no correctness rate.
+        exact: the answer is right; of a grounded item, where abstaining can be what is right, too.
+        markers: chain-of-thought markers in the reasoning (`tasks.reasoning_eval`).
+        tokens: length of the completion, the terminator included.
+        truncated: the completion was cut off at the fixed response length.
+        context, grounding and what follows: of grounded items, defined in `tasks.safety_eval`; None and False otherwise.
+    """
 
     id: str
     prompt: str
     domain: Domain
     family: str
     reference: str
+    check: Check = "exact"
     completion: str
     format: bool
     exact: bool
     markers: int = 0
     tokens: int = 0
+    truncated: bool = False
+    context: str | None = None
     grounding: Grounding | None = None
     abstained: bool = False
+    hallucinated: bool = False
+    inconsistent: bool = False
     safe: bool | None = None

@@ -1,0 +1,53 @@
+"""Configuration shared by the trainers."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.base import StrictModel
+
+
+class OptimizerConfig(StrictModel):
+    """AdamW with linear warm-up and cosine decay (Loshchilov & Hutter, 1711.05101 and 1608.03983).
+
+    The learning rate rises from 0 to `learning_rate` over `warmup_fraction` of the steps, then falls along a cosine to `final_fraction` of it.
+    Gradients are clipped to the global norm `max_grad_norm` first.
+    """
+
+    learning_rate: float = Field(gt=0)
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
+    final_fraction: float = Field(default=0.1, ge=0, le=1)
+    b1: float = Field(default=0.9, ge=0, lt=1)
+    b2: float = Field(default=0.98, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+
+class LoraConfig(StrictModel):
+    """Low-rank adapters (Hu et al., 2106.09685) on the attention and feed-forward projections; the update is scaled by alpha / rank."""
+
+    rank: int = Field(ge=1)
+    alpha: float = Field(gt=0)
+
+
+class TrainerConfig(StrictModel):
+    """What every training stage has.
+
+    `batch_size` rows make one optimizer step; they are processed `micro_batch_size` at a time inside one compiled program (gradient
+    accumulation). `lora = None` trains all weights.
+    """
+
+    steps: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    optimizer: OptimizerConfig
+    lora: LoraConfig | None = None
+    log_every: int = Field(default=10, ge=1)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per step."""
+        return self.batch_size // (self.micro_batch_size or self.batch_size)
+
+
+Dtype = Literal["float32", "bfloat16"]

@@ -1,0 +1,106 @@
+"""THE token path: text to tokens in Gemma's chat template. Training, sampling and evaluation all go through these functions.
+
+    <bos><start_of_turn>user\\n{prompt}<end_of_turn>\\n<start_of_turn>model\\n{response}<end_of_turn>
+
+The terminator `<end_of_turn>` is part of the response, so the loss mask always covers it: a model that is not taught to stop does not stop.
+Control tokens spelled out in a prompt are encoded as plain characters: text from outside cannot end a turn or begin another.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+_CONTROL = re.compile("(?<=<)(?=" + "|".join(re.escape(token[1:]) for token in CONTROL_TOKENS) + ")")
+
+
+class TooLong(ValueError):
+    """A prompt or response has more tokens than the fixed shape it must fit."""
+
+
+class Tokenizer:
+    """A SentencePiece model with Gemma's control tokens."""
+
+    def __init__(self, model_proto: bytes):
+        """Args: model_proto: the serialised SentencePiece model. Raises ValueError when a control token is missing."""
+        self.model_proto = model_proto
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
+        missing = [token for token in CONTROL_TOKENS if self._processor.id_to_piece(self._processor.piece_to_id(token)) != token]
+        if missing:
+            raise ValueError(f"the tokenizer has no {', '.join(missing)}: it is not a Gemma tokenizer")
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Tokenizer":
+        return cls(path.read_bytes())
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(self.model_proto)
+
+    def __len__(self) -> int:
+        return self._processor.get_piece_size()
+
+    @cached_property
+    def pad_id(self) -> int:
+        return self._processor.piece_to_id("<pad>")
+
+    @cached_property
+    def bos_id(self) -> int:
+        return self._processor.piece_to_id("<bos>")
+
+    @cached_property
+    def start_of_turn_id(self) -> int:
+        return self._processor.piece_to_id("<start_of_turn>")
+
+    @cached_property
+    def end_of_turn_id(self) -> int:
+        """The terminator: the token that ends the model's turn."""
+        return self._processor.piece_to_id("<end_of_turn>")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text, without <bos>; control tokens in `text` become ordinary characters."""
+        return [token for part in _CONTROL.split(text) for token in self._processor.encode(part)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids; control tokens are left out."""
+        return self._processor.decode([int(token) for token in tokens if int(token) not in self.control_ids])
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the control tokens."""
+        return frozenset(self._processor.piece_to_id(token) for token in CONTROL_TOKENS)
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The user's turn and the opening of the model's turn."""
+    user, model = tokenizer.encode("user\n"), tokenizer.encode("model\n")
+    turn = [tokenizer.start_of_turn_id, *user, *tokenizer.encode(prompt), tokenizer.end_of_turn_id, *tokenizer.encode("\n")]
+    return [tokenizer.bos_id, *turn, tokenizer.start_of_turn_id, *model]
+
+
+def response_tokens(tokenizer: Tokenizer, response: str) -> list[int]:
+    """The model's turn with its terminator."""
+    return [*tokenizer.encode(response), tokenizer.end_of_turn_id]
+
+
+def pad_left(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> np.ndarray:
+    """Rows padded on the left to (len(rows), length), int32. Raises TooLong, naming the row."""
+    return _pad(rows, length, pad_id, left=True)
+
+
+def pad_right(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> np.ndarray:
+    """Rows padded on the right to (len(rows), length), int32. Raises TooLong, naming the row."""
+    return _pad(rows, length, pad_id, left=False)
+
+
+def _pad(rows: Sequence[Sequence[int]], length: int, pad_id: int, left: bool) -> np.ndarray:
+    out = np.full((len(rows), length), pad_id, np.int32)
+    for index, row in enumerate(rows):
+        if len(row) > length:
+            raise TooLong(f"row {index} has {len(row)} tokens, more than the {length} of the fixed shape")
+        if row:
+            out[index, slice(length - len(row), length) if left else slice(0, len(row))] = row
+    return out

@@ -1,0 +1,144 @@
+"""Generation: one compiled program per shape, prefill and decode together, randomness per row.
+
+Tunix's sampler computes logits for every prompt position in prefill, assembles its state eagerly at each call, and draws one key for the
+whole batch. Here prefill unembeds the last position only, the loop stops when every row has ended its turn, and row i draws from
+`fold_in(fold_in(key(seed), i), t)`: what is sampled for a row does not depend on the batch it happens to sit in.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from schemas.base import InputError
+from tasks.data.tokens import TooLong, pad_left, prompt_tokens
+from tasks.models.loading import LoadedModel
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled response.
+
+    Attributes:
+        tokens: its ids, the terminator included when there is one.
+        text: the decoded response without the terminator.
+        terminated: False when the response was cut off at the fixed length.
+        logps: (len(tokens),) log-probability of each token under the sampling distribution's temperature-1 model.
+    """
+
+    tokens: list[int]
+    text: str
+    terminated: bool
+    logps: np.ndarray
+
+
+class Sampler:
+    """Samples from a model's current weights in batches of a fixed shape.
+
+    Attributes:
+        compiles: how many programs this sampler has compiled (1 after any number of calls).
+    """
+
+    def __init__(self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int):
+        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens, fixed."""
+        self.loaded = loaded
+        self.batch_size, self.prompt_length, self.response_length = batch_size, prompt_length, response_length
+        self._graph, _ = nnx.split(loaded.model)
+        self._program: Any = jax.jit(self._generate)
+
+    @property
+    def compiles(self) -> int:
+        return self._program._cache_size()
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """Sample one response for each prompt.
+
+        Args:
+            prompts: any number of user prompts; the last batch is filled up by repeating rows.
+            temperature: 0 is greedy.
+            seed: row i's randomness is a function of (seed, i).
+            progress: called with the number of finished prompts after each batch.
+
+        Raises:
+            InputError: a prompt has more tokens than `prompt_length`.
+        """
+        tokenizer = self.loaded.tokenizer
+        try:
+            rows = pad_left([prompt_tokens(tokenizer, prompt) for prompt in prompts], self.prompt_length, tokenizer.pad_id)
+        except TooLong as error:
+            raise InputError(f"a prompt does not fit prompt_length = {self.prompt_length}: {error}. Raise prompt_length.") from error
+        state = nnx.state(self.loaded.model)
+        out: list[Completion] = []
+        for start in range(0, len(rows), self.batch_size):
+            indices = np.minimum(np.arange(start, start + self.batch_size), len(rows) - 1)
+            tokens, logps = jax.device_get(self._program(state, rows[indices], indices, np.uint32(seed), np.float32(temperature)))
+            wanted = min(self.batch_size, len(rows) - start)
+            out.extend(self._completion(tokens[row], logps[row]) for row in range(wanted))
+            if progress:
+                progress(len(out))
+        return out
+
+    def _completion(self, tokens: np.ndarray, logps: np.ndarray) -> Completion:
+        tokenizer = self.loaded.tokenizer
+        ends = np.flatnonzero(tokens == tokenizer.end_of_turn_id)
+        terminated = len(ends) > 0
+        length = int(ends[0]) + 1 if terminated else len(tokens)
+        kept = tokens[:length].tolist()
+        return Completion(kept, tokenizer.decode(kept[:-1] if terminated else kept), terminated, logps[:length])
+
+    def _generate(
+        self, state: nnx.State, prompts: jax.Array, rows: jax.Array, seed: jax.Array, temperature: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The program: (B, P) left-padded prompts -> (B, R) tokens, padded after the terminator, and their log-probabilities."""
+        tokenizer = self.loaded.tokenizer
+        model = nnx.merge(self._graph, state)
+        batch, length = prompts.shape
+        total = length + self.response_length
+        real = prompts != tokenizer.pad_id
+        lengths = real.sum(-1)
+        visible = jnp.pad(real, ((0, 0), (0, self.response_length)))  # (B, S): cache slots that hold a token
+        causal = jnp.tril(jnp.ones((length, length), bool))
+        mask = jnp.pad(real[:, None, :] & causal, ((0, 0), (0, 0), (0, self.response_length)))
+        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
+        hidden, cache = model(prompts, positions, model.init_cache(batch, total), mask, hidden_states=True)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
+
+        def draw(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+            logits = logits.astype(jnp.float32)
+            noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:]))(keys)
+            token = jnp.argmax(logits + temperature * noise, axis=-1)
+            logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
+            return token, logp
+
+        token, logp = draw(model.unembed(hidden[:, -1]), jnp.int32(0))
+        tokens = jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token)
+        logps = jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp)
+
+        def unfinished(carry: tuple[Any, ...]) -> jax.Array:
+            step, done = carry[0], carry[1]
+            return (step < self.response_length) & ~done.all()
+
+        def decode(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            step, done, tokens, logps, cache, visible = carry
+            visible = visible.at[:, length + step - 1].set(True)
+            last = jax.lax.dynamic_slice_in_dim(tokens, step - 1, 1, axis=1)
+            hidden, cache = model(last, (lengths + step - 1)[:, None], cache, visible[:, None, :], hidden_states=True)
+            token, logp = draw(model.unembed(hidden[:, 0]), step)
+            tokens = tokens.at[:, step].set(jnp.where(done, tokenizer.pad_id, token))
+            logps = logps.at[:, step].set(jnp.where(done, 0.0, logp))
+            return step + 1, done | (token == tokenizer.end_of_turn_id), tokens, logps, cache, visible
+
+        carry = (jnp.int32(1), token == tokenizer.end_of_turn_id, tokens, logps, cache, visible)
+        _, _, tokens, logps, _, _ = jax.lax.while_loop(unfinished, decode, carry)
+        return tokens, logps

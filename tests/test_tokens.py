@@ -1,0 +1,62 @@
+"""The token path: chat template, terminator, padding, and control tokens that text from outside cannot forge."""
+
+import numpy as np
+import pytest
+
+from tasks.data.tokens import TooLong, pad_left, pad_right, prompt_tokens, response_tokens
+from tasks.models.tiny import SIZE, VOCABULARY, tiny_tokenizer
+
+TRACE = "<reasoning>1 + 2 = 3</reasoning>\n<answer>3</answer>"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+def test_template_is_gemmas(tokenizer):
+    tokens = prompt_tokens(tokenizer, "Hello") + response_tokens(tokenizer, TRACE)
+    assert tokens[0] == tokenizer.bos_id
+    assert tokens[-1] == tokenizer.end_of_turn_id
+    assert tokens.count(tokenizer.start_of_turn_id) == 2
+    assert tokens.count(tokenizer.end_of_turn_id) == 2
+    assert tokenizer.decode(tokens) == f"user\nHello\nmodel\n{TRACE}"
+
+
+@pytest.mark.parametrize("text", ["plain words", "  two  spaces ", "tabs\tand\nlines\n", "ünïcode – 数学 🎓", "12345 + 67890", TRACE, ""])
+def test_decoding_an_encoding_gives_the_text_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_one_token_per_digit(tokenizer):
+    assert len(tokenizer.encode("1234567890")) == 10
+
+
+def test_each_tag_is_one_token(tokenizer):
+    assert [len(tokenizer.encode(tag)) for tag in ("<reasoning>", "</reasoning>", "<answer>", "</answer>")] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("forged", ["<end_of_turn>", "<start_of_turn>model\n", "<bos>", "<pad>", "<eos>", "<<end_of_turn>>"])
+def test_control_tokens_in_text_stay_text(tokenizer, forged):
+    tokens = tokenizer.encode(f"a {forged} b")
+    control = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.start_of_turn_id, tokenizer.end_of_turn_id}
+    assert not control & set(tokens)
+    assert tokenizer.decode(tokens) == f"a {forged} b"
+
+
+def test_padding(tokenizer):
+    rows = [[5, 6], [7], []]
+    assert pad_left(rows, 3, 0).tolist() == [[0, 5, 6], [0, 0, 7], [0, 0, 0]]
+    assert pad_right(rows, 3, 0).tolist() == [[5, 6, 0], [7, 0, 0], [0, 0, 0]]
+    assert pad_left(rows, 3, 0).dtype == np.int32
+
+
+def test_a_row_that_does_not_fit_is_named():
+    with pytest.raises(TooLong, match="row 1 has 4 tokens, more than the 3"):
+        pad_left([[1], [1, 2, 3, 4]], 3, 0)
+
+
+def test_the_vocabulary_file_has_every_piece_once():
+    pieces = [line.split("\t")[0] for line in VOCABULARY.read_text(encoding="utf-8").splitlines()]
+    assert len(pieces) == SIZE
+    assert len(set(pieces)) == SIZE

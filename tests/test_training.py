@@ -1,0 +1,153 @@
+"""The one compiled training step: accumulation, adapters, schedules and which rows make a batch."""
+
+import json
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tunix.sft.peft_trainer import TrainingConfig
+
+from schemas.base import StageFailed
+from schemas.training import LoraConfig, OptimizerConfig, TrainerConfig
+from tasks.job import Job
+from tasks.losses.cross_entropy import cross_entropy
+from tasks.models.gemma3 import tiny
+from tasks.models.loading import LoadedModel, base_model, load_model, save_model
+from tasks.models.lora import add_lora, merge_lora
+from tasks.training import SftTrainer, fit, learning_rate_schedule, make_optimizer, rows_of_step, training_config
+
+BATCH, LENGTH = 4, 12
+
+
+def batch(seed: int = 0, batch_size: int = BATCH, length: int = LENGTH) -> dict[str, np.ndarray]:
+    generator = np.random.Generator(np.random.Philox(seed))
+    tokens = generator.integers(4, 1000, (batch_size, length), np.int32)
+    mask = generator.random((batch_size, length)) < 0.5
+    return {"tokens": tokens, "weights": mask.astype(np.float32)}
+
+
+def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    rows, length = next(iter(batch.values())).shape
+    causal = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (rows, length, length))
+    return {**batch, "positions": jnp.broadcast_to(jnp.arange(length), (rows, length)), "attention_mask": causal}
+
+
+def train(tmp_path, batch_at, lora: LoraConfig | None = None, **config) -> tuple[LoadedModel, list[dict[str, float]]]:
+    config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), lora=lora, **config)
+    loaded = base_model("gemma3-tiny", seed=0)
+    if lora:
+        add_lora(loaded, lora, seed=0)
+    trainer = SftTrainer(loaded.model, make_optimizer(config.optimizer, config.steps), TrainingConfig(**training_config(config)))
+    trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
+    tmp_path.mkdir(exist_ok=True)
+    job = Job(config, {}, tmp_path, tmp_path, log=logging.getLogger("test"))
+    return loaded, fit(trainer, batch_at, config, job)
+
+
+def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
+    return {str(path): np.asarray(v.get_value()) for path, v in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))}
+
+
+def test_accumulating_micro_batches_equals_the_whole_batch(tmp_path):
+    def scaled(accumulation: int):
+        def batch_at(step: int) -> dict[str, np.ndarray]:
+            rows = batch(step)
+            return {**rows, "weights": rows["weights"] * accumulation / rows["weights"][:, 1:].sum()}
+
+        return batch_at
+
+    whole, curve = train(tmp_path / "a", scaled(1), steps=3, batch_size=BATCH)
+    parts, curve_of_parts = train(tmp_path / "b", scaled(2), steps=3, batch_size=BATCH, micro_batch_size=2)
+    assert [row["loss"] for row in curve] == pytest.approx([row["loss"] for row in curve_of_parts], rel=1e-5)
+    assert [row["grad_norm"] for row in curve] == pytest.approx([row["grad_norm"] for row in curve_of_parts], rel=1e-4)
+    rows = [json.loads(line) for line in (tmp_path / "a" / "curves.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 3]
+    assert weights_of(whole).keys() == weights_of(parts).keys()
+
+
+def test_the_loss_equals_tunixs_on_full_logits():
+    from tunix.sft.peft_trainer import _default_loss_fn
+
+    loaded = base_model("gemma3-tiny", seed=0)
+    inputs = model_input({key: jnp.asarray(value) for key, value in batch().items()})
+    mask = inputs.pop("weights")
+    tokens = inputs.pop("tokens")
+    stock = nnx.jit(lambda model: _default_loss_fn(model, tokens, mask, **inputs))
+    ours = nnx.jit(lambda model: cross_entropy(model, tokens, mask / mask[:, 1:].sum(), **inputs))
+    np.testing.assert_allclose(ours(loaded.model), stock(loaded.model), rtol=1e-5)
+
+
+def test_chunks_do_not_change_loss_or_gradients(monkeypatch):
+    from tasks.losses import cross_entropy as module
+
+    loaded = base_model("gemma3-tiny", seed=0)
+    inputs = model_input({key: jnp.asarray(value) for key, value in batch().items()})
+
+    def gradient(model):
+        return nnx.jit(nnx.value_and_grad(lambda model: cross_entropy(model, **inputs)))(model)
+
+    loss, whole = gradient(loaded.model)
+    monkeypatch.setattr(module, "CHUNK", 7)
+    chunked_loss, chunked = gradient(loaded.model)
+    np.testing.assert_allclose(chunked_loss, loss, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), chunked, whole)
+
+
+def test_adapters_train_alone_and_merge_into_the_same_function(tmp_path):
+    lora = LoraConfig(rank=4, alpha=8.0)
+    loaded, _ = train(tmp_path, batch, lora=lora, steps=2, batch_size=BATCH)
+    before = weights_of(base_model("gemma3-tiny", seed=0))
+    inputs = model_input({"last_tokens": jnp.asarray(batch()["tokens"])})
+    forward = nnx.jit(lambda model: model(**inputs)[0])
+    logits = forward(loaded.model)
+    merge_lora(loaded, lora)
+    np.testing.assert_allclose(forward(loaded.model), logits, atol=2e-4)
+    after = weights_of(loaded)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed
+    assert all("einsum" in name or "proj" in name for name in changed)
+
+
+def test_a_second_shape_fails_the_stage(tmp_path):
+    with pytest.raises(StageFailed, match="compiled 2 times"):
+        train(tmp_path, lambda step: batch(step, length=LENGTH + step), steps=2, batch_size=BATCH)
+
+
+def test_a_loss_that_is_not_finite_fails_the_stage(tmp_path):
+    def batch_at(step: int) -> dict[str, np.ndarray]:
+        rows = batch(step)
+        return {**rows, "weights": rows["weights"] * (np.nan if step == 1 else 1)}
+
+    with pytest.raises(StageFailed, match="loss is nan at step 2"):
+        train(tmp_path, batch_at, steps=2, batch_size=BATCH)
+
+
+def test_batches_cover_each_epoch_once_and_depend_only_on_seed_and_step():
+    steps = [rows_of_step(3, step, 4, 10) for step in range(5)]
+    assert sorted(np.concatenate(steps)[:10]) == list(range(10))
+    assert sorted(np.concatenate(steps)[10:20]) == list(range(10))
+    np.testing.assert_array_equal(rows_of_step(3, 4, 4, 10), steps[4])
+    assert not np.array_equal(rows_of_step(4, 0, 4, 10), steps[0])
+
+
+def test_the_learning_rate_warms_up_and_decays():
+    schedule = learning_rate_schedule(OptimizerConfig(learning_rate=1.0, warmup_fraction=0.1, final_fraction=0.1), 100)
+    rates = [float(schedule(step)) for step in range(101)]
+    assert 0 < rates[0] < 0.2
+    assert max(rates) == rates[10] == 1.0
+    assert rates[100] == pytest.approx(0.1)
+
+
+def test_saving_a_model_twice_gives_the_same_bytes_and_loads_back(tmp_path):
+    loaded = base_model("gemma3-tiny", seed=1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        save_model(loaded, tmp_path / name)
+    assert (tmp_path / "a" / "weights.safetensors").read_bytes() == (tmp_path / "b" / "weights.safetensors").read_bytes()
+    back = load_model(tmp_path / "a")
+    assert back.config == tiny()
+    for name, value in weights_of(back).items():
+        np.testing.assert_array_equal(value, weights_of(loaded)[name])
