@@ -8,13 +8,15 @@ from schemas.base import StrictModel
 
 
 class OptimizerConfig(StrictModel):
-    """AdamW with linear warm-up and cosine decay (Loshchilov & Hutter, 1711.05101 and 1608.03983).
+    """AdamW with linear warm-up and cosine decay (Loshchilov & Hutter, 1711.05101 and 1608.03983), with Muon for matrices if asked for.
 
-    The learning rate rises from 0 to `learning_rate` over `warmup_fraction` of the steps, then falls along a cosine to `final_fraction` of it.
-    Gradients are clipped to the global norm `max_grad_norm` first.
+    The learning rate rises to `learning_rate` over `warmup_fraction` of the steps, then falls along a cosine to `final_fraction` of it.
+    Gradients are clipped to the global norm `max_grad_norm` first. With `muon_learning_rate` the weight matrices (not embeddings and
+    norms) are updated by Muon (Jordan et al., 2024: momentum orthogonalised by Newton-Schulz) with that peak rate on the same schedule.
     """
 
     learning_rate: float = Field(gt=0)
+    muon_learning_rate: float | None = Field(default=None, gt=0)
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
     final_fraction: float = Field(default=0.1, ge=0, le=1)
     b1: float = Field(default=0.9, ge=0, lt=1)

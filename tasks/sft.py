@@ -133,7 +133,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.losses.cross_entropy import cross_entropy
     from tasks.models.loading import policy_or_base, save_model
     from tasks.models.lora import add_lora, merge_lora
-    from tasks.training import SftTrainer, fit, make_optimizer, rows_of_step, training_config
+    from tasks.optimizers import make_optimizer
+    from tasks.training import SftTrainer, fit, rows_of_step, training_config
 
     config = job.config
     loaded = policy_or_base(job.inputs, config.model, config.seed)

@@ -19,22 +19,9 @@ from tunix.sft import metrics_logger, peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
 from schemas.base import StageFailed
-from schemas.training import OptimizerConfig, TrainerConfig
+from schemas.training import TrainerConfig
 from tasks.job import Job
-
-
-def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Step -> learning rate: linear warm-up, then cosine decay over the rest of `steps`."""
-    warmup = max(1, round(steps * config.warmup_fraction))
-    end = config.learning_rate * config.final_fraction
-    start = config.learning_rate / (warmup + 1)  # no wasted first step at 0
-    return optax.warmup_cosine_decay_schedule(start, config.learning_rate, warmup, max(steps, warmup + 1), end)
-
-
-def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Global-norm clipping, then AdamW with warm-up and cosine decay over `steps`."""
-    adamw = optax.adamw(learning_rate_schedule(config, steps), b1=config.b1, b2=config.b2, weight_decay=config.weight_decay)
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adamw)
+from tasks.optimizers import learning_rate_schedule
 
 
 class OneProgramStep(peft_trainer.PeftTrainer):

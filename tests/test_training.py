@@ -17,7 +17,8 @@ from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.gemma3 import tiny
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.lora import add_lora, merge_lora
-from tasks.training import SftTrainer, fit, learning_rate_schedule, make_optimizer, rows_of_step, training_config
+from tasks.optimizers import learning_rate_schedule, make_optimizer
+from tasks.training import SftTrainer, fit, rows_of_step, training_config
 
 BATCH, LENGTH = 4, 12
 
@@ -151,3 +152,24 @@ def test_saving_a_model_twice_gives_the_same_bytes_and_loads_back(tmp_path):
     assert back.config == tiny()
     for name, value in weights_of(back).items():
         np.testing.assert_array_equal(value, weights_of(loaded)[name])
+
+
+def test_muon_moves_matrices_by_orthogonal_steps_and_leaves_the_rest_to_adamw(tmp_path):
+    """Muon's first step has nearly equal singular values; AdamW's has equal magnitudes, like the sign of the gradient."""
+    before = weights_of(base_model("gemma3-tiny", seed=0))
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, muon_learning_rate=0.02, warmup_fraction=0.0), steps=1)
+    loaded = base_model("gemma3-tiny", seed=0)
+    state = nnx.Optimizer(loaded.model, optimizer, wrt=nnx.Param)
+    generator = np.random.Generator(np.random.Philox(0))
+    weights = nnx.state(loaded.model, nnx.Param)
+    gradients = jax.tree.map(lambda x: jnp.asarray(generator.normal(size=x.shape), x.dtype), weights)
+    nnx.jit(lambda model, state, gradients: state.update(model, gradients))(loaded.model, state, gradients)
+    change = {path: value - before[path] for path, value in weights_of(loaded).items()}
+    for path, step in change.items():
+        magnitudes = np.abs(step)
+        if "einsum" in path or "proj" in path:
+            assert magnitudes.max() > 2 * np.median(magnitudes), path
+        else:
+            assert magnitudes.max() < 1.1 * np.median(magnitudes), path
+    singular = np.linalg.svd(next(step for path, step in change.items() if "up_proj" in path), compute_uv=False)
+    assert singular.max() < 2 * np.median(singular)

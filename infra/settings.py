@@ -1,0 +1,65 @@
+"""Settings of execution: where things are kept and how often they are looked at. None of them is ever part of a stage key.
+
+Each field is read from the environment variable `LYCEUM_<FIELD>`, e.g. `LYCEUM_STORE=/data/lyceum`; command-line options win over both.
+"""
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, ValidationError
+
+from schemas.base import InputError, StrictModel
+
+
+def _processor() -> str:
+    """12 hexadecimal characters that differ between processors of different features: compiled CPU code runs only where it was compiled."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else [platform.processor()]
+    features = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
+    return hashlib.sha256("\n".join([platform.machine(), *features]).encode()).hexdigest()[:12]
+
+
+def _default_compile_cache() -> str:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return str(root / "lyceum" / f"jax-{_processor()}")
+
+
+class Settings(StrictModel):
+    """Execution settings.
+
+    Attributes:
+        store: the store when `--store` is not given: a path or URI.
+        poll_seconds: time between two looks at a job or at a lease that somebody else holds.
+        heartbeat_seconds: time between two heartbeats of a worker's status.
+        lease_seconds: a lease that was not renewed for this long is expired and may be taken over.
+        stop_seconds: how long a cancelled job may take to stop by itself before it is killed.
+        parallel_jobs: how many local jobs run side by side; the others wait in the queue.
+        compile_cache: directory of JAX's persistent compilation cache for local jobs; empty for none.
+    """
+
+    store: str = ".lyceum"
+    poll_seconds: float = Field(default=0.2, gt=0)
+    heartbeat_seconds: float = Field(default=2.0, gt=0)
+    lease_seconds: float = Field(default=30.0, gt=0)
+    stop_seconds: float = Field(default=5.0, gt=0)
+    parallel_jobs: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1)
+    compile_cache: str = Field(default_factory=_default_compile_cache)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Defaults, overridden by `LYCEUM_<FIELD>`. Raises InputError naming the variable whose value does not fit."""
+        given = {name: environment[_variable(name)] for name in cls.model_fields if _variable(name) in environment}
+        try:
+            return cls.model_validate(given, strict=False)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            variable = _variable(str(problem["loc"][0]))
+            raise InputError(f"environment variable {variable}={problem['input']!r} is not valid: {problem['msg']}.") from error
+
+
+def _variable(field: str) -> str:
+    return f"LYCEUM_{field.upper()}"

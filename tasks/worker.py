@@ -1,0 +1,211 @@
+"""The worker: `python -m tasks.worker work/<key>/<attempt>/job.json`, one job, the same on a laptop and on a TPU.
+
+Reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and says how it is doing in `status.json` beside the
+spec. Knows nothing of Prefect. Exit codes: 0 done (also when somebody else committed the artifact first), 1 the stage failed, 2 bad input,
+130 cancelled (SIGTERM, SIGINT, or the process that submitted the job is gone).
+"""
+
+import importlib.metadata
+import logging
+import math
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from infra.files import is_disk_full
+from infra.settings import Settings
+from infra.store import Store, attempt_file, open_store
+from schemas.artifact import ArtifactRef, Manifest, stage_key
+from schemas.base import InputError, StageFailed, canonical_json, explain_validation
+from schemas.job import JobSpec, JobStatus
+from tasks.job import Job
+from tasks.plugins import stage_module
+from tasks.supervisor import CANCELLED, Supervisor
+
+log = logging.getLogger("lyceum")
+
+PACKAGES = ("lyceum", "jax", "jaxlib", "flax", "optax", "google-tunix", "numpy")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job whose `job.json` is named on the command line; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m tasks.worker path/to/job.json", file=sys.stderr)  # noqa: T201
+        return 2
+    logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    log.setLevel(logging.INFO)
+    spec = JobSpec.model_validate_json(Path(arguments[0]).read_bytes())
+    store = open_store(spec.store, write=False)  # whoever submitted the job has proved that it can be written
+    parent = os.environ.get("LYCEUM_PARENT_PID")
+    supervisor = Supervisor(
+        write=lambda status: store.write_json(attempt_file(spec.key, spec.attempt, "status.json"), status),
+        heartbeat_seconds=Settings.from_environment().heartbeat_seconds,
+        parent=int(parent) if parent else None,
+    )
+    with supervisor:
+        try:
+            final = _outcome(spec, store, supervisor)
+        except KeyboardInterrupt:
+            final = JobStatus(state="cancelled", heartbeat=time.time(), error="cancelled", exit_code=CANCELLED)
+        supervisor.finish(final)
+    if final.error:
+        log.error(final.error)
+    if final.state == "cancelled":
+        sys.stdout.flush()
+        os._exit(CANCELLED)  # threads of XLA may still be computing, and crash when the interpreter is torn down under them
+    return final.exit_code or 0
+
+
+def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor) -> JobStatus:
+    """Run the job and turn whatever happens into its final status. An unfinished output directory is removed."""
+    try:
+        manifest = run_job(spec, store, supervisor)
+        return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=manifest.ref())
+    except InputError as error:
+        return _failed(str(error), exit_code=2)
+    except StageFailed as error:
+        return _failed(str(error))
+    except (Exception, SystemExit) as error:  # the last line of defence: a stage may raise anything, and the status must say so
+        if is_disk_full(error):
+            return _failed(f"store {store.uri}: no space is left on the disk. Free some, or give --store a place on another disk.", 2)
+        log.exception("stage %s failed", spec.stage)
+        return _failed(f"{type(error).__name__}: {error}")
+    finally:
+        shutil.rmtree(_out(spec, store), ignore_errors=True)
+
+
+def _failed(message: str, exit_code: int = 1) -> JobStatus:
+    return JobStatus(state="failed", heartbeat=time.time(), error=message, exit_code=exit_code)
+
+
+def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
+    """Run one stage and commit its artifact, or adopt a valid one that exists already.
+
+    Raises:
+        InputError: what the recipe's author can fix (config, data, a full disk).
+        StageFailed: an input artifact is missing or damaged, this code is not the code the key was made with, or a metric is not finite.
+    """
+    adopted = store.valid(spec.kind, spec.key)
+    if adopted is not None:
+        log.info("stage %s: the artifact exists already", spec.stage)
+        return adopted
+    module = stage_module(spec.kind)
+    try:
+        config = module.Config.parse(spec.config)
+    except ValidationError as error:
+        raise InputError(explain_validation(error, module.Config, f"stages.{spec.stage}.config")) from error
+    inputs = {name: _input_directory(store, spec, name, ref) for name, ref in spec.inputs.items()}
+    digests = {name: ref.digest for name, ref in spec.inputs.items()}
+    if stage_key(spec.kind, module.VERSION, spec.dependencies, spec.config, digests) != spec.key:
+        raise StageFailed(
+            f"stage {spec.stage}: the job was submitted for key {spec.key}, which is not the key of kind {spec.kind!r} VERSION "
+            f"{module.VERSION} with this config and these inputs. The code changed in between; run the same command again."
+        )
+    out = _out(spec, store)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    job = Job(
+        config=config,
+        inputs=inputs,
+        out=out,
+        work=store.work_dir(spec.key),
+        data=Path(spec.data) if spec.data else None,
+        report=supervisor.report,
+        log=log,
+    )
+    started = time.time()
+    metrics = module.run(job)
+    _require_finite(metrics, spec.stage)
+    draft = Manifest(
+        kind=spec.kind,
+        key=spec.key,
+        version=module.VERSION,
+        dependencies=spec.dependencies,
+        config=spec.config,
+        inputs=spec.inputs,
+        attempt=spec.attempt,
+        files=(),
+        metrics=metrics,
+        execution=_execution(spec, started),
+    )
+    return store.commit(draft, out)
+
+
+def _out(spec: JobSpec, store: Store) -> Path:
+    return store.path(attempt_file(spec.key, spec.attempt, "out"))
+
+
+def _input_directory(store: Store, spec: JobSpec, name: str, ref: ArtifactRef) -> Path:
+    manifest = store.valid(ref.kind, ref.key)
+    if manifest is None or manifest.digest != ref.digest:
+        raise StageFailed(
+            f"stage {spec.stage}: the artifact of its input {name!r}, {ref.kind}/{ref.key}, is missing, damaged or another one by now. "
+            "Run the same command again: it will be computed again."
+        )
+    return store.local_dir(manifest)
+
+
+def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
+    """Raise StageFailed, naming the metric, for a NaN, an infinity, or something that is not JSON."""
+    if isinstance(metrics, dict):
+        for name, value in metrics.items():
+            _require_finite(value, stage, f"{path}.{name}")
+    elif isinstance(metrics, (list, tuple)):
+        for index, value in enumerate(metrics):
+            _require_finite(value, stage, f"{path}.{index}")
+    elif isinstance(metrics, float) and not math.isfinite(metrics):
+        raise StageFailed(f"stage {stage}: {path} is {metrics}; metrics must be finite numbers.")
+    else:
+        try:
+            canonical_json(metrics)
+        except TypeError as error:
+            raise StageFailed(f"stage {stage}: {path} is a {type(metrics).__name__}; metrics must be plain JSON values.") from error
+
+
+def _execution(spec: JobSpec, started: float) -> dict[str, Any]:
+    """What is recorded and never hashed: where, when, with what, and how much memory (bytes) and time (seconds) it took."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "target": spec.target,
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "git": _git_commit(),
+        "started": started,
+        "seconds": time.time() - started,
+        "peak_rss_bytes": peak if sys.platform == "darwin" else peak * 1024,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """The commit of the checkout this file is in, with `-dirty` when files were changed; None outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    described = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

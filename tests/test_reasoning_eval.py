@@ -1,0 +1,167 @@
+"""Reasoning evaluation: worked metrics on hand-made items, refusals, and a run with the randomly initialised tiny model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.base import InputError
+from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
+from schemas.job import Progress
+from schemas.reports import EvalItem
+from tasks import reasoning_eval
+from tasks.intervals import wilson
+from tasks.job import Job, read_jsonl, write_jsonl
+from tasks.reasoning_eval import Config, count_markers, judge, reasoning_metrics
+
+RIGHT = Trace(reasoning="First 2 + 2 = 4, so it is 4.", answer="4").render()
+WRONG = Trace(reasoning="Five.", answer="5").render()
+MALFORMED = "4"
+
+
+def example(number: int, domain: Domain = Domain.MATH, check: Check = "exact", grounding: Grounding | None = None) -> Example:
+    prompt = f"Question {number}: 2 + 2?"
+    context = "Mia has 4 pens." if grounding else None
+    return Example(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=domain,
+        answer="4",
+        check=check,
+        reasoning="2 + 2 = 4",
+        context=context,
+        grounding=grounding,
+        source="test",
+    )
+
+
+def items(*completions: str, domain: Domain = Domain.MATH, check: Check = "exact") -> list[EvalItem]:
+    return [judge(example(number, domain, check), completion, tokens=10) for number, completion in enumerate(completions)]
+
+
+def job(tmp_path: Path, examples: list[Example], baseline: Path | None = None, **config: Any) -> Job[Config]:
+    prompts = tmp_path / "prompts"
+    prompts.mkdir(exist_ok=True)
+    write_jsonl(prompts / "heldout.jsonl", examples)
+    out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+    out.mkdir()
+    settings = {"model": "gemma3-tiny", "batch_size": 8, "prompt_length": 48, "response_length": 8, "min_items": 1}
+    inputs = {"prompts": prompts} | ({"baseline": baseline} if baseline else {})
+    return Job(config=Config.parse(settings | config), inputs=inputs, out=out, work=tmp_path)
+
+
+def test_rates_are_fractions_of_all_prompts_with_wilson_intervals() -> None:
+    """Of 4: 2 right, 1 wrong but well formed, 1 malformed; 2 have markers."""
+    metrics = reasoning_metrics(items(RIGHT, WRONG, MALFORMED, RIGHT))
+    assert metrics["n"] == metrics["n_verifiable"] == 4
+    assert (metrics["exact_answer"], metrics["format_rate"], metrics["marker_rate"]) == (0.5, 0.75, 0.5)
+    interval = wilson(2, 4)
+    assert (metrics["exact_answer_low"], metrics["exact_answer_high"]) == (interval.low, interval.high)
+    assert metrics["truncated_rate"] == 0
+    assert metrics["mean_tokens"] == 10
+
+
+def test_domains_are_measured_apart_and_absent_ones_are_absent() -> None:
+    metrics = reasoning_metrics(items(RIGHT, RIGHT) + items(WRONG, RIGHT, MALFORMED, domain=Domain.CODING))
+    assert list(metrics["domains"]) == ["math", "coding"]
+    assert metrics["domains"]["math"]["exact_answer"] == 1
+    assert metrics["domains"]["coding"]["exact_answer"] == pytest.approx(1 / 3)
+    assert metrics["domains"]["coding"]["n"] == 3
+    assert metrics["exact_answer"] == pytest.approx(3 / 5)
+
+
+def test_free_text_counts_for_format_and_not_for_exact_answers() -> None:
+    metrics = reasoning_metrics(items(RIGHT, WRONG) + items(RIGHT, MALFORMED, domain=Domain.CREATIVE, check="none"))
+    assert (metrics["n"], metrics["n_verifiable"], metrics["exact_answer"], metrics["format_rate"]) == (4, 2, 0.5, 0.75)
+    creative = metrics["domains"]["creative"]
+    assert (creative["n_verifiable"], creative["exact_answer"], creative["exact_answer_low"]) == (0, None, None)
+    assert creative["format_rate"] == 0.5
+
+
+def test_differences_are_paired_with_the_baseline_prompt_by_prompt() -> None:
+    """12 prompts: 6 won, 1 lost, 5 unchanged: delta 5/12; exact McNemar p = 2 (1 + 7) / 2^7 = 0.125."""
+    before = items(*[WRONG] * 6, RIGHT, *[RIGHT] * 5)
+    after = items(*[RIGHT] * 6, WRONG, *[RIGHT] * 5)
+    metrics = reasoning_metrics(after, before, seed=3)
+    assert metrics["delta_exact_answer"] == pytest.approx(5 / 12)
+    assert metrics["delta_exact_answer_low"] < 5 / 12 < metrics["delta_exact_answer_high"]
+    assert metrics["delta_exact_answer_p"] == pytest.approx(0.125)
+    assert metrics["delta_format_rate"] == 0
+    assert metrics["domains"]["math"]["delta_exact_answer"] == metrics["delta_exact_answer"]
+    assert metrics == reasoning_metrics(after, before, seed=3)
+
+
+def test_the_difference_in_a_domain_of_free_text_is_none() -> None:
+    written = items(RIGHT, RIGHT, check="none")
+    metrics = reasoning_metrics(written, written)
+    assert metrics["delta_exact_answer"] is None
+    assert metrics["delta_format_rate"] == 0
+
+
+def test_without_a_baseline_there_is_no_difference() -> None:
+    assert not [name for name in reasoning_metrics(items(RIGHT)) if name.startswith("delta")]
+
+
+@pytest.mark.parametrize(
+    ("completion", "markers"),
+    [
+        ("<reasoning>First add, then halve. So x = 3.</reasoning>\n<answer>3</answer>", 4),
+        ("<reasoning>Three.</reasoning>\n<answer>because so = then</answer>", 0),
+        ("STEP 1: two\nStep 2: three", 2),
+        ("sofa, thence, stepped, firsthand", 0),
+        ("", 0),
+    ],
+)
+def test_markers_are_whole_words_before_the_answer(completion: str, markers: int) -> None:
+    assert count_markers(completion) == markers
+
+
+def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) -> None:
+    rows = [example(0), example(1, grounding="answerable")]
+    with pytest.raises(InputError, match=r"has 1 ungrounded prompts \(of 2\), fewer than min_items = 2.*lower min_items"):
+        reasoning_eval.run(job(tmp_path, rows, min_items=2))
+
+
+def test_an_empty_held_out_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has 0 ungrounded prompts"):
+        reasoning_eval.run(job(tmp_path, []))
+
+
+def test_a_minimum_of_no_items_is_not_valid() -> None:
+    with pytest.raises(ValidationError):
+        Config.parse({"model": "gemma3-tiny", "prompt_length": 8, "response_length": 8, "min_items": 0})
+
+
+def test_a_baseline_over_other_prompts_is_refused(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline"
+    baseline.mkdir()
+    write_jsonl(baseline / "items.jsonl", items(RIGHT, RIGHT))
+    with pytest.raises(InputError, match=r"answered 2 prompts and this one asks 3; 2 are the same.*one rebalance stage"):
+        reasoning_eval.run(job(tmp_path, [example(number) for number in range(3)], baseline=baseline))
+
+
+def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path: Path) -> None:
+    long = example(1).model_copy(update={"prompt": "word " * 60, "id": "longest"})
+    with pytest.raises(InputError, match=r"1 of 2 held-out prompts have more than prompt_length = 48 tokens.*id longest.*at least \d+"):
+        reasoning_eval.run(job(tmp_path, [example(0), long]))
+
+
+def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path) -> None:
+    """12 rows in two batches, the last one filled up, and a second run paired with the first: no difference."""
+    rows = [example(number) for number in range(12)]
+    first = job(tmp_path, [rows[0], example(99, grounding="answerable"), *rows[1:]])
+    reported: list[Progress] = []
+    metrics = reasoning_eval.run(Job(first.config, first.inputs, first.out, first.work, report=reported.append))
+    written = read_jsonl(first.out / "items.jsonl", EvalItem)
+    assert [item.id for item in written] == [row.id for row in rows]
+    assert (metrics["n"], metrics["exact_answer"], metrics["format_rate"]) == (12, 0, 0)
+    assert all(0 < item.tokens <= 8 and item.truncated == (item.tokens == 8) for item in written)
+    assert [(progress.done, progress.total, progress.unit) for progress in reported] == [(8, 12, "prompts"), (12, 12, "prompts")]
+    assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(written)
+
+    second = job(tmp_path, rows, baseline=first.out)
+    compared = reasoning_eval.run(second)
+    assert (second.out / "items.jsonl").read_bytes() == (first.out / "items.jsonl").read_bytes()
+    assert (compared["delta_exact_answer"], compared["delta_exact_answer_p"]) == (0, 1)
