@@ -18,12 +18,12 @@ from schemas.base import InputError, nearest
 
 
 def tiny() -> ModelConfig:
-    """0.7M parameters, float32. Fewer than six layers means all are local (Gemma 3's pattern); the window covers the whole context."""
+    """0.6M parameters, float32. Fewer than six layers means all are local (Gemma 3's pattern); the window covers the whole context."""
     return ModelConfig(
         num_layers=3,
-        num_embed=1024,
+        num_embed=1536,
         embed_dim=128,
-        hidden_dim=512,
+        hidden_dim=256,
         num_heads=4,
         head_dim=32,
         num_kv_heads=1,
@@ -99,7 +99,8 @@ class Gemma3(tunix_gemma3.Gemma3):
 def initialise(config: ModelConfig, seed: int) -> Gemma3:
     """A model with random weights: a pure function of (config, seed).
 
-    Embeddings are N(0, 1/D) (the model multiplies them by sqrt(D)), projections N(0, 1/fan_in), norm scales 0 (Gemma's scale is 1 + w).
+    Embeddings are N(0, 1/D) (the model multiplies them by sqrt(D)), projections N(0, 1/fan_in), norm scales 0 (Gemma's scale is 1 + w),
+    except those of queries and keys: 0.4, so that a head of 32 dimensions can already prefer one token among a hundred.
     """
     model = nnx.eval_shape(lambda: Gemma3(config, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)
@@ -109,7 +110,7 @@ def initialise(config: ModelConfig, seed: int) -> Gemma3:
     for path, variable in flat:
         shape, name = variable.shape, ".".join(str(part) for part in path)
         if name.endswith("scale"):
-            value = np.zeros(shape, np.float32)
+            value = np.full(shape, 0.4 if "_query_norm" in name or "_key_norm" in name else 0.0, np.float32)
         else:
             value = generator.standard_normal(shape, np.float32) / np.sqrt(_fan_in(name, shape), dtype=np.float32)
         weights.append((path, variable.replace(jnp.asarray(value, config.param_dtype))))

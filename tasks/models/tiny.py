@@ -1,6 +1,6 @@
 """`gemma3-tiny`: a Gemma 3 small enough to learn from nothing on two CPU cores in minutes, on the code path of the 1B.
 
-Its vocabulary of 1,024 pieces is the text file `tiny_vocabulary.tsv` (piece, tab, score), in SentencePiece's byte-pair encoding with byte
+Its vocabulary of 1,536 pieces is the text file `tiny_vocabulary.tsv` (piece, tab, score), in SentencePiece's byte-pair encoding with byte
 fallback and one token per digit, as in Gemma. `python -m tasks.models.tiny` makes that file again from the procedural teacher and prints
 how many tokens its rows take.
 """
@@ -16,7 +16,7 @@ from tasks.data.tokens import CONTROL_TOKENS, Tokenizer
 proto: Any = sentencepiece_model_pb2  # generated code without type information
 
 VOCABULARY = Path(__file__).with_name("tiny_vocabulary.tsv")
-SIZE = 1024
+SIZE = 1536
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -89,6 +89,6 @@ if __name__ == "__main__":
 
     rows = list(procedural.teach(procedural.Config(name="procedural"), seed=0, data=None))
     printable = "".join(chr(code) for code in range(32, 127))
-    VOCABULARY.write_text(train_vocabulary([f"{row.prompt}\n{row.response()}" for row in rows] + [printable]), encoding="utf-8")
+    VOCABULARY.write_text(train_vocabulary([f"user\n{row.prompt}\nmodel\n{row.response()}" for row in rows] + [printable]), encoding="utf-8")
     lengths = sorted(len(tiny_tokenizer().encode(row.prompt + row.response())) for row in rows)
     print(f"{VOCABULARY}: {len(rows)} rows take {sum(lengths) / len(rows):.0f} tokens on average, {lengths[-1]} at most")  # noqa: T201

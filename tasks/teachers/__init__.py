@@ -1,0 +1,11 @@
+"""Teachers: where worked traces come from. A teacher is a file here; its name is the file's name.
+
+    VERSION: int                                          raise it when the same config, seed and data would give other rows
+    class Config(StrictModel)                             name: Literal["<file>"], and its own settings
+    def dependencies(config, data) -> dict[str, str|int]  what else decides its rows (digests of files, versions of packages); raises
+                                                          InputError at once when a file is missing, before any job starts
+    def expected(config) -> int                           rows that `teach` will go through, 0 when that is not known
+    def teach(config, seed, data) -> Iterator[Example | Dropped]   every row it read or made, in a fixed order
+
+`seed` is the distill stage's, `data` the directory of `--data` or None. A module's top level imports neither JAX nor anything slow.
+"""

@@ -1,0 +1,129 @@
+"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit, 130 stopped by Ctrl-C.
+
+Nothing heavy is imported here: help, `recipes` and every message about bad input come without Prefect, let alone JAX. With `--json` a
+command prints exactly one JSON object on standard output; everything else goes to standard error.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from flows import commands
+from infra.settings import Settings
+from infra.targets import TARGETS
+from schemas.base import InputError, StageFailed, Stopped
+
+
+class _Parser(argparse.ArgumentParser):
+    """A wrong command line is bad input like any other: one line that says what and how to go on."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}. See `{self.prog} --help`.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        answer: commands.Answer = options.command(options)
+        if options.json:
+            sys.stdout.write(json.dumps(answer.value, ensure_ascii=False, allow_nan=False) + "\n")
+        else:
+            answer.show()
+        return answer.code
+    except InputError as error:
+        return _fail(str(error), 2)
+    except StageFailed as error:
+        return _fail(str(error), 1)
+    except (Stopped, KeyboardInterrupt):
+        return _fail("stopped; run the same command again to continue", 130)
+    except BrokenPipeError:  # `lyceum runs | head`: whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"lyceum: {message}\n")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="lyceum",
+        description="Teaches small open models to think before they speak: distill, SFT, SimPO, GRPO, evaluation, as one resumable flow.",
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+
+    def add(name: str, command: Callable[[argparse.Namespace], commands.Answer], *parts: Callable[[argparse.ArgumentParser], None]) -> None:
+        help_text = (command.__doc__ or "").strip().splitlines()[0].replace("%", "%%")
+        sub = subparsers.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        for part in parts:
+            part(sub)
+        sub.add_argument("--json", action="store_true", help="print exactly one JSON object on standard output; logs go to standard error")
+        sub.set_defaults(command=command)
+
+    add("run", commands.run, _recipe, _store, _target, _overrides, _force)
+    add("plan", commands.plan, _recipe, _store, _target, _overrides)
+    add("why", commands.why, _recipe, _stage, _store, _overrides)
+    add("runs", commands.runs, _store)
+    add("report", commands.report, _run, _store)
+    add("compare", commands.compare, _run, _other_run, _store)
+    add("ask", commands.ask, _run, _question, _store)
+    add("recipes", commands.recipes)
+    add("doctor", commands.doctor, _store)
+    add("serve", commands.serve, _port)
+    return parser
+
+
+def _recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", help="a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file")
+
+
+def _stage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stage", metavar="STAGE", help="a stage's name in the recipe")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's id (see `lyceum runs`)")
+
+
+def _other_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("other", metavar="RUN", help="the run to compare it with")
+
+
+def _question(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("question", metavar="QUESTION", help="a prompt, as a user would write it")
+    parser.add_argument("--stage", metavar="S", help="the stage whose model answers (default: the last trained one)")
+
+
+def _store(parser: argparse.ArgumentParser) -> None:
+    default = Settings.from_environment().store
+    parser.add_argument("--store", metavar="URI", default=default, help=f"path or file:// URI of the store (default: {default})")
+
+
+def _target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", metavar="T", default="local", help=f"where jobs run: {', '.join(TARGETS)} (default: local)")
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", metavar="K=V", action="append", default=[], dest="overrides", help="override a value, e.g. stages.grpo.config.steps=20"
+    )
+    parser.add_argument("--data", metavar="DIR", type=Path, help="directory of the data files that the recipe reads")
+
+
+def _force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", metavar="STAGE", action="append", default=[], help="run this stage again although it is cached")
+
+
+def _port(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", metavar="N", type=int, default=4200, help="port of the Prefect server and its UI (default: 4200)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

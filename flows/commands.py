@@ -1,0 +1,163 @@
+"""What each command of `lyceum` does. A command returns its answer as JSON and as something to show; `flows.cli` prints one of the two."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flows import explain, show
+from flows.resolve import resolve, shipped_recipes
+from flows.run_record import read_run, record_name
+from infra.store import open_store
+from infra.targets import check_target
+from schemas.reports import RunRecord
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command's outcome: one JSON object, the same for people, and the exit code."""
+
+    value: dict[str, Any]
+    show: Callable[[], None]
+    code: int = 0
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Run a recipe; reuses what is valid and resumes what is not finished."""
+    from flows.launch import exit_code, launch, run_json
+
+    record = launch(
+        options.recipe,
+        store=options.store,
+        target=options.target,
+        overrides=options.overrides,
+        data=options.data,
+        force=options.force,
+    )
+    return Answer(run_json(record), lambda: show.show_run(record), exit_code(record))
+
+
+def plan(options: argparse.Namespace) -> Answer:
+    """Say what a run would do: which stages are cached, which would run, and why."""
+    resolved = resolve(options.recipe, options.overrides, options.data)
+    check_target(options.target)
+    store = open_store(options.store, write=False)
+    outlooks = explain.outlook(resolved, store)
+    stages = [explain.stage_plan(one, outlooks, store) for one in outlooks]
+    value = {
+        "recipe": resolved.recipe.name,
+        "target": options.target,
+        "fits": all(program["fits"] for stage in stages for program in stage["programs"]),
+        "stages": stages,
+        "seconds": explain.total([stage["seconds"] for stage in stages]),
+        "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
+    }
+    return Answer(value, lambda: show.show_plan(value), 0 if value["fits"] else 3)
+
+
+def why(options: argparse.Namespace) -> Answer:
+    """Say why a stage is cached or not: the fields that differ from the nearest artifact."""
+    resolved = resolve(options.recipe, options.overrides, options.data)
+    resolved.stage(options.stage)
+    store = open_store(options.store, write=False)
+    outlooks = explain.outlook(resolved, store)
+    outlook = next(one for one in outlooks if one.stage.name == options.stage)
+    nearest = explain.nearest_artifact(outlooks, options.stage, store)
+    manifest, differences = nearest if nearest else (None, [])
+    value = {
+        "recipe": resolved.recipe.name,
+        "stage": outlook.stage.name,
+        "kind": outlook.stage.kind,
+        "key": outlook.key,
+        "cached": outlook.manifest is not None,
+        "reason": outlook.reason,
+        "nearest": manifest.ref().model_dump(mode="json") if manifest else None,
+        "differences": [{"field": one.field, "here": one.here, "there": one.there} for one in differences],
+    }
+    return Answer(value, lambda: show.show_why(value))
+
+
+def runs(options: argparse.Namespace) -> Answer:
+    """List the store's runs, the newest last."""
+    store = open_store(options.store, write=False)
+    records = sorted((read_run(store, run_id) for run_id in store.list_runs()), key=lambda record: record.started)
+    value = {"runs": [_summary(record) for record in records]}
+    return Answer(value, lambda: show.show_runs(value))
+
+
+def report(options: argparse.Namespace) -> Answer:
+    """Render a run's report again (HTML, self-contained)."""
+    from flows.report import render_report
+
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    path = str(render_report(store, record))
+    store.write_json(record_name(record.run_id), record.model_copy(update={"report": path}))
+    return Answer({"run_id": record.run_id, "report": path}, lambda: show.line(path))
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    """Compare two runs: every metric that both measured, with 95 % intervals."""
+    from flows.compare import compare_runs, render_comparison, show_comparison
+
+    store = open_store(options.store, write=False)
+    first, second = read_run(store, options.run), read_run(store, options.other)
+    comparison = compare_runs(store, first, second)
+    page = str(render_comparison(store, comparison))
+
+    def show_both() -> None:
+        show_comparison(comparison)
+        show.line(f"Page: {page}")
+
+    return Answer({**comparison, "page": page}, show_both)
+
+
+def ask(options: argparse.Namespace) -> Answer:
+    """Answer a question with a run's model, greedily."""
+    from flows.ask import answer
+
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    value = answer(store, record, options.question, options.stage)
+    return Answer(value, lambda: show.line(value["completion"]))
+
+
+def recipes(options: argparse.Namespace) -> Answer:
+    """List the recipes that come with Lyceum."""
+    shipped = [
+        {"name": name, "model": recipe.model, "stages": [stage.name for stage in recipe.stages]}
+        for name, recipe in shipped_recipes().items()
+    ]
+    value = {"recipes": shipped}
+    return Answer(value, lambda: show.show_recipes(value))
+
+
+def doctor(options: argparse.Namespace) -> Answer:
+    """Check this machine: versions, processor, memory, disk, store, Prefect."""
+    from flows.doctor import examine
+
+    checks = examine(options.store)
+    value = {"ok": all(check.well for check in checks), "checks": [check.as_json() for check in checks]}
+    return Answer(value, lambda: show.show_checks(value), 0 if value["ok"] else 1)
+
+
+def serve(options: argparse.Namespace) -> Answer:
+    """Serve the flow: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
+    from flows.serve import serve as serve_until_stopped
+
+    serve_until_stopped(options.port)
+    return Answer({"stopped": True}, lambda: None)
+
+
+def _summary(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run_id": record.run_id,
+        "recipe": record.recipe.name,
+        "target": record.target,
+        "status": record.status,
+        "started": record.started,
+        "finished": record.finished,
+        "stages_done": sum(stage.status in ("cached", "ran") for stage in record.stages),
+        "stages": len(record.recipe.stages),
+        "report": record.report,
+    }

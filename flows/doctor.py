@@ -1,0 +1,112 @@
+"""`lyceum doctor`: whether this machine can run Lyceum, and what a bug report should say about it."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from flows.prefect_api import LOCAL_SERVER, answers
+from infra.store import open_store
+from schemas.base import InputError
+
+MEMORY_GIB = 4.0
+DISK_GIB = 2.0
+"""What the quickstart needs."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: what was looked at, whether it is well, and what was found."""
+
+    name: str
+    well: bool
+    found: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine(store: str) -> list[Check]:
+    """Look at everything; nothing is changed, and no store is created."""
+    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu()]
+
+
+def _python() -> Check:
+    well = (3, 11) <= sys.version_info[:2] < (3, 14)
+    return Check("python", well, f"{platform.python_version()} on {platform.platform()}" + ("" if well else "; Lyceum needs 3.11 to 3.13"))
+
+
+def _packages() -> Iterator[Check]:
+    """Each direct dependency against the versions that are known to work together (this package's own requirements)."""
+    for text in importlib.metadata.requires("lyceum") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(requirement.name, False, f"not installed; needs {requirement.specifier}: run `uv sync`")
+            continue
+        well = requirement.specifier.contains(found, prereleases=True)
+        yield Check(requirement.name, well, found if well else f"{found}; needs {requirement.specifier}: run `uv sync`")
+
+
+def _processor() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Check("processor", True, f"{usable} cores, {platform.machine()}")
+
+
+def _memory() -> Check:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    well = total >= MEMORY_GIB
+    return Check("memory", well, f"{total:.1f} GiB" + ("" if well else f"; the quickstart needs {MEMORY_GIB:g}"))
+
+
+def _store(location: str) -> Check:
+    """Whether the store, or the directory that it would be created in, can be written."""
+    try:
+        store = open_store(location, write=False)
+    except InputError as error:
+        return Check("store", False, str(error))
+    place = _existing(store.path("runs").parent)
+    well = os.access(place, os.W_OK | os.X_OK)
+    return Check("store", well, store.uri if well else f"{store.uri}: {place} cannot be written; give --store another path")
+
+
+def _disk(location: str) -> Check:
+    try:
+        place = _existing(open_store(location, write=False).path("runs").parent)
+    except InputError:
+        place = Path.cwd()
+    free = shutil.disk_usage(place).free / 2**30
+    well = free >= DISK_GIB
+    return Check("disk", well, f"{free:.1f} GiB free at {place}" + ("" if well else f"; the quickstart needs {DISK_GIB:g}"))
+
+
+def _existing(place: Path) -> Path:
+    return next(path for path in (place, *place.parents) if path.exists())
+
+
+def _prefect() -> Check:
+    configured = os.environ.get("PREFECT_API_URL")
+    if configured is not None:
+        well = answers(configured)
+        return Check("prefect api", well, f"{configured} {'answers' if well else 'does not answer; start it, or unset PREFECT_API_URL'}")
+    if answers(LOCAL_SERVER):
+        return Check("prefect api", True, f"{LOCAL_SERVER} answers")
+    return Check("prefect api", True, "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with its UI)")
+
+
+def _tpu() -> Check:
+    """Not needed for local runs, so its absence is well too."""
+    try:
+        return Check("tpu compiler", True, f"libtpu {importlib.metadata.version('libtpu')}")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`")

@@ -1,0 +1,133 @@
+"""What a run would do, and why: which stages are cached, and how a stage differs from the nearest artifact of its kind.
+
+Looks only: nothing is run, written or set aside.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flows.resolve import ResolvedRecipe, ResolvedStage
+from infra.store import Store
+from schemas.artifact import Manifest
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What would happen to one stage.
+
+    Attributes:
+        key: the stage key, or None while an input's artifact does not exist yet (its digest is part of the key).
+        manifest: the artifact that would be reused, or None when the stage would run.
+        reason: why, in one line.
+    """
+
+    stage: ResolvedStage
+    key: str | None
+    manifest: Manifest | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of a stage's identity that differs from the nearest artifact; None where one side lacks the field."""
+
+    field: str
+    here: Any
+    there: Any
+
+
+def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
+    """What would happen to each stage, in file order. A store that does not exist yet has no artifacts."""
+    found: list[Outlook] = []
+    for stage in resolved.stages:
+        sources = {name: _named(found, source) for name, source in stage.inputs.items()}
+        missing = sorted({source.stage.name for source in sources.values() if source.manifest is None})
+        if missing:
+            found.append(Outlook(stage, None, None, f"its input {', '.join(missing)} will run first"))
+            continue
+        key = stage.key({name: source.manifest.digest for name, source in sources.items() if source.manifest})
+        found.append(_look(stage, key, store))
+    return found
+
+
+def nearest_artifact(outlooks: list[Outlook], name: str, store: Store) -> tuple[Manifest, list[Difference]] | None:
+    """The committed artifact of the stage's kind with the fewest differing fields, and those fields; None when there is no such artifact.
+
+    An artifact with the very key counts as well: it has no differences.
+    """
+    stage = _named(outlooks, name).stage
+    here = _identity(stage, outlooks)
+    compared = [(manifest, list(_differences(here, _artifact_identity(manifest, stage)))) for manifest in store.artifacts(stage.kind)]
+    return min(compared, key=lambda one: len(one[1]), default=None)
+
+
+def stage_plan(one: Outlook, outlooks: list[Outlook], store: Store) -> dict[str, Any]:
+    """A stage as `lyceum plan --json` prints it.
+
+    `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when nothing like it was ever run. `programs` are
+    the compiled programs and their device memory; a local target has no device memory that could overflow, so it lists none.
+    """
+    near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, store)
+    return {
+        "name": one.stage.name,
+        "kind": one.stage.kind,
+        "cached": one.manifest is not None,
+        "reason": one.reason,
+        "programs": [],
+        "seconds": 0.0 if one.manifest else near[0].execution.get("seconds") if near else None,
+        "cost_usd": 0.0,
+    }
+
+
+def total(values: list[float | None]) -> float | None:
+    """The sum, or None when a part of it is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _look(stage: ResolvedStage, key: str, store: Store) -> Outlook:
+    manifest = store.lookup(stage.kind, key)
+    if manifest is None:
+        return Outlook(stage, key, None, "no artifact has this key")
+    problems = store.verify(manifest)
+    if problems:
+        return Outlook(stage, key, None, f"its artifact is damaged and will be computed again: {'; '.join(problems)}")
+    return Outlook(stage, key, manifest, "its artifact exists and verifies")
+
+
+def _named(outlooks: list[Outlook], name: str) -> Outlook:
+    return next(one for one in outlooks if one.stage.name == name)
+
+
+def _identity(stage: ResolvedStage, outlooks: list[Outlook]) -> dict[str, Any]:
+    """Everything that the stage key is made of, as one flat table; an input reads `inputs.policy (stage sft)`."""
+    inputs: dict[str, Any] = {}
+    for name, source in stage.inputs.items():
+        manifest = _named(outlooks, source).manifest
+        inputs[_input_field(name, stage)] = manifest.digest if manifest else "not made yet"
+    return {"VERSION": stage.version, **flat("config", stage.config_json), **flat("dependencies", stage.dependencies), **inputs}
+
+
+def _artifact_identity(manifest: Manifest, stage: ResolvedStage) -> dict[str, Any]:
+    inputs = {_input_field(name, stage): ref.digest for name, ref in manifest.inputs.items()}
+    return {"VERSION": manifest.version, **flat("config", manifest.config), **flat("dependencies", manifest.dependencies), **inputs}
+
+
+def _input_field(name: str, stage: ResolvedStage) -> str:
+    source = stage.inputs.get(name)
+    return f"inputs.{name} (stage {source})" if source else f"inputs.{name}"
+
+
+def flat(path: str, value: Any) -> dict[str, Any]:
+    """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty one stays a value."""
+    if isinstance(value, (dict, list)) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: leaf for key, inner in items for name, leaf in flat(f"{path}.{key}", inner).items()}
+    return {} if value == {} else {path: value}
+
+
+def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:
+    for field in [*here, *(field for field in there if field not in here)]:
+        if here.get(field) != there.get(field):
+            yield Difference(field, here.get(field), there.get(field))

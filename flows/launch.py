@@ -1,0 +1,87 @@
+"""`lyceum run`: check everything, find a Prefect API, run the flow, and show it on the terminal meanwhile."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.interrupt import interruptible
+from flows.prefect_api import prefect_api
+from flows.resolve import resolve
+from flows.terminal import Terminal
+from infra.settings import Settings
+from infra.store import open_store
+from infra.targets import check_target
+from schemas.base import StageFailed
+from schemas.reports import RunRecord
+
+
+def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
+    """Run a recipe to its end.
+
+    All input is checked here first, before Prefect is even imported; the flow checks it again, because it can be started from elsewhere.
+
+    Returns:
+        The record of the run, whether it succeeded, failed or was stopped.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        Stopped: Ctrl-C before the flow began.
+    """
+    resolved = resolve(recipe, overrides, data)
+    check_target(target)
+    for name in force:
+        resolved.stage(name)
+    opened = open_store(store or Settings.from_environment().store)
+
+    stop = threading.Event()
+    with interruptible(stop), Terminal() as terminal:
+        terminal.say("Looking for a Prefect API ...")
+        with prefect_api(stop) as api:
+            from prefect.exceptions import CancelledRun, FailedRun
+
+            from flows.post_train import post_train
+            from tasks.stage import WATCH, Watch
+
+            terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
+            WATCH.set(Watch(stop, terminal.progress, terminal.record))
+            with suppress(CancelledRun, FailedRun):  # the record says so, and says more
+                post_train(
+                    recipe=recipe,
+                    target=target,
+                    store=opened.uri,
+                    overrides=tuple(overrides),
+                    data=str(data) if data else None,
+                    force=tuple(force),
+                )
+    if terminal.latest is None:
+        raise StageFailed("the flow ended before its run began; its log is in Prefect.")
+    return terminal.latest
+
+
+def exit_code(record: RunRecord) -> int:
+    """The command line's exit code for a run that has ended."""
+    if record.status == "succeeded":
+        return 0
+    if record.status == "cancelled":
+        return 130
+    failed = [stage.exit_code for stage in record.stages if stage.status == "failed"]
+    return (failed[0] if failed else None) or 1
+
+
+def run_json(record: RunRecord) -> dict[str, Any]:
+    """What `lyceum run --json` prints."""
+    stages = []
+    for stage in record.stages:
+        described = stage.model_dump(mode="json")
+        stages.append({name: value for name, value in described.items() if name not in ("error", "exit_code") or value is not None})
+    return {
+        "run_id": record.run_id,
+        "recipe": record.recipe.name,
+        "target": record.target,
+        "store": record.store,
+        "status": record.status,
+        "stages": stages,
+        "report": record.report,
+    }

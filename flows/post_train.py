@@ -1,0 +1,65 @@
+"""The flow: a recipe's stages, each a cached task that leaves one artifact, and in the end a report.
+
+`lyceum run` calls it, `lyceum serve` offers it in the Prefect UI. Running it again continues: what is valid is reused, whatever ended the
+run before.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.states import Cancelled, Completed, Failed, State
+from pydantic import Field
+
+from flows.chain import Chain
+from flows.interrupt import interruptible
+from flows.publish import publish
+from flows.report import render_report
+from flows.resolve import resolve
+from flows.results import read_results
+from flows.run_record import RunLog
+from flows.wording import verdict_markdown
+from infra.settings import Settings
+from infra.store import open_store
+from infra.targets import check_target
+from tasks.stage import WATCH, Watch
+
+
+@flow(name="post-train", flow_run_name="{recipe}")
+def post_train(
+    recipe: Annotated[str, Field(title="Recipe", description="A shipped recipe's name, or the path of a TOML file")] = "quickstart",
+    target: Annotated[str, Field(title="Target", description="Where jobs run")] = "local",
+    store: Annotated[str | None, Field(title="Store", description="Path or URI; empty for LYCEUM_STORE, or else ./.lyceum")] = None,
+    overrides: Annotated[tuple[str, ...], Field(title="Overrides", description="E.g. stages.grpo.config.steps=20")] = (),
+    data: Annotated[str | None, Field(title="Data", description="Directory of the data files that the recipe reads")] = None,
+    force: Annotated[tuple[str, ...], Field(title="Force", description="Stages to run again although they are cached")] = (),
+) -> State[Any]:
+    """Train a small model through a recipe's stages, reusing every stage whose artifact exists, and report what each stage was worth."""
+    watch = WATCH.get(None) or Watch()
+    WATCH.set(watch)
+    settings = Settings.from_environment()
+    directory = Path(data).absolute() if data else None
+    resolved = resolve(recipe, overrides, directory)
+    check_target(target)
+    for name in force:
+        resolved.stage(name)
+    opened = open_store(store or settings.store)
+    run = RunLog(opened, resolved, target, watch.record)
+    chain = Chain(resolved, opened, run.stage, target=target, data=directory, force=force, parallel=settings.parallel_jobs)
+    with interruptible(watch.stop):
+        try:
+            chain.walk(watch)
+        except BaseException:
+            watch.stop.set()  # the task runner waits for its threads, and those wait for this
+            run.finish("failed")
+            raise
+    if watch.stop.is_set():
+        run.finish("cancelled")
+        return Cancelled(message=f"run {run.record.run_id} was stopped; run the same command again to continue")
+    failed = [stage.name for stage in run.record.stages if stage.status == "failed"]
+    run.finish("failed" if failed else "succeeded")
+    run.report(str(render_report(opened, run.record)))
+    publish(run.record, verdict_markdown(read_results(opened, run.record)))
+    if failed:
+        return Failed(message=f"run {run.record.run_id}: stage {', '.join(failed)} failed")
+    return Completed(message=f"run {run.record.run_id}: {run.record.report}")

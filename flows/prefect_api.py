@@ -1,0 +1,136 @@
+"""The Prefect API a run talks to: the one that is configured, a server that already listens on this machine, or a temporary one.
+
+The temporary server is Prefect's own on the user's Prefect database, so its runs can be looked at later. It is not Prefect's "ephemeral
+mode": that server shares our process group (Ctrl-C would end it before the run is recorded as cancelled), writes to our standard output and
+survives a killed parent.
+"""
+
+import fcntl
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TextIO
+
+from flows import tied
+from schemas.base import InputError, Stopped
+
+LOCAL_SERVER = "http://127.0.0.1:4200/api"
+STARTUP_SECONDS = 300.0
+"""A server's first start migrates its database: 10 s on two idle cores, several times that on a busy machine."""
+
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+"""Environment of our process and the server: no telemetry, and Prefect's logs go to its API because the terminal is ours."""
+
+
+@contextmanager
+def prefect_api(stop: threading.Event) -> Iterator[str]:
+    """Make a Prefect API available to this process; yields its URL.
+
+    Raises:
+        InputError: the configured API does not answer.
+        Stopped: `stop` was set before the temporary server was ready.
+        RuntimeError: the temporary server did not start; the message ends with its log.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
+
+    # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
+    no_heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    configured = get_current_settings().api.url
+    if configured is not None:
+        if not answers(configured):
+            where = "PREFECT_API_URL, or your Prefect profile"
+            raise InputError(f"the Prefect API at {configured} ({where}) does not answer; start it, or unset PREFECT_API_URL.")
+        with temporary_settings(no_heartbeat):
+            yield configured
+    elif answers(LOCAL_SERVER):
+        with temporary_settings({PREFECT_API_URL: LOCAL_SERVER, **no_heartbeat}):
+            yield LOCAL_SERVER
+    else:
+        with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), stop) as url:
+            with temporary_settings({PREFECT_API_URL: url, **no_heartbeat}):
+                yield url
+                _send_what_is_queued()
+
+
+@contextmanager
+def prefect_server(port: int, options: Sequence[str], stop: threading.Event) -> Iterator[str]:
+    """Run a Prefect server on 127.0.0.1 while inside; yields its API's URL. Raises Stopped or RuntimeError."""
+    url = f"http://127.0.0.1:{port}/api"
+    command = ("server", "start", "--host", "127.0.0.1", "--port", str(port), *options)
+    environment = {**os.environ, **QUIET, "PREFECT_SERVER_API_PORT": str(port)}  # without the latter the UI asks port 4200
+    with tempfile.TemporaryFile() as log, ExitStack() as stack:
+        with _starting_alone(stop):
+            process = tied.start("prefect", *command, environment=environment, log=log)
+            stack.callback(tied.stop, process)
+            _wait_until_ready(process, url, stop, log.fileno())
+        yield url
+
+
+def answers(url: str) -> bool:
+    """Whether a Prefect API is healthy at `url`."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _starting_alone(stop: threading.Event) -> Iterator[None]:
+    """Servers that start at the same moment on a new database migrate it over each other and fail; so they start one after another."""
+    from prefect.settings import get_current_settings
+
+    home = get_current_settings().home
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lyceum-server-start.lock").open("w") as lock:
+        while not _locked(lock):
+            if stop.wait(0.1):
+                raise Stopped
+        yield
+
+
+def _locked(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up when the file is closed, or its holder dies
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, stop: threading.Event, log: int) -> None:
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while not answers(url):
+        if stop.wait(0.1):
+            raise Stopped
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
+            raise RuntimeError(f"the temporary Prefect server did not start (exit code {process.poll()}). Its log ends:\n{tail}")
+
+
+def _send_what_is_queued() -> None:
+    """Task states and logs travel on background threads; they must arrive before the server that receives them stops."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=10)
+    EventsWorker.drain_all(timeout=10)

@@ -1,0 +1,41 @@
+"""Writes a recipe as TOML: the resolved one of a run, `--set` changes included, so that a report carries what reproduces it.
+
+The inverse of `schemas.recipe.parse_recipe`: parsing the text gives an equal Recipe. The standard library reads TOML but writes none.
+"""
+
+import json
+from typing import Any
+
+from schemas.recipe import Recipe
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text, one table per stage, nested config tables inline."""
+    lines = [f"name = {_value(recipe.name)}", f"model = {_value(recipe.model)}", f"seed = {recipe.seed}"]
+    for stage in recipe.stages:
+        lines += ["", f"[stages.{stage.name}]", f"kind = {_value(stage.kind)}"]
+        if stage.inputs:
+            lines.append(f"inputs = {_value(stage.inputs)}")
+        if stage.config:
+            lines.append(f"[stages.{stage.name}.config]")
+            lines += [f"{_key(key)} = {_value(value)}" for key, value in stage.config.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """A TOML value: booleans, numbers, strings, arrays and inline tables. TOML has no null, so a recipe holds none."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, str):
+        # JSON's escapes are TOML's; TOML also forbids a raw DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as TOML")
+
+
+def _key(key: str) -> str:
+    bare = key.replace("-", "").replace("_", "")
+    return key if bare.isascii() and bare.isalnum() else _value(key)

@@ -1,0 +1,166 @@
+"""The report's training part: curves of every trained stage, its metrics, and what it was trained on (proof, pairs, rollouts)."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from flows import plots
+from flows.explain import flat
+from flows.results import RunResults, StageOutput
+from flows.wording import clip, figure
+from schemas.examples import Domain, PreferencePair
+from tasks.job import TRAINED, read_jsonl
+
+_PANELS = {
+    "loss": ("loss", "validation_loss"),
+    "reward": ("reward",),
+    "reward by component": ("reward/",),
+    "implicit rewards": ("rewards/chosen", "rewards/rejected", "rewards/margin"),
+    "preference accuracy": ("rewards/accuracy",),
+    "KL to the initial policy": ("kl",),
+    "groups that teach nothing (fraction)": ("zero_variance", "all_right", "all_wrong"),
+    "completion length (tokens)": ("completion_tokens",),
+}
+"""Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it. Other keys are drawn apart."""
+
+_MOST_LINES = len(plots.SERIES)
+_ROLLOUTS = 8
+_PROOFS = 5
+
+
+@dataclass(frozen=True)
+class Training:
+    """One trained stage: its telling curves, the others, and its metrics as `(name, value)`."""
+
+    name: str
+    kind: str
+    curves: list[Markup]
+    more_curves: list[Markup]
+    metrics: list[tuple[str, str]]
+
+
+def trainings(run: RunResults) -> list[Training]:
+    """Every trained stage that left an artifact, in file order."""
+    return [
+        Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics))
+        for stage in run.of_kind(*TRAINED)
+        if stage.directory
+    ]
+
+
+def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:
+    """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that are not finite are left out."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row in stage.rows("curves.jsonl"):
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                steps, values = series.setdefault(name, ([], []))
+                steps.append(row["step"])
+                values.append(value)
+    named = _named_panels(list(series))
+    others = [(name.replace("_", " "), [name]) for name in series if not any(name in names for _, names in named)]
+    telling, more = (
+        [plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names}) for title, names in panels]
+        for panels in (named, others)
+    )
+    return telling, more
+
+
+def _named_panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The panels of `_PANELS` that have something to draw, in its order; one with too many lines is continued in a second."""
+    panels = []
+    for title, wanted in _PANELS.items():
+        names = [key for want in wanted for key in keys if key == want or (want.endswith("/") and key.startswith(want))]
+        panels += [(title, names[start : start + _MOST_LINES]) for start in range(0, len(names), _MOST_LINES)]
+    return panels
+
+
+def flat_metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """Nested metrics as `(dotted.name, text)`."""
+    return [(field, figure(value)) for name, inner in metrics.items() for field, value in flat(name, inner).items()]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An SFT stage's training-token proof: what was checked on how many rows, and sample rows as `(prompt, supervised span)`."""
+
+    stage: str
+    counts: list[tuple[str, str]]
+    checks: list[str]
+    samples: list[tuple[str, str]]
+
+
+def proofs(run: RunResults) -> list[Proof]:
+    """The proofs of all stages that wrote one."""
+    found = []
+    for stage in run.stages.values():
+        path = stage.path("proof.json")
+        if path:
+            proof = json.loads(path.read_text(encoding="utf-8"))
+            counts = [(name.replace("_", " "), figure(value)) for name, value in proof.items() if isinstance(value, int)]
+            samples = [(clip(row["prompt"]), clip(row["supervised"])) for row in proof["samples"][:_PROOFS]]
+            found.append(Proof(stage.name, counts, proof["checks"], samples))
+    return found
+
+
+def preference_pairs(run: RunResults) -> list[tuple[str, list[PreferencePair]]]:
+    """Per stage that made pairs, the first pair of each domain in file order, texts clipped."""
+    found = []
+    for stage in run.stages.values():
+        path = stage.path("pairs.jsonl")
+        if path:
+            first: dict[Domain, PreferencePair] = {}
+            for pair in read_jsonl(path, PreferencePair):
+                first.setdefault(pair.domain, pair)
+            found.append((stage.name, [_clipped(first[domain]) for domain in Domain if domain in first]))
+    return found
+
+
+def _clipped(pair: PreferencePair) -> PreferencePair:
+    return pair.model_copy(update={"prompt": clip(pair.prompt), "chosen": clip(pair.chosen), "rejected": clip(pair.rejected)})
+
+
+@dataclass(frozen=True)
+class Response:
+    """One sampled response; `tone` is right where its advantage pushes it up."""
+
+    text: str
+    reward: str
+    advantage: str
+    rewards: list[tuple[str, str]]
+    tone: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The responses to one prompt in one rollout."""
+
+    stage: str
+    step: int
+    prompt: str
+    reference: str
+    responses: list[Response]
+
+
+def rollout_groups(run: RunResults) -> list[Group]:
+    """Per stage that sampled, the first prompt of its first and of its last logged rollout, with up to eight responses each."""
+    found = []
+    for stage in run.stages.values():
+        rows = stage.rows("rollouts.jsonl")
+        for step in sorted({row["step"] for row in rows[:1] + rows[-1:]}):
+            of_step = [row for row in rows if row["step"] == step]
+            group = [row for row in of_step if row["id"] == of_step[0]["id"]][:_ROLLOUTS]
+            responses = [_response(row) for row in group]
+            found.append(Group(stage.name, step, clip(group[0]["prompt"]), clip(group[0]["reference"], 400), responses))
+    return found
+
+
+def _response(row: dict[str, Any]) -> Response:
+    text = clip(row["completion"]) + ("" if row["terminated"] else " … (cut off)")
+    rewards = [(name, figure(value)) for name, value in row["rewards"].items()]
+    tone = "right" if row["advantage"] > 0 else "wrong" if row["advantage"] < 0 else "none"
+    return Response(text, figure(row["reward"]), figure(row["advantage"]), rewards, tone)

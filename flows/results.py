@@ -1,0 +1,132 @@
+"""What a run left behind, read from its record and its artifacts: stages with their files, and models with their evaluations.
+
+A run may be incomplete in any way (failed, cancelled, still running, artifacts removed since): what is absent is None or empty here, never
+an error. Nothing is computed in this module; see `flows.effects`.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from infra.store import Store
+from schemas.artifact import Manifest
+from schemas.recipe import StageSpec
+from schemas.reports import EvalItem, RunRecord, StageRecord
+from tasks.job import TRAINED, read_jsonl, read_rows
+
+BASE = "base"
+"""How the untrained model is called beside the stages that trained it further."""
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """One stage of the recipe: its record when it was reached; its manifest and files when the store still holds its artifact, intact.
+
+    `problem` says why an artifact that the record names is not used: it is gone, damaged, or another one took its place.
+    """
+
+    spec: StageSpec
+    record: StageRecord | None = None
+    manifest: Manifest | None = None
+    directory: Path | None = None
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def status(self) -> str:
+        """cached, ran, failed, skipped, or `not run` when the run ended before it."""
+        return self.record.status if self.record else "not run"
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        if self.manifest:
+            return self.manifest.metrics
+        return self.record.metrics if self.record else {}
+
+    def rows(self, file: str) -> list[dict[str, Any]]:
+        """The JSON objects of one of the artifact's JSONL files; empty when there is no such file."""
+        path = self.path(file)
+        return list(read_rows(path)) if path else []
+
+    def path(self, file: str) -> Path | None:
+        """One of the artifact's files, or None when there is no artifact or it has no such file."""
+        if self.directory is None or not (self.directory / file).is_file():
+            return None
+        return self.directory / file
+
+    @cached_property
+    def items(self) -> list[EvalItem]:
+        """An evaluation's items; empty for other stages and where the artifact is absent."""
+        path = self.path("items.jsonl")
+        return read_jsonl(path, EvalItem) if path else []
+
+
+@dataclass(frozen=True)
+class Model:
+    """The base model or a trained stage, with its evaluations by kind (`reasoning_eval`, `safety_eval`).
+
+    `parent` is the model that training started from, None for the base. Where a recipe evaluates one model twice with the same kind, the
+    first evaluation in file order counts.
+    """
+
+    name: str
+    kind: str
+    parent: str | None
+    evaluations: dict[str, StageOutput] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """A run: its record and its stages in file order."""
+
+    record: RunRecord
+    stages: dict[str, StageOutput]
+
+    def of_kind(self, *kinds: str) -> list[StageOutput]:
+        return [stage for stage in self.stages.values() if stage.spec.kind in kinds]
+
+    @cached_property
+    def models(self) -> dict[str, Model]:
+        """The base model and every trained stage of the recipe, in file order."""
+        models = {BASE: Model(BASE, BASE, None)}
+        for stage in self.of_kind(*TRAINED):
+            models[stage.name] = Model(stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE))
+        for stage in self.stages.values():
+            if stage.items:
+                models[stage.spec.inputs.get("policy", BASE)].evaluations.setdefault(stage.spec.kind, stage)
+        return models
+
+    def evaluated(self, kind: str) -> list[Model]:
+        """The models that have an evaluation of this kind, in file order, the base first."""
+        return [model for model in self.models.values() if kind in model.evaluations]
+
+    def evaluated_ancestor(self, model: Model, kind: str) -> Model | None:
+        """The nearest model that `model` was trained from and that has an evaluation of this kind."""
+        parent = self.models.get(model.parent) if model.parent else None
+        while parent is not None and kind not in parent.evaluations:
+            parent = self.models.get(parent.parent) if parent.parent else None
+        return parent
+
+
+def read_results(store: Store, record: RunRecord) -> RunResults:
+    """Read every artifact that the record names and the store still holds. Looks only: nothing in the store is changed."""
+    records = {stage.name: stage for stage in record.stages}
+    return RunResults(record, {spec.name: _read_stage(store, spec, records.get(spec.name)) for spec in record.recipe.stages})
+
+
+def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> StageOutput:
+    if record is None or record.artifact is None:
+        return StageOutput(spec, record)
+    manifest = store.lookup(record.artifact.kind, record.artifact.key)
+    if manifest is None:
+        return StageOutput(spec, record, problem="its artifact is no longer in the store")
+    if manifest.digest != record.artifact.digest:
+        return StageOutput(spec, record, problem="its artifact was replaced by one with other bytes since this run")
+    damage = store.verify(manifest)
+    if damage:
+        return StageOutput(spec, record, problem=f"its artifact is damaged: {damage[0]}")
+    return StageOutput(spec, record, manifest, store.local_dir(manifest))

@@ -1,0 +1,56 @@
+"""The data directory of `--data`: finding files in it, refusing paths that leave it, and their digests."""
+
+import hashlib
+from pathlib import Path, PurePosixPath
+
+from schemas.base import InputError, nearest
+
+_SHOWN = 12
+"""Files listed in a message about a missing one."""
+
+
+def check_relative(path: str) -> str:
+    """`path` if it is relative and stays below its directory, else ValueError (for pydantic validators)."""
+    pure = PurePosixPath(path)
+    if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
+        raise ValueError("a data path is relative to the --data directory, with / between its parts and no '..'")
+    return path
+
+
+def data_files(data: Path | None, pattern: str, where: str) -> list[tuple[str, Path]]:
+    """The files that `pattern` (a relative path, `*` allowed) names: (path relative to `data`, absolute path), sorted by name.
+
+    Raises:
+        InputError: there is no data directory, no such file, a file that is a link out of the directory, or something that is no file.
+    """
+    if data is None:
+        raise InputError(f"{where} reads {pattern} from a data directory: name it with --data DIR.")
+    root = data.resolve()
+    try:
+        matches = sorted(data.glob(pattern)) if "*" in pattern else [data / pattern]
+        found = [(match.relative_to(data).as_posix(), match) for match in matches if match.exists()]
+    except OSError as error:
+        raise InputError(
+            f"{where}: cannot look for {pattern} in --data {data}: {error.strerror}. Check the path and its permissions."
+        ) from error
+    if not found:
+        held = sorted(file.relative_to(data).as_posix() for file in data.rglob("*") if file.is_file())
+        shown = nearest(pattern, held) if len(held) <= _SHOWN else f" It holds {len(held)} files, e.g. {', '.join(held[:_SHOWN])}."
+        raise InputError(f"{where}: --data {data} has no file {pattern}.{shown if held else ' It holds no files.'}")
+    for name, file in found:
+        if not file.resolve().is_relative_to(root):
+            raise InputError(
+                f"{where}: {name} is a link that leads out of --data {data} (to {file.resolve()}); copy the file there instead."
+            )
+        if not file.is_file():
+            raise InputError(f"{where}: {name} in --data {data} is not a file; name the files in it, e.g. path = '{name}/*.jsonl'.")
+    return found
+
+
+def file_digest(name: str, file: Path) -> str:
+    """sha256 of a file's bytes, streamed. Raises InputError when it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read data file {name} ({file}): {error.strerror}. Check its permissions.") from error

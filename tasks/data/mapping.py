@@ -1,0 +1,158 @@
+"""Declarative mapping from a record's columns to text: what a recipe says about where prompts, traces and answers are.
+
+A column path walks into objects and lists: `question`, `instances.0.output`, `turns.0`. A text is one of
+
+    "question"                                             the column as it is
+    { column = "answer", before = "####" }                 what comes before the first (or `after` the last) such marker
+    { column = "source", where = "source_labels" }         of a list, the items whose place in another list is true (1, true)
+    { template = "{instruction}[\\n\\n{input}]" }            columns in a text; a part in square brackets vanishes with an empty column
+    [ "solution", { template = "..." } ]                   the first of these that is not empty
+
+Lists become their items joined by `join`. A marker that is missing, or an empty column outside square brackets, makes the text empty.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from schemas.base import InputError, StrictModel, nearest
+
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+
+
+class Pick(StrictModel):
+    """Text made from one column, or from several by a template."""
+
+    column: str | None = None
+    template: str | None = None
+    before: str | None = Field(default=None, min_length=1)
+    after: str | None = Field(default=None, min_length=1)
+    where: str | None = None
+    join: str = " "
+
+    @model_validator(mode="after")
+    def _one_way_to_pick(self) -> Self:
+        if (self.column is None) == (self.template is None):
+            raise ValueError("give either a column or a template")
+        if self.template is not None and (self.before or self.after or self.where):
+            raise ValueError("before, after and where cut a column; a template has none of them")
+        if self.template is not None and re.search(r"[{}]", _PLACEHOLDER.sub("", self.template)):
+            raise ValueError(f"template {self.template!r} has a brace without its partner; write {{column}}")
+        return self
+
+    def columns(self) -> list[str]:
+        """The column paths that this text reads."""
+        if self.template is not None:
+            return _PLACEHOLDER.findall(self.template)
+        return [path for path in (self.column, self.where) if path is not None]
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        """The text for one record, stripped; empty when the record lacks it."""
+        if self.template is not None:
+            # Odd parts of the split are those in square brackets. Each part is filled by itself: values may contain brackets and braces.
+            parts = [self._filled(part, row) for part in _OPTIONAL.split(self.template)]
+            return "" if None in parts[::2] else "".join(part or "" for part in parts).strip()
+        assert self.column is not None
+        value = lookup(row, self.column)
+        if self.where is not None:
+            flags = lookup(row, self.where)
+            value = (
+                [item for item, flag in zip(value, flags, strict=False) if flag]
+                if isinstance(value, list) and isinstance(flags, list)
+                else None
+            )
+        text = _as_text(value, self.join)
+        if self.after is not None:
+            text = text.rpartition(self.after)[2] if self.after in text else ""
+        if self.before is not None:
+            text = text.partition(self.before)[0] if self.before in text else ""
+        return text.strip()
+
+    def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
+        """The template with its columns in place, or None when one of them is empty."""
+        texts = {path: _as_text(lookup(row, path), self.join).strip() for path in _PLACEHOLDER.findall(template)}
+        return None if "" in texts.values() else _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
+
+
+def _as_picks(value: Any) -> Any:
+    """The short forms: a column's name, and one pick that is no list."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    return tuple({"column": part} if isinstance(part, str) else part for part in parts)
+
+
+def _not_empty(picks: tuple[Pick, ...]) -> tuple[Pick, ...]:
+    if not picks:
+        raise ValueError("an empty list names no column")
+    return picks
+
+
+Text = Annotated[tuple[Pick, ...], BeforeValidator(_as_picks), AfterValidator(_not_empty)]
+"""Alternatives, in order of preference."""
+
+
+def text_of(text: Sequence[Pick], row: Mapping[str, Any]) -> str:
+    """The text that a mapping gives for one record: the first alternative that is not empty, else empty."""
+    return next((found for pick in text if (found := pick.text(row))), "")
+
+
+def lookup(row: Mapping[str, Any], path: str) -> Any:
+    """The value at a column path, or None. A column whose name contains dots is found by its whole name first."""
+    if path in row:
+        return row[path]
+    value: Any = row
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            value = value[int(part)] if part.isdigit() and int(part) < len(value) else None
+        else:
+            return None
+    return value
+
+
+def _as_text(value: Any, join: str) -> str:
+    """Strings as they are (line ends as \\n), lists joined, None empty, anything else as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n")
+    if isinstance(value, list):
+        return join.join(_as_text(item, join) for item in value)
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def require_columns(paths: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Check that the columns of at least one alternative exist: a path exists when some record has a value there, or has that key.
+
+    Args:
+        paths: the column paths of each alternative.
+        where: file and mapping key, for the message.
+
+    Raises:
+        InputError: naming the missing column and those there are.
+    """
+    missing = [[path for path in alternative if not any(_has(row, path) for row in rows)] for alternative in paths]
+    if all(missing):
+        path = missing[0][0]
+        raise InputError(f"{where}: there is no column {path!r}.{nearest(path, _available(rows, path))}")
+
+
+def _has(row: Mapping[str, Any], path: str) -> bool:
+    *above, last = path.split(".")
+    parent = lookup(row, ".".join(above)) if above else row
+    return path in row or lookup(row, path) is not None or (isinstance(parent, Mapping) and last in parent)
+
+
+def _available(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+    """Columns beside the one that `path` misses: those of the deepest level that exists."""
+    above = path.split(".")[:-1]
+    while above:
+        parents = [parent for row in rows if isinstance(parent := lookup(row, ".".join(above)), Mapping)]
+        if parents:
+            return sorted({f"{'.'.join(above)}.{key}" for parent in parents for key in parent})
+        above.pop()
+    return sorted({key for row in rows for key in row})

@@ -1,0 +1,198 @@
+"""Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz).
+
+Hugging Face `datasets` reads Parquet. The text formats are read here, because `datasets` gives up at the first broken line without
+naming it, and infers types (a column of dates becomes timestamps, the CSV field 007 becomes 7): a bad record must be counted with its line,
+and text must stay text.
+"""
+
+import csv
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from schemas.base import InputError
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record: a JSON object, or a table's row by column name. `line` is where it starts, from 1."""
+
+    line: int
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A record that could not be read."""
+
+    line: int
+    cause: Literal["broken_row", "wrong_encoding"]
+    detail: str
+
+
+Records = Iterator[Record | Unreadable]
+
+
+def read_records(name: str, file: Path) -> Records:
+    """Read the records of a file, in file order.
+
+    Args:
+        name: what to call the file in messages.
+        file: its format is its suffix: .jsonl, .json, .csv, .tsv (also with .gz after it) or .parquet.
+
+    Raises:
+        InputError: an unknown suffix, or a file that is damaged as a whole (not gzip, not Parquet, JSON that breaks off).
+    """
+    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
+    if suffix not in _READERS or (suffix == ".parquet" and file.name.endswith(".gz")):
+        raise InputError(
+            f"data file {name}: the suffix of {file.name!r} is no known format. "
+            f"Valid: {', '.join(sorted(_READERS))}; the text formats also as .gz."
+        )
+    try:
+        yield from _READERS[suffix](name, file)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"data file {name} is no valid gzip file: {error}. Fetch it again or unpack it.") from error
+    except OSError as error:
+        raise InputError(f"cannot read data file {name} ({file}): {error.strerror or error}.") from error
+
+
+def _open(file: Path) -> AbstractContextManager[IO[bytes]]:
+    return gzip.open(file, "rb") if file.name.endswith(".gz") else file.open("rb")  # type: ignore[return-value]
+
+
+def _read_jsonl(name: str, file: Path) -> Records:
+    """One JSON object per line; blank lines are passed over."""
+    with _open(file) as stream:
+        for line, raw in enumerate(stream, start=1):
+            try:
+                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
+                if text:
+                    value = json.loads(text)
+                    yield (
+                        Record(line, value)
+                        if isinstance(value, dict)
+                        else Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
+                    )
+            except UnicodeDecodeError as error:
+                yield Unreadable(line, "wrong_encoding", f"byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8")
+            except (ValueError, RecursionError) as error:  # not JSON, or a number of thousands of digits, or nested too deeply
+                yield Unreadable(line, "broken_row", f"not JSON: {error}")
+
+
+def _read_json(name: str, file: Path) -> Records:
+    """A list of objects, or an object of objects, whose keys become the column `key` (unless the objects have one)."""
+    with _open(file) as stream:
+        raw = stream.read()
+    try:
+        text = raw.decode("utf-8-sig")
+        for line, key, value in _items(text):
+            if not isinstance(value, dict):
+                yield Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
+            else:
+                yield Record(line, value if key is None else {"key": key, **value})
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"data file {name}, line {line}: byte {raw[error.start]:#04x} is not UTF-8. Convert the file to UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"data file {name}, line {error.lineno}, column {error.colno}: not a JSON list of objects: {error.msg}. "
+            "If it has one object per line, call it .jsonl."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"data file {name}: not a JSON list of objects: {error}.") from error
+
+
+def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
+    """(line, key, value) of the items of a JSON list (key None) or object. Raises json.JSONDecodeError."""
+    decoder = json.JSONDecoder()
+    position = _after_space(text, 0)
+    opening = text[position : position + 1]
+    if opening not in ("[", "{"):
+        raise json.JSONDecodeError("expected [ or {", text, position)
+    closing = "]" if opening == "[" else "}"
+    position = _after_space(text, position + 1)
+    line, counted, key = 1, 0, None
+    while text[position : position + 1] != closing:
+        if opening == "{":
+            key, position = decoder.raw_decode(text, position)
+            position = _after_space(text, _expect(text, _after_space(text, position), ":"))
+        line, counted = line + text.count("\n", counted, position), position
+        value, position = decoder.raw_decode(text, position)
+        yield line, key, value
+        position = _after_space(text, position)
+        if text[position : position + 1] != closing:
+            position = _after_space(text, _expect(text, position, ","))
+    if _after_space(text, position + 1) != len(text):
+        raise json.JSONDecodeError("more text after the end", text, position + 1)
+
+
+def _after_space(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position
+
+
+def _expect(text: str, position: int, character: str) -> int:
+    if text[position : position + 1] != character:
+        raise json.JSONDecodeError(f"expected {character!r}", text, position)
+    return position + 1
+
+
+def _read_csv(name: str, file: Path, delimiter: str = ",") -> Records:
+    """RFC 4180 with a header line; every value is text, and a missing one is empty."""
+    with _open(file) as stream:
+        # Bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the file.
+        lines = (raw.decode("utf-8", "surrogateescape") for raw in stream)
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        header: list[str] = []
+        line = 1
+        try:
+            for row in rows:
+                if not header:
+                    header = [column.removeprefix("\ufeff") for column in row]
+                elif any("\udc80" <= character <= "\udcff" for value in row for character in value):
+                    yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")
+                elif len(row) != len(header):
+                    if row:
+                        yield Unreadable(line, "broken_row", f"{len(row)} fields, the header has {len(header)}")
+                else:
+                    yield Record(line, dict(zip(header, row, strict=True)))
+                line = rows.line_num + 1
+        except csv.Error as error:
+            raise InputError(
+                f"data file {name}, line {line}: not valid {file.suffix[1:].upper()}: {error}. Check the quotes of that record."
+            ) from error
+
+
+def _read_tsv(name: str, file: Path) -> Records:
+    return _read_csv(name, file, delimiter="\t")
+
+
+def _read_parquet(name: str, file: Path) -> Records:
+    """Rows of a Parquet file, streamed by `datasets`: nothing is copied into a cache and no network is used."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import pyarrow
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset("parquet", data_files=str(file), split="train", streaming=True)
+        for number, row in enumerate(rows, start=1):
+            yield Record(number, row)
+    except (pyarrow.ArrowException, ValueError) as error:
+        raise InputError(f"data file {name} is no valid Parquet file: {error}.") from error
+
+
+_READERS: dict[str, Callable[[str, Path], Records]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".parquet": _read_parquet,
+}

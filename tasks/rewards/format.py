@@ -1,0 +1,39 @@
+"""Format reward: 1 for exactly one well-formed trace, partial credit for the tags of a malformed one.
+
+A malformed completion earns `partial_credit` times the fraction of the four tags it has in place: taken in the order
+`<reasoning> </reasoning> <answer> </answer>`, a tag is in place when it occurs exactly once and after those already in place. The credit
+gives a policy that never closes its answer a slope to climb; it stays below 1, so a whole trace always earns more than its parts, and a
+repeated tag earns nothing. A completion cut off before it closed its answer is malformed.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.base import StrictModel
+from schemas.examples import TRACE_TAGS, Prompt, parse_trace
+
+VERSION = 1
+
+
+class Config(StrictModel):
+    """`partial_credit` is what a malformed completion with all four tags in place earns; 0 rewards whole traces only."""
+
+    name: Literal["format"] = "format"
+    weight: float = Field(default=1.0, gt=0)
+    partial_credit: float = Field(default=0.5, ge=0, lt=1)
+
+
+def score(config: Config, prompts: list[Prompt], completions: list[str]) -> list[float | None]:
+    """1.0 for a well-formed trace, else `partial_credit` x tags in place / 4. Never abstains."""
+    return [1.0 if parse_trace(text) else config.partial_credit * tags_in_place(text) / len(TRACE_TAGS) for text in completions]
+
+
+def tags_in_place(text: str) -> int:
+    """How many of the four tags (0 to 4) occur exactly once and after the ones counted before."""
+    found, end = 0, -1
+    for tag in TRACE_TAGS:
+        start = text.find(tag)
+        if start > end and text.count(tag) == 1:
+            found, end = found + 1, start
+    return found

@@ -1,0 +1,124 @@
+"""Rollouts: responses sampled from the current policy for training prompts, scored, and turned into advantages.
+
+SimPO samples once before training, GRPO at every rollout step. What is sampled is a function of (weights, seed, rollout index) only.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.base import InputError
+from schemas.examples import Example
+from tasks.data.tokens import Tokenizer, prompt_tokens
+from tasks.rewarding import Rewards
+from tasks.rewards.exact_answer import is_correct
+
+if TYPE_CHECKING:
+    from tasks.sampling import Completion, Sampler
+
+
+def fitting_prompts(
+    examples: Sequence[Example], tokenizer: Tokenizer, prompt_length: int, max_dropped_fraction: float
+) -> tuple[list[Example], int]:
+    """The examples whose prompt fits `prompt_length` tokens, and how many do not.
+
+    Raises:
+        InputError: there are no examples, none fits, or more than `max_dropped_fraction` of them do not.
+    """
+    fitting = [example for example in examples if len(prompt_tokens(tokenizer, example.prompt)) <= prompt_length]
+    dropped = len(examples) - len(fitting)
+    if not examples:
+        raise InputError("there are no training prompts: raise the quotas of the rebalance stage.")
+    if not fitting or dropped > max_dropped_fraction * len(examples):
+        raise InputError(
+            f"{dropped} of {len(examples)} training prompts have more than prompt_length = {prompt_length} tokens; "
+            f"raise prompt_length or max_dropped_fraction (now {max_dropped_fraction})."
+        )
+    return fitting, dropped
+
+
+def rollout_seed(seed: int, rollout: int) -> int:
+    """The sampler's seed (32 bits) for rollout number `rollout` of a stage."""
+    return int(np.random.SeedSequence([seed, rollout]).generate_state(1)[0])
+
+
+def sample_groups(
+    sampler: "Sampler",
+    examples: Sequence[Example],
+    group_size: int,
+    *,
+    temperature: float,
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> "list[list[Completion]]":
+    """`group_size` responses to each example's prompt. `progress` receives the number of responses finished."""
+    prompts = [example.prompt for example in examples for _ in range(group_size)]
+    completions = sampler.generate(prompts, temperature=temperature, seed=seed, progress=progress)
+    return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rollout of N = P x G responses, the G of one prompt side by side.
+
+    Attributes:
+        prompts: (N,) the prompt of each response.
+        completions: (N,) the responses.
+        rewards: their scores; NaN in `rewards.total` where there is none.
+        advantages: (N,) group-relative, 0 where there is no reward.
+        group_size: G.
+    """
+
+    prompts: "list[Example]"
+    completions: "list[Completion]"
+    rewards: Rewards
+    advantages: np.ndarray
+    group_size: int
+
+    def metrics(self) -> dict[str, float]:
+        """What the curve shows of a rollout.
+
+        reward (mean total), reward/<name> (mean of one reward), reward_std (mean within-group std), zero_variance (fraction of groups that
+        teach nothing because their rewards are equal), all_right and all_wrong (those of them whose responses are all correct, or all not),
+        effective_groups (count of groups with advantages), unrewarded (fraction of responses), completion_tokens (mean),
+        truncated (fraction). A mean over nothing is left out.
+        """
+        totals = self.rewards.total.reshape(-1, self.group_size)
+        effective = np.abs(self.advantages).reshape(totals.shape).max(axis=1) > 0
+        correct = np.array([is_correct(p, c.text) for p, c in zip(self.prompts, self.completions, strict=True)], object).reshape(
+            totals.shape
+        )
+        stds = [np.std(group[~np.isnan(group)], ddof=1) for group in totals if (~np.isnan(group)).sum() >= 2]
+        means = {
+            "reward": totals,
+            **{f"reward/{name}": values for name, values in self.rewards.components.items()},
+            "reward_std": np.array(stds),
+        }
+        return {
+            **{name: float(np.nanmean(values)) for name, values in means.items() if not np.isnan(values).all()},
+            "zero_variance": float(np.mean(~effective)),
+            "all_right": float(np.mean(~effective & (correct == True).all(axis=1))),  # noqa: E712  None is neither right nor wrong
+            "all_wrong": float(np.mean(~effective & (correct == False).all(axis=1))),  # noqa: E712
+            "effective_groups": float(effective.sum()),
+            "unrewarded": float(np.mean(np.isnan(totals))),
+            "completion_tokens": float(np.mean([len(completion.tokens) for completion in self.completions])),
+            "truncated": float(np.mean([not completion.terminated for completion in self.completions])),
+        }
+
+    def rows(self, step: int, groups: int = 1) -> Iterator[dict[str, Any]]:
+        """The responses of the first `groups` prompts, for `rollouts.jsonl`. `step` counts from 1, as in the curve."""
+        for index in range(groups * self.group_size):
+            scores = {name: values[index] for name, values in self.rewards.components.items()}
+            yield {
+                "step": step,
+                "id": self.prompts[index].id,
+                "prompt": self.prompts[index].prompt,
+                "reference": self.prompts[index].answer,
+                "completion": self.completions[index].text,
+                "terminated": self.completions[index].terminated,
+                "rewards": {name: None if np.isnan(value) else float(value) for name, value in scores.items()},
+                "reward": None if np.isnan(self.rewards.total[index]) else float(self.rewards.total[index]),
+                "advantage": float(self.advantages[index]),
+            }

@@ -1,0 +1,160 @@
+"""SimPO on pairs of the policy's own samples: verified against wrong, malformed or cut off (`tasks.preference_pairs`).
+
+The stage samples a bounded number of training prompts, mines the pairs, writes them to `pairs.jsonl` and trains on exactly those with
+`tasks.losses.simpo` in Tunix's preference trainer. Prompts are left-padded and responses right-padded to fixed lengths.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from schemas.examples import Example, PreferencePair
+from schemas.training import TrainerConfig
+from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
+from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.preference_pairs import mine_pairs, require_pairs
+from tasks.rollouts import fitting_prompts, rollout_seed, sample_groups
+
+VERSION = 1
+INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
+
+
+class Config(TrainerConfig):
+    """SimPO. `batch_size` counts pairs.
+
+    Attributes:
+        beta: scale of the implicit reward; the paper finds 2 to 2.5 good, and 10 often better.
+        gamma_beta_ratio: the target margin in mean log-probability per token; the paper's grid is 0 to 1.
+        sft_weight: weight of the supervised term on the chosen response; 0 is the paper's loss.
+        prompts: how many training prompts are sampled; fewer when there are fewer. Prompts longer than `prompt_length` tokens are left out.
+        samples_per_prompt: responses sampled for each prompt at `temperature`, at most `response_length` tokens each.
+        pairs_per_prompt: the most pairs one prompt gives.
+        teacher_when_none_verified: the teacher's trace is the chosen response of prompts whose samples are all rejected.
+        min_pairs: fewer pairs than this fail the stage.
+        sampling_batch_size: responses sampled at a time.
+        max_dropped_fraction: more training prompts than this fraction left out is an error.
+    """
+
+    seed: int = 0
+    beta: float = Field(default=2.5, gt=0)
+    gamma_beta_ratio: float = Field(default=0.5, ge=0)
+    sft_weight: float = Field(default=0.0, ge=0)
+    prompts: int = Field(ge=1)
+    samples_per_prompt: int = Field(default=4, ge=1)
+    pairs_per_prompt: int = Field(default=1, ge=1)
+    teacher_when_none_verified: bool = True
+    min_pairs: int = Field(default=16, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    prompt_length: int = Field(ge=8)
+    response_length: int = Field(ge=8)
+    sampling_batch_size: int = Field(default=64, ge=1)
+    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
+
+
+def rejected_tokens(tokenizer: Tokenizer, pair: PreferencePair, response_length: int) -> list[int]:
+    """The rejected response as it was sampled: one that was cut off has no terminator and fills `response_length`."""
+    if pair.rejected_because == "truncated":
+        return tokenizer.encode(pair.rejected)[:response_length]
+    return response_tokens(tokenizer, pair.rejected)
+
+
+def pair_fits(tokenizer: Tokenizer, pair: PreferencePair, response_length: int) -> bool:
+    """Whether both responses fit. A sampled one may not: its text can have more tokens when encoded again than the policy wrote it in."""
+    longest = max(len(response_tokens(tokenizer, pair.chosen)), len(rejected_tokens(tokenizer, pair, response_length)))
+    return longest <= response_length
+
+
+def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: Config) -> dict[str, np.ndarray]:
+    """What is trained on: prompt_ids (N, P) left-padded, chosen_ids and rejected_ids (N, R) right-padded, and masks of real tokens."""
+    ids = {
+        "prompt": pad_left([prompt_tokens(tokenizer, pair.prompt) for pair in pairs], config.prompt_length, tokenizer.pad_id),
+        "chosen": pad_right([response_tokens(tokenizer, pair.chosen) for pair in pairs], config.response_length, tokenizer.pad_id),
+        "rejected": pad_right(
+            [rejected_tokens(tokenizer, pair, config.response_length) for pair in pairs], config.response_length, tokenizer.pad_id
+        ),
+    }
+    return {f"{name}_ids": array for name, array in ids.items()} | {
+        f"{name}_mask": array != tokenizer.pad_id for name, array in ids.items()
+    }
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Sample, mine, train and write the model. Raises InputError when no prompt fits, StageFailed when there are too few pairs."""
+    from tunix.sft.dpo.dpo_trainer import DPOTrainingConfig, TrainingInput
+
+    from tasks.losses.simpo import simpo_loss_fn, stack_pairs
+    from tasks.models.loading import load_model, save_model
+    from tasks.models.lora import add_lora, merge_lora
+    from tasks.optimizers import make_optimizer
+    from tasks.sampling import Sampler
+    from tasks.training import PreferenceTrainer, fit, rows_of_step, training_config
+
+    config = job.config
+    loaded = load_model(job.inputs["policy"])
+    tokenizer = loaded.tokenizer
+    fitting, dropped = fitting_prompts(
+        read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), tokenizer, config.prompt_length, config.max_dropped_fraction
+    )
+    order = np.random.Generator(np.random.Philox(config.seed)).permutation(len(fitting))
+    examples = [fitting[index] for index in order[: config.prompts]]
+    sampler = Sampler(
+        loaded, batch_size=config.sampling_batch_size, prompt_length=config.prompt_length, response_length=config.response_length
+    )
+    samples = sample_groups(
+        sampler,
+        examples,
+        config.samples_per_prompt,
+        temperature=config.temperature,
+        seed=rollout_seed(config.seed, 0),
+        progress=lambda done: job.progress(done, len(examples) * config.samples_per_prompt, "samples"),
+    )
+    pairs, outcomes = mine_pairs(
+        examples,
+        samples,
+        pairs_per_prompt=config.pairs_per_prompt,
+        teacher_when_none_verified=config.teacher_when_none_verified,
+        fits=lambda pair: pair_fits(tokenizer, pair, config.response_length),
+    )
+    job.log.info("%d pairs from %d prompts: %s", len(pairs), len(examples), outcomes)
+    require_pairs(pairs, outcomes, config.min_pairs)
+    write_jsonl(job.out / "pairs.jsonl", pairs)
+    arrays = pair_arrays(tokenizer, pairs, config)
+
+    def batch_at(step: int) -> TrainingInput:
+        rows = rows_of_step(config.seed, step, config.batch_size, len(pairs))
+        return TrainingInput(**{name: array[rows] for name, array in arrays.items()})
+
+    def model_input(batch: TrainingInput) -> dict[str, Any]:
+        return {
+            "train_example": stack_pairs(batch),
+            "beta": config.beta,
+            "gamma_beta_ratio": config.gamma_beta_ratio,
+            "sft_weight": config.sft_weight,
+        }
+
+    if config.lora:
+        add_lora(loaded, config.lora, config.seed)
+    trainer = PreferenceTrainer(
+        loaded.model, None, make_optimizer(config.optimizer, config.steps), DPOTrainingConfig(**training_config(config))
+    )
+    trainer.with_loss_fn(simpo_loss_fn, has_aux=True).with_gen_model_input_fn(model_input)
+    curve = fit(trainer, batch_at, config, job)
+    if config.lora:
+        merge_lora(loaded, config.lora)
+    save_model(loaded, job.out)
+    return {
+        "pairs": len(pairs),
+        "prompts": len(examples),
+        "prompts_too_long": dropped,
+        "prompts_by_outcome": outcomes,
+        "rejected_because": dict(Counter(pair.rejected_because for pair in pairs)),
+        "chosen_from": dict(Counter(pair.chosen_from for pair in pairs)),
+        "epochs": config.steps * config.batch_size / len(pairs),
+        "margin_first": curve[0]["rewards/margin"],
+        "margin_last": curve[-1]["rewards/margin"],
+        "accuracy_first": curve[0]["rewards/accuracy"],
+        "accuracy_last": curve[-1]["rewards/accuracy"],
+    }

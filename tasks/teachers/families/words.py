@@ -1,0 +1,40 @@
+"""The words that the families share: few, short and common, so that a small vocabulary holds most of them as one token."""
+
+NAMES = ("Ana", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jack", "Leo", "Mia", "Noah", "Olga", "Sam", "Zoe")
+
+CATEGORIES = {
+    "animal": ("bear", "cat", "dog", "fox", "goat", "horse", "lion", "wolf"),
+    "color": ("black", "blue", "brown", "green", "pink", "purple", "red", "white"),
+    "fruit": ("apple", "cherry", "fig", "lemon", "mango", "melon", "peach", "plum"),
+    "tool": ("axe", "brush", "drill", "hammer", "knife", "ladder", "rake", "saw"),
+    "place": ("bank", "castle", "farm", "forest", "garden", "museum", "park", "tower"),
+    "vehicle": ("boat", "bus", "car", "jet", "ship", "train", "truck", "van"),
+}
+
+THINGS = ("bag", "ball", "book", "box", "clock", "coat", "cup", "flag", "hat", "key", "kite", "lamp", "map", "pen", "ring", "vase")
+JOBS = ("baker", "cook", "doctor", "farmer", "judge", "nurse", "painter", "pilot", "teacher", "writer")
+CITIES = ("Cairo", "Delhi", "Lima", "London", "Oslo", "Paris", "Rome", "Tokyo")
+MATERIALS = ("brass", "clay", "copper", "glass", "iron", "lead", "salt", "steel")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+RHYMES = {
+    "-at": ("bat", "cat", "hat", "rat"),
+    "-an": ("can", "fan", "man", "van"),
+    "-ay": ("clay", "day", "hay", "way"),
+    "-ed": ("bed", "fed", "led", "red"),
+    "-ell": ("bell", "fell", "sell", "well"),
+    "-ing": ("king", "ring", "sing", "wing"),
+    "-og": ("dog", "fog", "frog", "log"),
+    "-un": ("bun", "fun", "run", "sun"),
+    "-ake": ("bake", "cake", "lake", "rake"),
+    "-own": ("brown", "crown", "down", "town"),
+}
+
+
+def number_list(values: list[int]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def joined(words: list[str]) -> str:
+    """`a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,51 @@
+"""Fixtures that several test files share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prefect API of its own for the whole session (10-15 s to start); yields its URL. Processes find it through PREFECT_API_URL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DO_NOT_TRACK", "1")
+        patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        patch.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("prefect")))
+        from prefect.settings import get_current_settings
+        from prefect.testing.utilities import prefect_test_harness
+
+        with prefect_test_harness(server_startup_timeout=300):
+            url = get_current_settings().api.url
+            assert url is not None
+            patch.setenv("PREFECT_API_URL", url)
+            yield url
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path) -> Path:
+    """A recipe of two real stages that need no JAX and take a second: distill, rebalance."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+TINY = """
+name = "tiny"
+model = "gemma3-tiny"
+
+[stages.distill]
+kind = "distill"
+[[stages.distill.config.teachers]]
+name = "procedural"
+rows = { summarization = 60 }
+grounded = {}
+
+[stages.rebalance]
+kind = "rebalance"
+inputs = { examples = "distill" }
+[stages.rebalance.config.quotas]
+summarization = { train = 20, validation = 1, heldout = 2 }
+"""

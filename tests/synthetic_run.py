@@ -1,0 +1,227 @@
+"""A small finished run, committed through the real store: hand-made artifacts of every kind, with known outcomes.
+
+`skill` says which fraction of its prompts each model answers rightly; completions are made to fit and judged by the evaluations' own code.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.store import Store, open_store
+from schemas.artifact import Manifest
+from schemas.base import digest
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair, Trace, prompt_id
+from schemas.recipe import Recipe, StageSpec
+from schemas.reports import RunRecord, StageRecord
+from tasks import reasoning_eval, safety_eval
+from tasks.job import write_jsonl
+
+SKILL = {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 0.7}
+PER_DOMAIN = 20
+NEVER = "__nothing__"
+
+STAGES = (
+    StageSpec(name="distill", kind="distill", config={"rows": 100}),
+    StageSpec(name="rebalance", kind="rebalance", inputs={"examples": "distill"}),
+    StageSpec(name="base_eval", kind="reasoning_eval", inputs={"prompts": "rebalance"}),
+    StageSpec(name="base_safety", kind="safety_eval", inputs={"prompts": "rebalance"}),
+    StageSpec(name="sft", kind="sft", inputs={"examples": "rebalance"}, config={"steps": 3, "optimizer": {"learning_rate": 1e-05}}),
+    StageSpec(name="sft_eval", kind="reasoning_eval", inputs={"prompts": "rebalance", "policy": "sft", "baseline": "base_eval"}),
+    StageSpec(name="simpo", kind="simpo", inputs={"policy": "sft", "prompts": "rebalance"}, config={"beta": 2.0}),
+    StageSpec(name="simpo_eval", kind="reasoning_eval", inputs={"prompts": "rebalance", "policy": "simpo", "baseline": "sft_eval"}),
+    StageSpec(
+        name="grpo",
+        kind="grpo",
+        inputs={"policy": "simpo", "prompts": "rebalance"},
+        config={"rewards": [{"name": "format", "weight": 0.5}]},
+    ),
+    StageSpec(name="grpo_eval", kind="reasoning_eval", inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "simpo_eval"}),
+    StageSpec(name="safety_eval", kind="safety_eval", inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "base_safety"}),
+)
+
+
+def write_run(
+    root: Path,
+    run_id: str = "demo-1",
+    *,
+    skill: Mapping[str, float] = SKILL,
+    stop_before: str = NEVER,
+    failure: str | None = None,
+    config: Mapping[str, dict[str, Any]] | None = None,
+    text: str = "",
+    prompts: str = "held",
+    version: int = 1,
+) -> tuple[Store, RunRecord]:
+    """Commit the artifacts of a run and return its store and record.
+
+    Args:
+        root: the store's directory.
+        skill: model -> fraction of right answers.
+        stop_before: the first stage that left no artifact. It failed when there is a `failure`, and the run was cancelled otherwise.
+        config: stage -> config values that differ from STAGES.
+        text: goes into every completion's reasoning, to see what becomes of it.
+        version: the VERSION of every stage kind.
+        prompts: goes into every held-out prompt, so that two runs may ask different ones.
+    """
+    store = open_store(root)
+    stages = tuple(stage.model_copy(update={"config": stage.config | (config or {}).get(stage.name, {})}) for stage in STAGES)
+    manifests: dict[str, Manifest] = {}
+    records = []
+    for number, stage in enumerate(stages):
+        if stage.name == stop_before:
+            if failure:
+                records.append(StageRecord(name=stage.name, kind=stage.kind, key="f" * 64, status="failed", seconds=2.5, error=failure))
+                records += [StageRecord(name=later.name, kind=later.kind, status="skipped") for later in stages[number + 1 :]]
+            break
+        out = root / f"out-{stage.name}"
+        out.mkdir()
+        metrics = _write_stage(stage, out, skill, text, prompts)
+        manifest = _commit(store, stage, manifests, out, metrics, version)
+        manifests[stage.name] = manifest
+        status = "cached" if stage.name == "distill" else "ran"
+        records.append(
+            StageRecord(
+                name=stage.name,
+                kind=stage.kind,
+                key=manifest.key,
+                status=status,
+                seconds=1.5 + number,
+                artifact=manifest.ref(),
+                metrics=metrics,
+            )
+        )
+    ended = "succeeded" if stop_before == NEVER else "failed" if failure else "cancelled"
+    record = RunRecord(
+        run_id=run_id,
+        recipe=Recipe(name="demo", model="gemma3-tiny", seed=7, stages=stages),
+        target="local",
+        store=store.uri,
+        status=ended,
+        started=1_700_000_000.0,
+        finished=1_700_000_372.0,
+        stages=tuple(records),
+        execution={"host": "laptop", "packages": {"lyceum": "0.1.0"}, "command": ["/usr/bin/lyceum", "run", "demo", "--data", "my data"]},
+    )
+    store.write_json(f"runs/{run_id}/run.json", record)
+    return store, record
+
+
+def _commit(
+    store: Store, stage: StageSpec, manifests: Mapping[str, Manifest], out: Path, metrics: dict[str, Any], version: int
+) -> Manifest:
+    inputs = {name: manifests[source].ref() for name, source in stage.inputs.items()}
+    files = {path.name: path.read_text(encoding="utf-8") for path in out.iterdir()}
+    draft = Manifest(
+        kind=stage.kind,
+        key=digest([stage.name, stage.config, files, version]),
+        version=version,
+        config=stage.config,
+        inputs=inputs,
+        attempt="0",
+        files=(),
+        metrics=metrics,
+        execution={"target": "local", "packages": {"jax": "0.10.2"}, "seconds": 12.0, "peak_rss_bytes": 1_500_000_000},
+    )
+    return store.commit(draft, out)
+
+
+def _write_stage(stage: StageSpec, out: Path, skill: Mapping[str, float], text: str, prompts: str) -> dict[str, Any]:
+    policy = stage.inputs.get("policy", "base")
+    if stage.kind == "distill":
+        write_jsonl(out / "examples.jsonl", [_reasoning_prompt(domain, n, "train") for domain in Domain for n in range(3)])
+        dropped = [
+            {"source": "procedural", "file": "a.jsonl", "line": line, "cause": "broken_json", "detail": "Expecting value"}
+            for line in (4, 9)
+        ]
+        write_jsonl(out / "dropped.jsonl", dropped)
+        return {"kept": 18}
+    if stage.kind == "rebalance":
+        split = {"requested": 30, "achieved": 30, "available": 41, "difficulty": {"1": 30}}
+        mix = {name: {"train": split, "validation": split, "heldout": split} for name in ("math", "coding")}
+        return {"rows": {"train": 60, "validation": 60, "heldout": 60}, "domains": mix, "groundings": {"answerable": mix["math"]}}
+    if stage.kind == "reasoning_eval":
+        examples = [_reasoning_prompt(domain, n, prompts) for domain in Domain for n in range(PER_DOMAIN)]
+        items = [
+            reasoning_eval.judge(example, _completion(example, n % PER_DOMAIN < skill[policy] * PER_DOMAIN, policy, text))
+            for n, example in enumerate(examples)
+        ]
+        write_jsonl(out / "items.jsonl", items)
+        return reasoning_eval.reasoning_metrics(items)
+    if stage.kind == "safety_eval":
+        examples = [_grounded_prompt(n, prompts) for n in range(60)]
+        items = [
+            safety_eval.judge(example, _completion(example, n % 10 < 10 * skill[policy], policy, text))
+            for n, example in enumerate(examples)
+        ]
+        write_jsonl(out / "items.jsonl", items)
+        return safety_eval.safety_metrics(items)
+    return _write_training(stage, out, text)
+
+
+def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
+    curve: list[dict[str, Any]] = [{"step": step, "loss": 3.0 / step, "grad_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 40)]
+    if stage.kind == "sft":
+        curve[-1]["validation_loss"] = 0.5
+        sample = {
+            "id": "a",
+            "prompt": "What is 1 + 1?",
+            "supervised": f"<reasoning>one more{text}</reasoning>\n<answer>2</answer><end_of_turn>",
+        }
+        proof = {"rows": 10, "supervised_tokens": 99, "checks": ["not empty"], "samples": [sample]}
+        (out / "proof.json").write_text(json.dumps(proof), encoding="utf-8")
+    if stage.kind == "simpo":
+        curve = [row | {"rewards/margin": 0.1, "rewards/accuracy": 0.8} for row in curve]
+        pair = PreferencePair(
+            id="a", prompt="q", domain=Domain.MATH, chosen="good", rejected=f"bad{text}", chosen_from="policy", rejected_because="wrong"
+        )
+        write_jsonl(out / "pairs.jsonl", [pair])
+    if stage.kind == "grpo":
+        curve = [row | {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25} for row in curve]
+        response = {
+            "id": "a",
+            "prompt": "q",
+            "reference": "2",
+            "terminated": True,
+            "rewards": {"format": 1.0, "exact_answer": None},
+            "reward": 1.0,
+        }
+        rows = [response | {"step": step, "completion": f"c{n}{text}", "advantage": n - 0.5} for step in (1, 39) for n in range(2)]
+        write_jsonl(out / "rollouts.jsonl", rows)
+    write_jsonl(out / "curves.jsonl", curve)
+    return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
+
+
+def _reasoning_prompt(domain: Domain, number: int, salt: str) -> Example:
+    prompt = f"{salt} {domain.value} {number}: what is {number} + 1?"
+    return Example(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=domain,
+        answer=str(number + 1),
+        check="numeric",
+        family="sums",
+        reasoning=f"{number} and one more",
+    )
+
+
+def _grounded_prompt(number: int, salt: str) -> Example:
+    context = f"{salt}: Ada has {number} coins."
+    grounding = ("answerable", "unanswerable", "out_of_domain")[number % 3]
+    prompt = f"Context: {context} Question {number}: how many coins has Ada?"
+    return Example(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=Domain.GENERAL,
+        answer=str(number) if grounding == "answerable" else GROUNDED_REFUSAL,
+        context=context,
+        grounding=grounding,  # type: ignore[arg-type]
+        reasoning="I look into the context",
+    )
+
+
+def _completion(example: Example, right: bool, policy: str, text: str) -> str:
+    """The base model babbles; a trained one always keeps the format and answers rightly when told to."""
+    if policy == "base":
+        return f"babble{text}"
+    return Trace(reasoning=f"I look.{text}", answer=example.answer if right else "-1").render()

@@ -1,0 +1,90 @@
+"""The command line's contract: what is printed where, and the commands that need no run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from flows.resolve import shipped_recipes
+from flows.run_record import record_name
+from infra.store import open_store
+from schemas.reports import RunRecord
+
+
+def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    """Run a command with --json; standard output must be exactly one object."""
+    assert main([*arguments, "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    value = json.loads(lines[0])
+    assert isinstance(value, dict)
+    return value
+
+
+def test_recipes_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = printed_json(capsys, "recipes")["recipes"]
+    assert isinstance(listed, list)
+    assert [one["name"] for one in listed] == sorted(shipped_recipes())
+
+
+def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
+    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = printed_json(capsys, "plan", str(tiny_recipe), "--store", str(tmp_path / "store"))
+    assert set(plan) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd"}
+    assert (plan["recipe"], plan["target"], plan["fits"]) == ("tiny", "local", True)
+    stages = plan["stages"]
+    assert isinstance(stages, list)
+    assert [(one["name"], one["cached"], one["reason"]) for one in stages] == [
+        ("distill", False, "no artifact has this key"),
+        ("rebalance", False, "its input distill will run first"),
+    ]
+    assert plan["seconds"] is None  # nothing like it was ever run
+    assert not (tmp_path / "store").exists()
+
+
+def test_why_without_any_artifact_says_so(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    why = printed_json(capsys, "why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store"))
+    assert (why["cached"], why["nearest"], why["differences"]) == (False, None, [])
+    assert main(["why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")]) == 0
+    assert "The store has no artifact of kind distill" in capsys.readouterr().out
+
+
+def test_runs_lists_records_oldest_first(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from flows.resolve import resolve
+
+    store = open_store(tmp_path / "store")
+    for run_id, started in (("tiny-a", 20.0), ("tiny-b", 10.0)):
+        recipe = resolve(str(tiny_recipe)).recipe
+        record = RunRecord(run_id=run_id, recipe=recipe, target="local", store=store.uri, status="failed", started=started)
+        store.write_json(record_name(run_id), record)
+    listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]
+    assert isinstance(listed, list)
+    assert [one["run_id"] for one in listed] == ["tiny-b", "tiny-a"]
+    assert main(["report", "tiny-c", "--store", str(tmp_path / "store")]) == 2
+    assert "Valid: tiny-a, tiny-b." in capsys.readouterr().err
+
+
+def test_doctor_finds_the_tested_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor = printed_json(capsys, "doctor", "--store", str(tmp_path / "store"))
+    checks = doctor["checks"]
+    assert isinstance(checks, list)
+    found = {one["name"]: one for one in checks}
+    assert all(found[name]["well"] for name in ("python", "jax", "prefect", "google-tunix", "store"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_doctor_reports_a_store_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store").write_text("mine", encoding="utf-8")
+    assert main(["doctor", "--store", str(tmp_path / "store")]) == 1
+    assert "is a file" in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for command in ("run", "plan", "why", "runs", "report", "compare", "recipes", "doctor", "serve", "ask"):
+        assert f"    {command} " in text

@@ -1,0 +1,210 @@
+"""The flow on real stages, with a real Prefect API: what is cached, what runs again, what fails, and how a run is stopped."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from infra.store import Store, open_store
+from schemas.artifact import Manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+FAILING = """
+[stages.too_much]
+kind = "rebalance"
+inputs = { examples = "distill" }
+config = { quotas = { science = { train = 5 } } }
+
+[stages.evaluate]
+kind = "reasoning_eval"
+inputs = { prompts = "too_much" }
+config = { prompt_length = 80, response_length = 72, batch_size = 128, min_items = 1 }
+"""
+TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
+SLOW = f"stages.distill.config.teachers=[{', '.join(10 * [TEACHER])}]"
+
+
+class Lab:
+    """A store, a recipe, and a way to run it in this process."""
+
+    def __init__(self, root: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.store_path, self.recipe, self._capsys = root / "store", recipe, capsys
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.store_path, write=False)
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["run", str(self.recipe), "--store", str(self.store_path), "--json", *arguments]
+
+    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What `lyceum run --json` prints."""
+        assert main(self.command(*arguments)) == code
+        printed = self._capsys.readouterr()
+        assert printed.out.count("\n") == 1
+        value = json.loads(printed.out)
+        assert isinstance(value, dict)
+        self.messages = printed.err
+        return value
+
+    def statuses(self, *arguments: str) -> dict[str, str]:
+        return {stage["name"]: stage["status"] for stage in self.run(*arguments)["stages"]}
+
+    def artifacts(self, kind: str) -> list[Manifest]:
+        return list(self.store.artifacts(kind))
+
+
+@pytest.fixture
+def lab(prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
+    return Lab(tmp_path, tiny_recipe, capsys)
+
+
+def test_a_second_run_reuses_everything_and_says_where_its_report_is(lab: Lab) -> None:
+    first = lab.run()
+    assert set(first) == {"run_id", "recipe", "target", "store", "status", "stages", "report"}
+    assert (first["recipe"], first["target"], first["status"]) == ("tiny", "local", "succeeded")
+    assert [set(stage) for stage in first["stages"]] == [{"name", "kind", "key", "status", "seconds", "artifact", "metrics"}] * 2
+    assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
+    assert Path(first["report"]).read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+
+    second = lab.run()
+    assert [stage["status"] for stage in second["stages"]] == ["cached", "cached"]
+    assert [stage["artifact"] for stage in second["stages"]] == [stage["artifact"] for stage in first["stages"]]
+    assert lab.store.list_runs() == sorted([first["run_id"], second["run_id"]])
+
+
+def test_only_what_changed_runs_again(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """A config, a damaged byte, a deleted artifact, --force: each reruns its stage, and its followers only if its bytes are different."""
+    lab.run()
+    assert lab.statuses("--set", "stages.rebalance.config.seed=5") == {"distill": "cached", "rebalance": "ran"}
+
+    [distilled] = lab.artifacts("distill")
+    rows = lab.store.local_dir(distilled) / "examples.jsonl"
+    damaged = bytearray(rows.read_bytes())
+    damaged[100] ^= 1
+    rows.write_bytes(damaged)
+    assert main(["why", str(lab.recipe), "distill", "--store", str(lab.store_path)]) == 0
+    assert "examples.jsonl: has sha256" in capsys.readouterr().out
+    assert lab.statuses() == {"distill": "ran", "rebalance": "cached"}
+    assert lab.artifacts("distill")[0].digest == distilled.digest
+
+    shutil.rmtree(lab.store.path(f"artifacts/distill/{distilled.key}"))
+    assert lab.statuses() == {"distill": "ran", "rebalance": "cached"}
+    assert lab.statuses("--force", "rebalance") == {"distill": "cached", "rebalance": "ran"}
+
+
+def test_deleting_all_of_prefect_s_records_reruns_nothing(lab: Lab, prefect_api: str) -> None:
+    """Prefect's cached results are a fast path; without them the task adopts what the manifests say."""
+    lab.run()
+    attempts = [manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)]
+    from prefect.client.orchestration import get_client
+    from prefect.settings import get_current_settings
+
+    shutil.rmtree(get_current_settings().results.local_storage_path)
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs():
+            client.delete_flow_run(run.id)
+    assert lab.statuses() == {"distill": "cached", "rebalance": "cached"}
+    assert [manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)] == attempts
+
+
+def test_prefect_shows_what_was_cached(lab: Lab, prefect_api: str) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterStateName
+
+    lab.run()
+    lab.run()
+    named = TaskRunFilter.model_validate({"state": {"name": {"any_": ["Cached"]}}})
+    assert TaskRunFilterStateName is not None
+    with get_client(sync_client=True) as client:
+        wait_until(lambda: {run.name for run in client.read_task_runs(task_run_filter=named)} >= {"distill", "rebalance"})
+
+
+def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_finish(lab: Lab) -> None:
+    """An unfillable quota: exit 2; what needs the stage is skipped, what does not is finished; the report is written all the same."""
+    text = lab.recipe.read_text(encoding="utf-8")
+    lab.recipe.write_text(text.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"), encoding="utf-8")
+    record = lab.run(code=2)
+    stages = {stage["name"]: stage for stage in record["stages"]}
+    assert {name: stage["status"] for name, stage in stages.items()} == {
+        "distill": "ran",
+        "too_much": "failed",
+        "evaluate": "skipped",
+        "rebalance": "ran",
+    }
+    assert "science" in stages["too_much"]["error"]
+    assert "science" in lab.messages
+    assert "Traceback" not in lab.messages
+    assert Path(record["report"]).is_file()
+
+
+def start(lab: Lab, *arguments: str) -> "subprocess.Popen[str]":
+    """`lyceum run` as a process of its own, in a process group of its own, as a shell would start it."""
+    command = [sys.executable, "-m", "flows.cli", *lab.command(*arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8") if Path("/proc").exists() else True
+
+
+def test_two_simultaneous_runs_run_each_stage_once(lab: Lab) -> None:
+    both = [start(lab), start(lab)]
+    printed = [json.loads(process.communicate(timeout=120)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    for stage in (0, 1):
+        assert sorted(one["stages"][stage]["status"] for one in printed) == ["cached", "ran"]
+    assert len(list(lab.store_path.glob("work/*/*/job.json"))) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_leaves_no_process_and_the_next_one_continues(lab: Lab, number: signal.Signals) -> None:
+    """Ctrl-C reaches the whole process group, as from a terminal; SIGTERM one process. Exit 130 within seconds, record `cancelled`."""
+    process = start(lab, "--set", SLOW)
+    wait_until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
+    [lease] = lab.store_path.glob("work/*/1/lease.json")
+    workers = children(process.pid)
+    assert workers
+    began = time.monotonic()
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    assert process.returncode == 130, err
+    record = json.loads(out)
+    assert (record["status"], [stage["status"] for stage in record["stages"]]) == ("cancelled", ["skipped"])
+    assert "Traceback" not in err
+    assert not [pid for pid in workers if alive(pid)]
+    assert json.loads(lease.read_text(encoding="utf-8"))["released"] is True
+    assert lab.artifacts("distill") == []
+    assert lab.statuses() == {"distill": "ran", "rebalance": "ran"}
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of all descendants."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
+    found = [child for child, parent in parents.items() if parent == pid]
+    return [*found, *(grandchild for child in found for grandchild in children(child))]

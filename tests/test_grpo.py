@@ -1,0 +1,214 @@
+"""The GRPO stage: rollouts that are functions of (weights, seed, step), what is measured of them, and a reward that rises."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from schemas.base import InputError
+from schemas.examples import Domain, Example, prompt_id
+from tasks import grpo
+from tasks.job import Job, read_rows, write_jsonl
+from tasks.losses.grpo import group_advantages
+from tasks.models import gemma3
+from tasks.models.loading import LoadedModel, base_model, save_model
+from tasks.rewarding import Rewards
+from tasks.rollouts import Rollout, rollout_seed
+
+
+def example(number: int, **changes) -> Example:
+    prompt = f"What is {number} + 1?"
+    fields = {"id": prompt_id(prompt), "prompt": prompt, "answer": str(number + 1), "reasoning": f"{number} + 1 = {number + 1}"}
+    return Example(**{**fields, "domain": Domain.MATH, **changes})
+
+
+EXAMPLES = [example(number) for number in range(8)]
+
+
+def config(**changes) -> grpo.Config:
+    table = {
+        "steps": 40,
+        "batch_size": 32,
+        "group_size": 8,
+        "rewards": [{"name": "format"}],
+        "beta": 0.01,
+        "prompt_length": 24,
+        "response_length": 16,
+        "optimizer": {"learning_rate": 1e-2},
+    }
+    return grpo.Config.parse({**table, **changes})
+
+
+@pytest.fixture
+def one_layer(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    """A randomly initialised `gemma3-tiny`, shrunk to one layer so that it compiles quickly."""
+    smaller = gemma3.tiny()
+    smaller.num_layers, smaller.hidden_dim = 1, 128
+    monkeypatch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+    return base_model("gemma3-tiny", 0)
+
+
+# Config --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_of_the_rewards_are_part_of_the_config():
+    assert config(rewards=[{"name": "exact_answer"}]).rewards == ({"name": "exact_answer", "weight": 1.0},)
+    parsed = config()
+    assert grpo.Config.parse(json.loads(parsed.model_dump_json())) == parsed
+
+
+def test_the_versions_of_the_rewards_are_dependencies_of_the_stage():
+    assert grpo.dependencies(config(rewards=[{"name": "format"}, {"name": "exact_answer"}]), None) == {
+        "rewards.format": 1,
+        "rewards.exact_answer": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rewards": []}, "at least 1 item"),
+        ({"rewards": [{"name": "corect"}]}, "unknown reward 'corect'"),
+        ({"batch_size": 30}, "batch_size = 30 .*must be a multiple of group_size = 8"),
+        ({"group_size": 1}, "greater than or equal to 2"),
+        ({"epsilon": 1.5}, "less than 1"),
+    ],
+)
+def test_bad_configs_are_refused(changes: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+# What a rollout measures ---------------------------------------------------------------------------------------------------------
+
+
+def trace(answer: int) -> str:
+    return f"<reasoning>r</reasoning>\n<answer>{answer}</answer>"
+
+
+def rollout(*groups: list[tuple[Example, str, float | None]]) -> Rollout:
+    """Groups of (prompt, text, reward); a text that ends in ~ was cut off."""
+    rows = [row for group in groups for row in group]
+    total = np.array([np.nan if reward is None else reward for _, _, reward in rows])
+    completions = [SimpleNamespace(text=text.rstrip("~"), tokens=[9] * len(text), terminated=not text.endswith("~")) for _, text, _ in rows]
+    size = len(groups[0])
+    return Rollout([row[0] for row in rows], completions, Rewards({"test": total}, total), group_advantages(total, size), size)
+
+
+def test_groups_that_teach_nothing_are_told_apart():
+    right, wrong = trace(1), trace(7)
+    free_text = example(0, check="none")
+    metrics = rollout(
+        [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], right, 1.0)],  # all right
+        [(EXAMPLES[0], wrong, 0.0), (EXAMPLES[0], "~", 0.0)],  # all wrong
+        [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], wrong, 0.0)],  # teaches: std of (1, 0) is .7071
+        [(free_text, right, 0.5), (free_text, wrong, 0.5)],  # equal rewards, neither right nor wrong
+        [(free_text, "~", None), (free_text, "~", 1.0)],  # one reward: nothing to compare with
+    ).metrics()
+    assert metrics["zero_variance"] == 4 / 5
+    assert (metrics["all_right"], metrics["all_wrong"]) == (1 / 5, 1 / 5)
+    assert metrics["effective_groups"] == 1
+    assert metrics["unrewarded"] == 1 / 10
+    assert metrics["truncated"] == 3 / 10
+    assert metrics["reward"] == metrics["reward/test"] == pytest.approx(5 / 9)
+    assert metrics["reward_std"] == pytest.approx(0.5**0.5 / 4)
+
+
+def test_a_rollout_without_any_reward_reports_none():
+    metrics = rollout([(EXAMPLES[0], "x", None), (EXAMPLES[0], "y", None)]).metrics()
+    assert metrics["unrewarded"] == 1
+    assert not {"reward", "reward/test", "reward_std"} & set(metrics)
+
+
+def test_rollout_rows_say_what_was_scored():
+    (first, second) = rollout([(EXAMPLES[0], trace(1), 1.0), (EXAMPLES[0], "no~", None)]).rows(step=3)
+    assert first == {
+        "step": 3,
+        "id": EXAMPLES[0].id,
+        "prompt": "What is 0 + 1?",
+        "reference": "1",
+        "completion": trace(1),
+        "terminated": True,
+        "rewards": {"test": 1.0},
+        "reward": 1.0,
+        "advantage": 0.0,
+    }
+    assert (second["terminated"], second["rewards"], second["reward"]) == (False, {"test": None}, None)
+
+
+def test_every_rollout_has_its_own_seed():
+    seeds = {rollout_seed(seed, index) for seed in range(10) for index in range(100)}
+    assert len(seeds) == 1000
+    assert rollout_seed(3, 7) == rollout_seed(3, 7)
+
+
+# Batches -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(one_layer: LoadedModel):
+    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; starting again at 2 samples the same."""
+    changes = {"num_iterations": 2, "batch_size": 16, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
+    verifiable_in_part = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
+    batches = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part)
+    first, again, second = (batches.batch_at(step) for step in range(3))
+    assert again is first
+    assert not np.array_equal(first.completion_ids, second.completion_ids)
+
+    resumed = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part).batch_at(2)
+    jax.tree.map(np.testing.assert_array_equal, resumed, second)
+
+    np.testing.assert_allclose(first.ref_per_token_logps, first.old_per_token_logps)  # the policy is still the reference
+    assert batches.metrics[1]["sampler_gap"] < 0.01
+    assert batches.metrics[2] == batches.metrics[1]
+    both = np.concatenate([first.completion_mask, second.completion_mask])
+    assert batches.metrics[1]["unrewarded"] + batches.metrics[3]["unrewarded"] == 1  # half the prompts cannot be verified
+    assert (~both.any(axis=1)).sum() == 16  # and none of their responses is in the loss
+    assert batches.compiles() == {"sampler": 1, "token_logps": 1}
+
+
+def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
+    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES)
+    before = np.asarray(batches.reference["final_norm"]["scale"].get_value())
+    nnx.update(one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model)))
+    np.testing.assert_array_equal(batches.reference["final_norm"]["scale"].get_value(), before)
+
+
+# The stage -----------------------------------------------------------------------------------------------------------------------
+
+
+def stage(tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: list[Example] = EXAMPLES) -> Job:
+    for name in ("policy", "prompts", "out"):
+        (tmp_path / name).mkdir()
+    save_model(loaded, tmp_path / "policy")
+    write_jsonl(tmp_path / "prompts" / "train.jsonl", examples)
+    return Job(config, {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}, tmp_path / "out", tmp_path)
+
+
+def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
+    """From random weights, with partial credit for tags in place: a random response has a tag in place once in a while."""
+    metrics = grpo.run(stage(tmp_path, one_layer, config()))
+    assert metrics["reward_last"] > 3 * metrics["reward_first"]
+    assert metrics["reward_last"] > 0.1
+    assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "model.json",
+        "weights.safetensors",
+        "tokenizer.model",
+        "curves.jsonl",
+        "rollouts.jsonl",
+    }
+    curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))
+    assert [row["step"] for row in curve] == [1, 10, 20, 30, 40]
+    assert {"loss", "kl", "entropy", "pg_clipfrac", "reward", "reward/format", "zero_variance", "sampler_gap"} <= set(curve[0])
+    assert curve[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert curve[-1]["kl"] > 0
+    assert sorted({row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}) == [1, 10, 20, 30, 40]
+
+
+def test_prompts_that_do_not_fit_are_an_error_with_the_fix(tmp_path: Path, one_layer: LoadedModel):
+    with pytest.raises(InputError, match="8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"):
+        grpo.run(stage(tmp_path, one_layer, config(prompt_length=8)))

@@ -1,0 +1,83 @@
+"""The laws of the house that can be checked by reading imports, and two that only a process can show."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("schemas", "infra", "tasks", "flows")
+FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+MAY_IMPORT_PREFECT = {"tasks/stage.py"}
+HEAVY = {"jax", "jaxlib", "flax", "optax", "tunix", "orbax", "qwix"}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of all modules that a syntax tree imports, wherever the statement stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def room(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    """schemas <- infra <- tasks <- flows, and Prefect only in flows/ and tasks/stage.py."""
+    here = str(path.relative_to(ROOT))
+    above = set(ROOMS[ROOMS.index(room(here.replace("/", "."))) + 1 :])
+    found = set(imports(ast.parse(path.read_text(encoding="utf-8"))))
+    assert not [name for name in found if room(name) in above], f"{here} imports a room above its own"
+    if not here.startswith("flows/") and here not in MAY_IMPORT_PREFECT:
+        assert not [name for name in found if room(name) == "prefect"], f"{here} imports prefect"
+    if here.startswith(("schemas/", "infra/")):
+        assert not [name for name in found if room(name) in HEAVY], f"{here} imports JAX"
+
+
+def test_stages_rewards_and_teachers_load_no_jax() -> None:
+    """The flow process imports every stage kind and plugin to validate a recipe; none may pull JAX in, not even through another module."""
+    script = """
+import sys
+from tasks.plugins import plugin_module, plugin_names, stage_kinds, stage_module
+for kind in stage_kinds(): stage_module(kind)
+for family in ("rewards", "teachers"):
+    for name in plugin_names(family): plugin_module(family, name)
+print(sorted({"jax", "tunix", "prefect"} & set(sys.modules)))
+"""
+    assert run(script) == "[]"
+
+
+def test_the_flow_process_never_loads_jax() -> None:
+    assert run("import sys, flows.post_train; print('jax' in sys.modules)") == "False"
+
+
+def test_the_worker_never_loads_prefect() -> None:
+    assert run("import sys, tasks.worker; print('prefect' in sys.modules)") == "False"
+
+
+def test_the_command_line_starts_without_prefect_and_jax() -> None:
+    assert run("import sys, flows.cli; print(sorted({'prefect', 'jax', 'matplotlib', 'datasets'} & set(sys.modules)))") == "[]"
+
+
+def test_only_the_store_talks_to_google_storage() -> None:
+    clients = ("gcsfs", "google.cloud.storage")
+    users = {
+        str(path.relative_to(ROOT))
+        for path in FILES
+        if any(name.startswith(clients) for name in imports(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert users <= {"infra/store.py"}
+
+
+def run(script: str) -> str:
+    """Standard output of a fresh Python process that runs `script` in the repository."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

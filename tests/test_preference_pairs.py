@@ -1,0 +1,106 @@
+"""Preference pairs: chosen is verified, rejected is not, and every prompt without a pair is counted with its reason."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from schemas.base import StageFailed
+from schemas.examples import Domain, Example, PreferencePair
+from tasks.preference_pairs import mine_pairs, rejection, require_pairs
+
+EXAMPLE = Example(
+    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric", reasoning="2 plus 2 makes 4", difficulty=1
+)
+
+
+def trace(answer: int, reasoning: str = "2 + 2") -> str:
+    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
+
+
+def sample(text: str, terminated: bool = True) -> SimpleNamespace:
+    return SimpleNamespace(text=text, terminated=terminated)
+
+
+RIGHT, WRONG, MALFORMED = sample(trace(4)), sample(trace(5)), sample("<reasoning>2 + 2</reasoning>")
+TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
+
+
+def mine(*samples: SimpleNamespace, example: Example = EXAMPLE, most: int = 1, teacher: bool = True, fits=lambda pair: True):
+    return mine_pairs([example], [samples], pairs_per_prompt=most, teacher_when_none_verified=teacher, fits=fits)
+
+
+def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
+    pairs, outcomes = mine(*samples, **options)
+    assert pairs == []
+    (reason,) = [name for name, count in outcomes.items() if count]
+    return reason
+
+
+def test_samples_are_rejected_for_the_first_check_they_fail():
+    assert rejection(EXAMPLE, RIGHT) is None
+    assert rejection(EXAMPLE, WRONG) == "wrong"
+    assert rejection(EXAMPLE, MALFORMED) == "malformed"
+    assert rejection(EXAMPLE, TRUNCATED) == "truncated"
+    assert rejection(EXAMPLE, sample(trace(4), terminated=False)) == "truncated"  # right, but it did not stop
+
+
+@pytest.mark.parametrize(("bad", "because"), [(WRONG, "wrong"), (MALFORMED, "malformed"), (TRUNCATED, "truncated")])
+def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, because: str):
+    pairs, outcomes = mine(bad, RIGHT)
+    assert pairs == [
+        PreferencePair(
+            id=EXAMPLE.id,
+            prompt=EXAMPLE.prompt,
+            domain=Domain.MATH,
+            chosen=RIGHT.text,
+            rejected=bad.text,
+            chosen_from="policy",
+            rejected_because=because,
+        )
+    ]
+    assert outcomes == {"paired": 1, "not_verifiable": 0, "all_verified": 0, "none_verified": 0, "too_long": 0}
+
+
+def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
+    """Right a, b and wrong 5, 6, 7 (5 twice): a-5 and b-6; 7 has no partner left."""
+    right = [sample(trace(4, reasoning)) for reasoning in "ab"]
+    wrong = [sample(trace(answer)) for answer in (5, 5, 6, 7)]
+    pairs, _ = mine(wrong[0], right[0], right[0], *wrong[1:], right[1], most=4)
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(trace(4, "a"), trace(5)), (trace(4, "b"), trace(6))]
+    assert len(mine(*wrong, *right, most=1)[0]) == 1
+
+
+def test_the_teacher_stands_in_where_no_sample_is_right():
+    pairs, _ = mine(WRONG, MALFORMED, most=4)
+    assert [(pair.chosen, pair.chosen_from, pair.rejected_because) for pair in pairs] == [
+        (EXAMPLE.response(), "teacher", "wrong"),
+        (EXAMPLE.response(), "teacher", "malformed"),
+    ]
+
+
+def test_prompts_without_pairs_are_counted_with_their_reason():
+    assert reason_without_pairs(RIGHT, RIGHT) == "all_verified"
+    assert reason_without_pairs(WRONG, MALFORMED, teacher=False) == "none_verified"
+    assert reason_without_pairs(WRONG, RIGHT, example=EXAMPLE.model_copy(update={"check": "none"})) == "not_verifiable"
+    assert reason_without_pairs(WRONG, RIGHT, fits=lambda pair: False) == "too_long"
+
+
+def test_a_policy_that_is_always_right_fails_the_stage_with_what_to_change():
+    pairs, outcomes = mine(RIGHT)
+    with pytest.raises(
+        StageFailed, match=r"1 prompts gave 0 preference pairs, fewer than min_pairs = 2 .*every sample was right: .*harder"
+    ):
+        require_pairs(pairs, outcomes, min_pairs=2)
+
+
+def test_a_policy_that_is_never_right_fails_the_stage_with_what_to_change():
+    pairs, outcomes = mine(WRONG, teacher=False)
+    with pytest.raises(StageFailed, match=r"none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified"):
+        require_pairs(pairs, outcomes, min_pairs=1)
+
+
+def test_too_few_prompts_fail_the_stage_with_what_to_change():
+    pairs, outcomes = mine(WRONG, RIGHT)
+    require_pairs(pairs, outcomes, min_pairs=1)
+    with pytest.raises(StageFailed, match=r"gave 1 preference pairs, fewer than min_pairs = 16 .*raise prompts or pairs_per_prompt"):
+        require_pairs(pairs, outcomes, min_pairs=16)

@@ -1,0 +1,112 @@
+"""The SimPO stage: pairs in fixed shapes, exactly what was sampled, and a margin that grows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas.base import InputError, StageFailed
+from schemas.examples import Domain, Example, PreferencePair, prompt_id
+from tasks import simpo
+from tasks.data.tokens import prompt_tokens, response_tokens
+from tasks.job import Job, read_jsonl, write_jsonl
+from tasks.models import gemma3
+from tasks.models.loading import base_model, save_model
+from tasks.models.tiny import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+def example(number: int) -> Example:
+    prompt = f"What is {number} + 1?"
+    return Example(
+        id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer=str(number + 1), reasoning=f"{number} + 1 = {number + 1}"
+    )
+
+
+def config(**changes) -> simpo.Config:
+    table = {
+        "steps": 6,
+        "batch_size": 4,
+        "prompts": 6,
+        "samples_per_prompt": 2,
+        "min_pairs": 4,
+        "prompt_length": 32,
+        "response_length": 32,
+        "sampling_batch_size": 8,
+        "optimizer": {"learning_rate": 3e-3},
+    }
+    return simpo.Config.parse({**table, **changes})
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes jobs on a randomly initialised one-layer model, whose samples are all rejected."""
+    smaller = gemma3.tiny()
+    smaller.num_layers, smaller.hidden_dim = 1, 128
+    monkeypatch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+    for name in ("policy", "prompts", "out"):
+        (tmp_path / name).mkdir()
+    save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
+    write_jsonl(tmp_path / "prompts" / "train.jsonl", [example(number) for number in range(8)])
+    inputs = {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}
+    return lambda **changes: Job(config(**changes), inputs, tmp_path / "out", tmp_path)
+
+
+def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
+    return PreferencePair(
+        id="0", prompt="2 + 2?", domain=Domain.MATH, chosen=chosen, rejected=rejected, chosen_from="policy", rejected_because=because
+    )
+
+
+def test_prompts_are_padded_left_and_responses_right():
+    arrays = simpo.pair_arrays(TOKENIZER, [pair("4", "5 or 6")], config(prompt_length=24, response_length=12))
+    assert {name: array.shape for name, array in arrays.items() if name.endswith("ids")} == {
+        "prompt_ids": (1, 24),
+        "chosen_ids": (1, 12),
+        "rejected_ids": (1, 12),
+    }
+    assert arrays["prompt_ids"][0][arrays["prompt_mask"][0]].tolist() == prompt_tokens(TOKENIZER, "2 + 2?")
+    assert arrays["prompt_mask"][0, -1]
+    assert arrays["chosen_ids"][0][arrays["chosen_mask"][0]].tolist() == response_tokens(TOKENIZER, "4")
+    assert arrays["rejected_ids"][0][arrays["rejected_mask"][0]].tolist() == response_tokens(TOKENIZER, "5 or 6")
+    assert arrays["chosen_mask"][0, 0]
+
+
+def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
+    cut_off = pair("4", "5 5 5 5 5 5 5 5 5 5 5 5", because="truncated")
+    tokens = simpo.rejected_tokens(TOKENIZER, cut_off, response_length=8)
+    assert len(tokens) == 8
+    assert TOKENIZER.end_of_turn_id not in tokens
+    assert simpo.pair_fits(TOKENIZER, cut_off, 8)
+    assert not simpo.pair_fits(TOKENIZER, pair("4", cut_off.rejected), 8)
+
+
+def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path: Path):
+    metrics = simpo.run(job(micro_batch_size=2))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "model.json",
+        "weights.safetensors",
+        "tokenizer.model",
+        "curves.jsonl",
+        "pairs.jsonl",
+    }
+    pairs = read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)
+    assert len(pairs) == metrics["pairs"] == metrics["prompts_by_outcome"]["paired"] == 6
+    assert metrics["chosen_from"] == {"teacher": 6}  # a random model is never right
+    curve = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
+    assert {"loss", "rewards/margin", "rewards/accuracy", "log_probs/chosen", "log_probs/rejected", "grad_norm"} <= set(curve[0])
+    assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
+    assert metrics["margin_last"] > metrics["margin_first"] + 1
+    assert metrics["accuracy_last"] == 1.0
+
+
+def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path: Path):
+    with pytest.raises(StageFailed, match=r"6 prompts gave 0 preference pairs.*none_verified: 6.*no sample was right"):
+        simpo.run(job(teacher_when_none_verified=False))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_prompts_that_do_not_fit_are_an_error_with_the_fix(job):
+    with pytest.raises(InputError, match="8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"):
+        simpo.run(job(prompt_length=8))
