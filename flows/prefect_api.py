@@ -61,8 +61,10 @@ def prefect_api(stop: threading.Event) -> Iterator[str]:
     else:
         with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), stop) as url:
             with temporary_settings({PREFECT_API_URL: url, **no_heartbeat}):
-                yield url
-                _send_what_is_queued()
+                try:
+                    yield url
+                finally:
+                    _send_what_is_queued()
 
 
 @contextmanager

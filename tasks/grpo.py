@@ -34,11 +34,13 @@ INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
 
 class Config(TrainerConfig):
-    """GRPO. `batch_size` counts responses: batch_size / group_size prompts make one rollout.
+    """GRPO. `batch_size` counts responses: an update trains on batch_size / group_size groups.
 
     Attributes:
         rewards: one table per reward: its name, its weight among the others, its knobs.
         group_size: G, the responses sampled for each prompt.
+        oversampling: groups sampled for each group trained on. Above 1, groups whose rewards differ are trained on first and groups that
+            teach nothing only fill the batch (DAPO's dynamic sampling, 2503.14476, with a fixed number of samples).
         num_iterations: updates on each rollout (the paper's mu). With 1 the ratio is 1 and nothing is clipped.
         beta: weight of the KL to the initial policy; 0 also skips computing it.
         epsilon: the ratio is clipped to 1 - epsilon .. 1 + epsilon.
@@ -50,6 +52,7 @@ class Config(TrainerConfig):
     seed: int = 0
     rewards: tuple[dict[str, Any], ...] = Field(min_length=1)
     group_size: int = Field(default=8, ge=2)
+    oversampling: int = Field(default=1, ge=1)
     num_iterations: int = Field(default=1, ge=1)
     beta: float = Field(default=0.04, ge=0)
     epsilon: float = Field(default=0.2, gt=0, lt=1)
@@ -75,6 +78,11 @@ class Config(TrainerConfig):
         if self.batch_size % self.group_size:
             raise ValueError(f"batch_size = {self.batch_size} (responses per update) must be a multiple of group_size = {self.group_size}")
         return self
+
+    @property
+    def groups(self) -> int:
+        """Groups in a batch."""
+        return self.batch_size // self.group_size
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
@@ -123,7 +131,7 @@ class RolloutBatches:
         rollout = self._roll_out(rollout_index)
         updates = range(step + 1, step + 1 + self.config.num_iterations)
         logged = any(update % self.config.log_every == 0 or update in (1, self.config.steps) for update in updates)
-        self._batch, gap = self._assemble(rollout, measure_gap=logged)
+        self._batch, gap = self._assemble(rollout.select(self.config.groups), measure_gap=logged)
         self.metrics[step + 1] = rollout.metrics() | ({} if gap is None else {"sampler_gap": gap})
         if logged:
             self.samples += rollout.rows(step + 1)
@@ -135,7 +143,7 @@ class RolloutBatches:
         from tasks.training import rows_of_step
 
         config = self.config
-        rows = rows_of_step(config.seed, index, config.batch_size // config.group_size, len(self.examples))
+        rows = rows_of_step(config.seed, index, config.groups * config.oversampling, len(self.examples))
         chosen = [self.examples[row] for row in rows]
         groups = sample_groups(
             self.sampler, chosen, config.group_size, temperature=config.temperature, seed=rollout_seed(config.seed, index)
@@ -235,7 +243,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "prompts": len(examples),
         "prompts_too_long": dropped,
         "rollouts": -(-config.steps // config.num_iterations),
-        "epochs": config.steps / config.num_iterations * (config.batch_size // config.group_size) / len(examples),
+        "epochs": config.steps / config.num_iterations * config.groups * config.oversampling / len(examples),
         "reward_first": mean("reward", curve[:10]),
         "reward_last": mean("reward", curve[-10:]),
         "kl_last": mean("kl", curve[-10:]),

@@ -107,6 +107,15 @@ class Rollout:
             "truncated": float(np.mean([not completion.terminated for completion in self.completions])),
         }
 
+    def select(self, groups: int) -> "Rollout":
+        """The first `groups` groups that have advantages, in order, filled up with the first of those that have none."""
+        effective = np.abs(self.advantages).reshape(-1, self.group_size).max(axis=1) > 0
+        chosen = np.sort(np.argsort(~effective, kind="stable")[:groups])
+        rows = (chosen[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1)
+        rewards = Rewards({name: values[rows] for name, values in self.rewards.components.items()}, self.rewards.total[rows])
+        prompts, completions = [self.prompts[row] for row in rows], [self.completions[row] for row in rows]
+        return Rollout(prompts, completions, rewards, self.advantages[rows], self.group_size)
+
     def rows(self, step: int, groups: int = 1) -> Iterator[dict[str, Any]]:
         """The responses of the first `groups` prompts, for `rollouts.jsonl`. `step` counts from 1, as in the curve."""
         for index in range(groups * self.group_size):

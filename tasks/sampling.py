@@ -133,6 +133,7 @@ class Sampler:
             step, done, tokens, logps, cache, visible = carry
             visible = visible.at[:, length + step - 1].set(True)
             last = jax.lax.dynamic_slice_in_dim(tokens, step - 1, 1, axis=1)
+            model = nnx.merge(self._graph, state)  # qwix sets attributes on the modules it runs: they must belong to this trace
             hidden, cache = model(last, (lengths + step - 1)[:, None], cache, visible[:, None, :], hidden_states=True)
             token, logp = draw(model.unembed(hidden[:, 0]), step)
             tokens = tokens.at[:, step].set(jnp.where(done, tokenizer.pad_id, token))

@@ -1,10 +1,9 @@
-"""The dataset teacher: files of every format, the column mapping, bad rows with file and line, and the real records of ../shared/data."""
+"""The dataset teacher: files of every format, the column mapping, bad rows with file and line, damaged files."""
 
 import csv
 import gzip
 import hashlib
 import json
-import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from tasks.data.dropped import Dropped
 from tasks.plugins import parse_plugin
 from tasks.teachers import dataset
 
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared" / "data"
 MATH = {"domain": "math", "prompt": "question", "reasoning": "steps", "answer": "answer"}
 ROWS = [{"question": f"What is {n}+{n}?", "steps": f"{n}+{n}={2 * n}", "answer": str(2 * n)} for n in range(10)]
 
@@ -350,83 +347,3 @@ def test_pairing_a_row_with_itself_and_a_prompt_without_its_context_are_errors(t
         teach(tmp_path, {**source, "prompt": {"template": "{context} {other.q}"}, "other": {}})
     with pytest.raises(InputError, match="a prompt does not contain its context"):
         teach(tmp_path, {**source, "prompt": "q"})
-
-
-# The real records
-
-SOURCES = {
-    "gsm8k": ({"train_first1000.jsonl": 1000}, 1000),
-    "humaneval": ({"HumanEval.jsonl.gz": 164}, 164),
-    "mtbench": ({"question.jsonl": 80}, 38),
-    "scitldr": ({"SciTLDR-A_test.jsonl": 350}, 350),
-    "self_instruct": ({"seed_tasks.jsonl": 175}, 175),
-    "user_oriented": ({"user_oriented_instructions.jsonl": 252}, 252),
-    "pubmedqa.answerable": ({"ori_pqal.json": 600}, 600),
-    "pubmedqa.unanswerable": ({"ori_pqal.json": 600}, 600),
-    "pubmedqa.out_of_domain": ({"ori_pqal.json": 600}, 600),
-}
-"""Family -> rows of each file as SOURCE.txt states them ("here: first N" where the copy is cut), and how many are usable.
-
-MT-bench gives reference answers for 39 first turns, of which one is empty."""
-
-
-@pytest.fixture(scope="module")
-def real_rows() -> list[Example | Dropped]:
-    if not SHARED.is_dir():
-        pytest.skip(f"the real records are not here: {SHARED}")
-    recipe = tomllib.loads((ROOT / "flows/recipes/open_data.toml").read_text())
-    (teacher,) = recipe["stages"]["distill"]["config"]["teachers"]
-    unlimited = {"max_prompt_characters": 10**6, "max_response_characters": 10**6}
-    return list(dataset.teach(parse_plugin("teachers", {**teacher, **unlimited}, "test"), 0, SHARED))
-
-
-def _counts(rows: list[Example | Dropped], family: str) -> tuple[Counter, int]:
-    """Rows read of each file, and rows kept."""
-    kept = Counter(row.source for row in rows if isinstance(row, Example) and row.family == family)
-    dropped = Counter(row.file for row in rows if isinstance(row, Dropped) and row.source == family)
-    return kept + dropped, kept.total()
-
-
-@pytest.mark.parametrize("family", SOURCES)
-def test_the_counts_of_real_records_are_those_of_their_source(real_rows, family):
-    files, usable = SOURCES[family]
-    read, kept = _counts(real_rows, family)
-    assert {Path(name).name: count for name, count in read.items()} == files
-    assert kept == usable
-
-
-def test_every_scibench_file_has_the_rows_that_its_source_states(real_rows):
-    stated, file = {}, ""
-    for line in (SHARED / "scibench" / "SOURCE.txt").read_text().splitlines():
-        key, _, value = line.strip().partition(": ")
-        file = Path(value).name if key == "file" else file
-        if key == "rows":
-            stated[f"scibench/{file}"] = int(value)
-    read, kept = _counts(real_rows, "scibench")
-    assert dict(read) == stated
-    assert kept == sum(stated.values()) == 692
-
-
-def test_the_first_real_rows_are_what_their_files_say(real_rows):
-    def first(family: str) -> Example:
-        return next(row for row in real_rows if isinstance(row, Example) and row.family == family)
-
-    gsm8k = json.loads((SHARED / "gsm8k/train_first1000.jsonl").open(encoding="utf-8").readline())
-    assert first("gsm8k").prompt == gsm8k["question"]
-    assert f"{first('gsm8k').reasoning}\n#### {first('gsm8k').answer}" == gsm8k["answer"]
-    pubmed = next(iter(json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values()))
-    answerable = first("pubmedqa.answerable")
-    assert (answerable.answer, answerable.reasoning) == (pubmed["final_decision"], pubmed["LONG_ANSWER"])
-    assert first("pubmedqa.unanswerable").context == " ".join(pubmed["CONTEXTS"])
-    assert pubmed["QUESTION"] not in first("pubmedqa.unanswerable").prompt
-    assert first("humaneval").answer.startswith("for idx, elem in enumerate(numbers):\n        for idx2")
-
-
-def test_real_grounded_rows_hold_their_context_and_refuse_where_they_must(real_rows):
-    grounded = [row for row in real_rows if isinstance(row, Example) and row.grounding]
-    assert len(grounded) == 1800
-    for row in grounded:
-        assert row.context in row.prompt
-        assert (row.answer == GROUNDED_REFUSAL) == (row.grounding != "answerable")
-    answers = Counter(row.answer for row in grounded if row.grounding == "answerable")
-    assert answers == {"yes": 339, "no": 189, "maybe": 72}

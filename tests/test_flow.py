@@ -119,12 +119,11 @@ def test_deleting_all_of_prefect_s_records_reruns_nothing(lab: Lab, prefect_api:
 
 def test_prefect_shows_what_was_cached(lab: Lab, prefect_api: str) -> None:
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterStateName
+    from prefect.client.schemas.filters import TaskRunFilter
 
     lab.run()
     lab.run()
     named = TaskRunFilter.model_validate({"state": {"name": {"any_": ["Cached"]}}})
-    assert TaskRunFilterStateName is not None
     with get_client(sync_client=True) as client:
         wait_until(lambda: {run.name for run in client.read_task_runs(task_run_filter=named)} >= {"distill", "rebalance"})
 
@@ -145,6 +144,19 @@ def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_
     assert "science" in lab.messages
     assert "Traceback" not in lab.messages
     assert Path(record["report"]).is_file()
+
+
+def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab: Lab, tmp_path: Path) -> None:
+    """Found by the stage that reads it: exit 2, and no artifact of the junk."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").write_bytes(bytes(range(256)) * 40)
+    source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
+    record = lab.run(
+        "--set", f'stages.distill.config.teachers=[{{ name = "dataset", sources = [{source}] }}]', "--data", str(tmp_path / "data"), code=2
+    )
+    assert [stage["status"] for stage in record["stages"]] == ["failed", "skipped"]
+    assert "rows.jsonl" in record["stages"][0]["error"]
+    assert lab.artifacts("distill") == []
 
 
 def start(lab: Lab, *arguments: str) -> "subprocess.Popen[str]":

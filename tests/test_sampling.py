@@ -7,8 +7,10 @@ import pytest
 from flax import nnx
 
 from schemas.base import InputError
+from schemas.training import LoraConfig
 from tasks.data.tokens import prompt_tokens
 from tasks.models.loading import base_model
+from tasks.models.lora import add_lora
 from tasks.sampling import Sampler
 
 PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
@@ -72,6 +74,13 @@ def test_sampling_follows_the_distribution(sampler):
     for token in np.argsort(probabilities)[-3:]:
         p = probabilities[token]
         assert abs((first == token).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
+
+
+def test_a_model_with_adapters_samples_like_the_plain_one_before_training(sampler):
+    loaded = base_model("gemma3-tiny", seed=0)
+    add_lora(loaded, LoraConfig(rank=2, alpha=2.0), seed=0)
+    adapted = Sampler(loaded, batch_size=3, prompt_length=32, response_length=6)
+    assert [c.tokens for c in adapted.generate(PROMPTS)] == [c.tokens for c in sampler.generate(PROMPTS)]
 
 
 def test_a_prompt_that_does_not_fit_is_refused(sampler):

@@ -32,11 +32,14 @@ class Config(StrictModel):
     Attributes:
         rows: rows per domain; a domain that is not named gets none.
         grounded: grounded question-answering rows per grounding (domain `general`); a grounding that is not named gets none.
+        unworked: per domain, the fraction of traces that only state the answer. Teachers hurry too, and what SFT picks up from such
+            traces, reinforcement has to unlearn: an answer that was worked out is right more often.
     """
 
     name: Literal["procedural"]
     rows: dict[Domain, Rows] = Field(default_factory=lambda: dict.fromkeys(Domain, 1200))
     grounded: dict[Grounding, Rows] = Field(default_factory=lambda: dict.fromkeys(GROUNDINGS, 300))
+    unworked: dict[Domain, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
@@ -57,7 +60,9 @@ def teach(config: Config, seed: int, data: Path | None) -> Iterator[Example]:
     """
     seen: set[str] = set()
     for domain, rows in config.rows.items():
-        yield from _draw(domain, domain, None, rows, seed, seen)
+        for example in _draw(domain, domain, None, rows, seed, seen):
+            hurried = random.Random(f"{seed}/unworked/{example.id}").random() < config.unworked.get(domain, 0.0)
+            yield example.model_copy(update={"reasoning": f"it is {example.answer}"}) if hurried else example
     for grounding, rows in config.grounded.items():
         yield from _draw("grounded", Domain.GENERAL, grounding, rows, seed, seen)
 
