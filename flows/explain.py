@@ -44,7 +44,7 @@ def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
         sources = {name: _named(found, source) for name, source in stage.inputs.items()}
         missing = sorted({source.stage.name for source in sources.values() if source.manifest is None})
         if missing:
-            found.append(Outlook(stage, None, None, f"its input {', '.join(missing)} will run first"))
+            found.append(Outlook(stage, None, None, f"waits for {', '.join(missing)}"))
             continue
         key = stage.key({name: source.manifest.digest for name, source in sources.items() if source.manifest})
         found.append(_look(stage, key, store))

@@ -10,6 +10,17 @@ from rich.table import Table
 
 from schemas.reports import RunRecord
 
+KEY_METRICS = (
+    "exact_answer",
+    "safe_rate",
+    "correct_rate",
+    "format_rate",
+    "reward_last",
+    "accuracy_last",
+    "margin_last",
+    "loss_first",
+    "loss_last",
+)
 HEADLINE_METRICS = 3
 PLAIN_WIDTH = 160
 """Columns when standard output is no terminal; rich would assume 80 and cut."""
@@ -21,9 +32,14 @@ def console() -> Console:
 
 
 def headline(metrics: dict[str, Any]) -> str:
-    """A stage's first few numbers, without the intervals around them: a kind lists its most telling metrics first."""
-    numbers = [(name, value) for name, value in _numbers(metrics) if not name.endswith(("_low", "_high", "_p"))]
-    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in numbers[:HEADLINE_METRICS])
+    """The few numbers of a stage that people look for first; of a stage that has none of those, its first few."""
+    numbers = dict(_numbers(metrics))
+    shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
+    return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _numbers(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -49,7 +49,7 @@ class Trace(StrictModel):
 
 
 def parse_trace(text: str) -> Trace | None:
-    """The trace that is the whole of `text`, or None when the format is wrong: text outside the tags, an empty part, a tag missing or repeated."""
+    """The trace that is the whole of `text`, or None: text outside the tags, an empty part, a tag missing or repeated."""
     match = _TRACE.fullmatch(text)
     if match is None or any(text.count(tag) != 1 for tag in TRACE_TAGS):
         return None
@@ -95,8 +95,8 @@ class Example(Prompt):
 class PreferencePair(StrictModel):
     """One prompt with a verified and a rejected response.
 
-    `rejected_because` says which check failed: a well-formed trace with a wrong answer, no well-formed trace, or a response that was cut off
-    at its fixed length, which therefore has no terminator. `chosen_from` says who wrote the chosen response.
+    `rejected_because` says which check failed: a well-formed trace with a wrong answer, no well-formed trace, or a response that was cut
+    off at its fixed length, which therefore has no terminator. `chosen_from` says who wrote the chosen response.
     """
 
     id: str

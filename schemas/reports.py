@@ -15,8 +15,8 @@ StageStatus = Literal["cached", "ran", "failed", "skipped"]
 class StageRecord(StrictModel):
     """One stage of a run, as `lyceum run --json` prints it.
 
-    `seconds` is wall time inside the flow; `skipped` means that a stage it needs failed, or that the run was stopped while it ran. Of a failed
-    stage `exit_code` is 2 when its input was bad and 1 otherwise.
+    `seconds` is wall time inside the flow; `skipped` means that a stage it needs failed, or that the run was stopped while it ran. Of a
+    failed stage `exit_code` is 2 when its input was bad and 1 otherwise.
     """
 
     name: str

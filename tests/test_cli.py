@@ -38,7 +38,7 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
     assert isinstance(stages, list)
     assert [(one["name"], one["cached"], one["reason"]) for one in stages] == [
         ("distill", False, "no artifact has this key"),
-        ("rebalance", False, "its input distill will run first"),
+        ("rebalance", False, "waits for distill"),
     ]
     assert plan["seconds"] is None  # nothing like it was ever run
     assert not (tmp_path / "store").exists()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main
+from flows.resolve import resolve
 from infra.store import Store, open_store
 from schemas.artifact import Manifest
 
@@ -159,9 +160,9 @@ def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab: Lab, t
     assert lab.artifacts("distill") == []
 
 
-def start(lab: Lab, *arguments: str) -> "subprocess.Popen[str]":
-    """`lyceum run` as a process of its own, in a process group of its own, as a shell would start it."""
-    command = [sys.executable, "-m", "flows.cli", *lab.command(*arguments)]
+def start(arguments: list[str]) -> "subprocess.Popen[str]":
+    """`lyceum` as a process of its own, in a process group of its own, as a shell would start it."""
+    command = [sys.executable, "-m", "flows.cli", *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -181,7 +182,7 @@ def alive(pid: int) -> bool:
 
 
 def test_two_simultaneous_runs_run_each_stage_once(lab: Lab) -> None:
-    both = [start(lab), start(lab)]
+    both = [start(lab.command()), start(lab.command())]
     printed = [json.loads(process.communicate(timeout=120)[0]) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     for stage in (0, 1):
@@ -192,7 +193,7 @@ def test_two_simultaneous_runs_run_each_stage_once(lab: Lab) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_leaves_no_process_and_the_next_one_continues(lab: Lab, number: signal.Signals) -> None:
     """Ctrl-C reaches the whole process group, as from a terminal; SIGTERM one process. Exit 130 within seconds, record `cancelled`."""
-    process = start(lab, "--set", SLOW)
+    process = start(lab.command("--set", SLOW))
     wait_until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
     workers = children(process.pid)
@@ -212,6 +213,47 @@ def test_a_stopped_run_leaves_no_process_and_the_next_one_continues(lab: Lab, nu
     assert json.loads(lease.read_text(encoding="utf-8"))["released"] is True
     assert lab.artifacts("distill") == []
     assert lab.statuses() == {"distill": "ran", "rebalance": "ran"}
+
+
+SMALL = [
+    "name=small",
+    "stages.distill.config.teachers=[{ name = 'procedural', rows = { general = 200 }, grounded = { answerable = 60, unanswerable = 60 } }]",
+    "stages.rebalance.config.quotas={ general = { train = 40, validation = 1, heldout = 4 } }",
+    "stages.rebalance.config.grounding_quotas={ answerable = { train = 20, heldout = 2 }, unanswerable = { train = 20, heldout = 2 } }",
+    *(f"stages.{name}.config.min_items=1" for name in ("base_eval", "base_safety", "sft_eval", "simpo_eval", "grpo_eval", "safety_eval")),
+    *(f"stages.{name}.config.steps=3" for name in ("sft", "simpo", "grpo")),
+    "stages.simpo.config.prompts=8",
+    "stages.grpo.config.batch_size=16",
+]
+"""The quickstart with so little data and so few steps that each stage takes seconds."""
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
+    """Each stage in turn is stopped while its job runs (importing, compiling or training); the next run continues with that very stage."""
+    arguments = [argument for override in SMALL for argument in ("--set", override)]
+    command = ["run", "quickstart", "--store", str(lab.store_path), *arguments]
+    finished: list[str] = []
+    for stage in [stage.name for stage in resolve("quickstart").stages if stage.name != "rebalance"]:  # over before one can look
+        process = start(command)
+        wait_until(lambda stage=stage, process=process: running_stage(lab) == stage or process.poll() is not None, seconds=300)
+        time.sleep(1.5 * len(finished) % 4)  # somewhere else each time
+        workers, began = children(process.pid), time.monotonic()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert (stage, process.returncode, time.monotonic() - began < 15) == (stage, 130, True), err
+        assert not [pid for pid in workers if alive(pid)]
+        finished.append(stage)
+    assert main(command) == 0
+
+
+def running_stage(lab: Lab) -> str | None:
+    """The stage whose job runs now, as its job.json and status.json say."""
+    for status in lab.store_path.glob("work/*/*/status.json"):
+        if json.loads(status.read_text(encoding="utf-8"))["state"] == "running":
+            return str(json.loads((status.parent / "job.json").read_text(encoding="utf-8"))["stage"])
+    return None
 
 
 def children(pid: int) -> list[int]:

@@ -18,6 +18,7 @@ from tasks.models import gemma3
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.rewarding import Rewards
 from tasks.rollouts import Rollout, rollout_seed
+from tasks.training import rows_of_step
 
 
 def example(number: int, **changes) -> Example:
@@ -31,7 +32,7 @@ EXAMPLES = [example(number) for number in range(8)]
 
 def config(**changes) -> grpo.Config:
     table = {
-        "steps": 40,
+        "steps": 30,
         "batch_size": 32,
         "group_size": 8,
         "rewards": [{"name": "format"}],
@@ -140,6 +141,17 @@ def test_rollout_rows_say_what_was_scored():
     assert (second["terminated"], second["rewards"], second["reward"]) == (False, {"test": None}, None)
 
 
+def test_groups_that_teach_are_trained_on_first():
+    """Of four groups the second and the fourth have advantages: the best two are those, the best three add the first."""
+    groups = [[(example(n), "a", 1.0), (example(n), "b", 1.0 - n % 2)] for n in range(4)]
+    assert [prompt.prompt for prompt in rollout(*groups).select(2).prompts[::2]] == ["What is 1 + 1?", "What is 3 + 1?"]
+    chosen = rollout(*groups).select(3)
+    assert [prompt.prompt for prompt in chosen.prompts[::2]] == ["What is 0 + 1?", "What is 1 + 1?", "What is 3 + 1?"]
+    assert chosen.rewards.total.tolist() == chosen.rewards.components["test"].tolist() == [1, 1, 1, 0, 1, 0]
+    np.testing.assert_allclose(chosen.advantages, [0, 0, 0.70711, -0.70711, 0.70711, -0.70711], atol=1e-5)
+    assert [completion.text for completion in chosen.completions] == ["a", "b"] * 3
+
+
 def test_every_rollout_has_its_own_seed():
     seeds = {rollout_seed(seed, index) for seed in range(10) for index in range(100)}
     assert len(seeds) == 1000
@@ -150,23 +162,23 @@ def test_every_rollout_has_its_own_seed():
 
 
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(one_layer: LoadedModel):
-    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; starting again at 2 samples the same."""
-    changes = {"num_iterations": 2, "batch_size": 16, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
+    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; updates 2 and 0 again sample the same again."""
+    changes = {"num_iterations": 2, "batch_size": 16, "oversampling": 2, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
     verifiable_in_part = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
     batches = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part)
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert not np.array_equal(first.completion_ids, second.completion_ids)
 
-    resumed = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part).batch_at(2)
-    jax.tree.map(np.testing.assert_array_equal, resumed, second)
+    jax.tree.map(np.testing.assert_array_equal, batches.batch_at(2), second)
+    jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
 
     np.testing.assert_allclose(first.ref_per_token_logps, first.old_per_token_logps)  # the policy is still the reference
     assert batches.metrics[1]["sampler_gap"] < 0.01
     assert batches.metrics[2] == batches.metrics[1]
-    both = np.concatenate([first.completion_mask, second.completion_mask])
-    assert batches.metrics[1]["unrewarded"] + batches.metrics[3]["unrewarded"] == 1  # half the prompts cannot be verified
-    assert (~both.any(axis=1)).sum() == 16  # and none of their responses is in the loss
+    assert batches.metrics[1]["unrewarded"] == 0.5  # half the prompts cannot be verified
+    verifiable = rows_of_step(seed=0, step=0, batch_size=4, rows=4)[:2] % 2 == 0
+    assert first.completion_mask.any(axis=1).tolist() == np.repeat(verifiable, 8).tolist()  # only rewarded responses are in the loss
     assert batches.compiles() == {"sampler": 1, "token_logps": 1}
 
 
@@ -202,11 +214,11 @@ def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
         "rollouts.jsonl",
     }
     curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))
-    assert [row["step"] for row in curve] == [1, 10, 20, 30, 40]
+    assert [row["step"] for row in curve] == [1, 10, 20, 30]
     assert {"loss", "kl", "entropy", "pg_clipfrac", "reward", "reward/format", "zero_variance", "sampler_gap"} <= set(curve[0])
     assert curve[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert curve[-1]["kl"] > 0
-    assert sorted({row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}) == [1, 10, 20, 30, 40]
+    assert sorted({row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}) == [1, 10, 20, 30]
 
 
 def test_prompts_that_do_not_fit_are_an_error_with_the_fix(tmp_path: Path, one_layer: LoadedModel):

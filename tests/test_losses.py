@@ -49,9 +49,9 @@ def test_simpo_equals_the_formula(chosen: float, rejected: float, beta: float, r
     assert simpo_loss(jnp.float32(chosen), jnp.float32(rejected), beta, ratio) == pytest.approx(expected, rel=1e-5)
 
 
-def simpo(model: Bigram, batch: dpo_trainer.TrainingInput, ratio: float) -> tuple[jax.Array, dict[str, jax.Array]]:
+def simpo(model: Bigram, batch: dpo_trainer.TrainingInput, ratio: float, sft_weight: float = 0.0) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Compiled, at beta 2."""
-    return nnx.jit(lambda model, batch: simpo_loss_fn(model, stack_pairs(batch), beta=2.0, gamma_beta_ratio=ratio))(model, batch)
+    return nnx.jit(lambda model, batch: simpo_loss_fn(model, stack_pairs(batch), 2.0, ratio, sft_weight))(model, batch)
 
 
 def pairs(chosen: list[list[int]], rejected: list[list[int]], length: int = 4) -> dpo_trainer.TrainingInput:
@@ -83,6 +83,13 @@ def test_simpo_divides_by_each_response_length():
         },
         rel=1e-5,
     )
+
+
+def test_the_supervised_term_is_the_negative_log_likelihood_of_the_chosen_response():
+    batch = pairs([[4, EOS], [2, 5, EOS]], [[5, 5, 5, EOS], [3, EOS]])
+    without, metrics = simpo(Bigram(), batch, ratio=0.5)
+    with_term, _ = simpo(Bigram(), batch, ratio=0.5, sft_weight=0.3)
+    assert with_term - without == pytest.approx(-0.3 * float(metrics["log_probs/chosen"]), rel=1e-4)
 
 
 def test_padding_does_not_change_simpo():

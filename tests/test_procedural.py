@@ -365,3 +365,16 @@ def test_six_thousand_rows_take_less_than_five_seconds():
     rows = list(procedural.teach(config(rows=dict.fromkeys(Domain, 1000), grounded={}), 5, None))
     assert len(rows) == 6000
     assert time.process_time() - start < 5
+
+
+def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
+    rows = {"math": 400, "science": 100}
+    worked = list(procedural.teach(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}}), 0, None))
+    hurried = list(
+        procedural.teach(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}, "unworked": {"math": 0.5}}), 0, None)
+    )
+    changed = [(a, b) for a, b in zip(worked, hurried, strict=True) if a != b]
+    assert 160 <= len(changed) <= 240
+    for before, after in changed:
+        assert after == before.model_copy(update={"reasoning": f"it is {before.answer}"})
+        assert before.domain == "math"

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, PreferencePair, prompt_id
-from tasks import simpo
+from tasks import sampling, simpo
 from tasks.data.tokens import prompt_tokens, response_tokens
 from tasks.job import Job, read_jsonl, write_jsonl
 from tasks.models import gemma3
@@ -101,7 +102,9 @@ def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path
     assert metrics["accuracy_last"] == 1.0
 
 
-def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path: Path):
+def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    never_right = SimpleNamespace(generate=lambda prompts, **_: [SimpleNamespace(text="no", terminated=True)] * len(prompts))
+    monkeypatch.setattr(sampling, "Sampler", lambda *_, **__: never_right)
     with pytest.raises(StageFailed, match=r"6 prompts gave 0 preference pairs.*none_verified: 6.*no sample was right"):
         simpo.run(job(teacher_when_none_verified=False))
     assert list((tmp_path / "out").iterdir()) == []

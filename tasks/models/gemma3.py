@@ -1,7 +1,7 @@
 """Gemma 3 for text on Tunix: the model class, its sizes, and a random initialisation that trains.
 
 `Gemma3` is Tunix's module with two additions: it can return hidden states, so that a loss computes the logits it needs and no (B, T, V)
-array exists; and `initialise` gives every weight a useful scale (Tunix starts feed-forward weights at zero: it only ever loads checkpoints).
+array exists; and `initialise` gives every weight a useful scale (Tunix starts feed-forward weights at zero: it only loads checkpoints).
 """
 
 from collections.abc import Callable

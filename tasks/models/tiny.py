@@ -88,7 +88,8 @@ if __name__ == "__main__":
     from tasks.teachers import procedural
 
     rows = list(procedural.teach(procedural.Config(name="procedural"), seed=0, data=None))
+    texts = [f"user\n{row.prompt}\nmodel\n{row.response()}" for row in rows]
     printable = "".join(chr(code) for code in range(32, 127))
-    VOCABULARY.write_text(train_vocabulary([f"user\n{row.prompt}\nmodel\n{row.response()}" for row in rows] + [printable]), encoding="utf-8")
+    VOCABULARY.write_text(train_vocabulary([*texts, printable]), encoding="utf-8")
     lengths = sorted(len(tiny_tokenizer().encode(row.prompt + row.response())) for row in rows)
     print(f"{VOCABULARY}: {len(rows)} rows take {sum(lengths) / len(rows):.0f} tokens on average, {lengths[-1]} at most")  # noqa: T201
