@@ -17,8 +17,10 @@ def answer(store: Store, record: RunRecord, question: str, stage: str | None) ->
     """Ask the model of `stage` (the last trained stage by default).
 
     Raises:
-        InputError: the run has no such model, or its artifact is gone or damaged.
+        InputError: the question is empty, the run has no such model, or its artifact is gone or damaged.
     """
+    if not question.strip():
+        raise InputError("the question is empty; ask something, in quotes.")
     chosen = _choose(record, stage)
     manifest = store.valid(chosen.kind, chosen.key) if chosen.key else None
     if manifest is None:

@@ -87,7 +87,7 @@ def runs(options: argparse.Namespace) -> Answer:
 
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again (HTML, self-contained)."""
-    from flows.report import render_report
+    from flows.report.page import render_report
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
@@ -98,7 +98,7 @@ def report(options: argparse.Namespace) -> Answer:
 
 def compare(options: argparse.Namespace) -> Answer:
     """Compare two runs: every metric that both measured, with 95 % intervals."""
-    from flows.compare import compare_runs, render_comparison, show_comparison
+    from flows.report.compare import compare_runs, render_comparison, show_comparison
 
     store = open_store(options.store, write=False)
     first, second = read_run(store, options.run), read_run(store, options.other)

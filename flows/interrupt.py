@@ -24,7 +24,9 @@ def interruptible(stop: threading.Event) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    # `nohup` asks for SIGHUP to be ignored, and is heeded. A script's background jobs have SIGINT ignored too, but a run must be stoppable.
+    wanted = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in wanted}
     try:
         yield
     finally:

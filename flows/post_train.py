@@ -14,11 +14,11 @@ from pydantic import Field
 from flows.chain import Chain
 from flows.interrupt import interruptible
 from flows.publish import publish
-from flows.report import render_report
+from flows.report.page import render_report
+from flows.report.results import read_results
+from flows.report.wording import verdict_markdown
 from flows.resolve import resolve
-from flows.results import read_results
 from flows.run_record import RunLog
-from flows.wording import verdict_markdown
 from infra.settings import Settings
 from infra.store import open_store
 from infra.targets import check_target

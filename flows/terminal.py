@@ -35,7 +35,8 @@ class Terminal:
             console=self.console,
             transient=True,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._bar_ids: dict[str, TaskID] = {}
+        self._began: dict[str, float] = {}
         self._spoke: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -52,22 +53,27 @@ class Terminal:
         """One line of plain text."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def say_of(self, stage: str, text: str) -> None:
+        """One line about a stage."""
+        self.say(f"  {stage}: {text}")
+
     def progress(self, stage: str, progress: schemas.job.Progress) -> None:
         """A running stage is this far."""
         values = " ".join(f"{name}={value:.4g}" for name, value in progress.values.items())
         with self._lock:
+            now = time.monotonic()
+            began = self._began.setdefault(stage, now)
             if self._live:
-                if stage not in self._tasks:
-                    self._tasks[stage] = self._bars.add_task(stage, unit="", values="")
+                if stage not in self._bar_ids:
+                    self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
                 total = progress.total or None
-                self._bars.update(self._tasks[stage], completed=progress.done, total=total, unit=progress.unit, values=values)
-            elif time.monotonic() - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
-                self._spoke[stage] = time.monotonic()
-                self.say(
-                    f"  {stage}: {progress.done}/{progress.total} {progress.unit} {values}".rstrip()
-                    if progress.total
-                    else f"  {stage}: started"
+                self._bars.update(self._bar_ids[stage], completed=progress.done, total=total, unit=progress.unit, values=values)
+            elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
+                self._spoke[stage] = now
+                done = (
+                    f"{progress.done}/{progress.total} {progress.unit} {values}" if progress.total else f"running for {now - began:.0f} s"
                 )
+                self.say_of(stage, done.rstrip())
 
     def record(self, record: RunRecord) -> None:
         """The run's record changed: print the stages that ended since the last one."""
@@ -79,7 +85,7 @@ class Terminal:
             self.latest = record
 
     def _ended(self, stage: StageRecord) -> None:
-        if stage.name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(stage.name))
+        if stage.name in self._bar_ids:
+            self._bars.remove_task(self._bar_ids.pop(stage.name))
         line = f"{_MARK[stage.status]} {stage.name:<14} {stage.status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)

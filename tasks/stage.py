@@ -49,11 +49,13 @@ class Watch:
     Attributes:
         stop: set it, and every stage cancels its job and ends.
         progress: is told how far a stage is, from the stage's thread.
+        say: is told what else there is to know of a stage, e.g. that it waits for another run.
         record: is told each new version of the run record.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[str, Progress], None] = field(default=lambda stage, progress: None)
+    say: Callable[[str, str], None] = field(default=lambda stage, text: None)
     record: Callable[[RunRecord], None] = field(default=lambda record: None)
 
 
@@ -96,16 +98,14 @@ def run_stage(spec: dict[str, Any]) -> dict[str, Any] | State[Any]:
     """
     job, watch, settings, logger = JobSpec.parse(spec), WATCH.get(), Settings.from_environment(), get_run_logger()
     store = open_store(job.store)
+
+    def waiting(message: str) -> None:
+        logger.info(message)
+        watch.say(job.stage, message)
+
+    timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
     try:
-        with lease.hold(
-            store,
-            job.key,
-            job.stage,
-            seconds=settings.lease_seconds,
-            poll_seconds=settings.poll_seconds,
-            waiting=logger.info,
-            stop=watch.stop,
-        ) as held:
+        with lease.hold(store, job.key, job.stage, **timing, waiting=waiting, stop=watch.stop) as held:
             manifest = store.valid(job.kind, job.key)
             if manifest is not None:
                 logger.info("adopted artifact %s/%s", job.kind, job.key)

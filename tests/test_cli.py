@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.resolve import shipped_recipes
+from flows.resolve import resolve, shipped_recipes
 from flows.run_record import record_name
 from infra.store import open_store
-from schemas.reports import RunRecord
+from schemas.artifact import ArtifactRef
+from schemas.reports import RunRecord, StageRecord
 
 
 def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
@@ -51,19 +52,37 @@ def test_why_without_any_artifact_says_so(tiny_recipe: Path, tmp_path: Path, cap
     assert "The store has no artifact of kind distill" in capsys.readouterr().out
 
 
-def test_runs_lists_records_oldest_first(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from flows.resolve import resolve
+def write_run(root: Path, recipe: Path, run_id: str, started: float, stages: tuple[StageRecord, ...] = ()) -> None:
+    """A run record, as a failed run leaves it."""
+    store = open_store(root / "store")
+    parsed = resolve(str(recipe)).recipe
+    record = RunRecord(run_id=run_id, recipe=parsed, target="local", store=store.uri, status="failed", started=started, stages=stages)
+    store.write_json(record_name(run_id), record)
 
-    store = open_store(tmp_path / "store")
-    for run_id, started in (("tiny-a", 20.0), ("tiny-b", 10.0)):
-        recipe = resolve(str(tiny_recipe)).recipe
-        record = RunRecord(run_id=run_id, recipe=recipe, target="local", store=store.uri, status="failed", started=started)
-        store.write_json(record_name(run_id), record)
+
+def test_runs_lists_records_oldest_first(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
+    write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
     listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]
     assert isinstance(listed, list)
     assert [one["run_id"] for one in listed] == ["tiny-b", "tiny-a"]
     assert main(["report", "tiny-c", "--store", str(tmp_path / "store")]) == 2
     assert "Valid: tiny-a, tiny-b." in capsys.readouterr().err
+
+
+def test_ask_needs_a_stage_that_left_a_model(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = ArtifactRef(kind="sft", key="k", digest="d")
+    trained = StageRecord(name="tune", kind="sft", key="k", status="ran", artifact=gone)
+    write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
+    write_run(tmp_path, tiny_recipe, "tiny-b", started=2.0, stages=(trained,))
+    for arguments, expected in [
+        (["tiny-a", "Why?"], "run 'tiny-a' has no trained model"),
+        (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with a model: tune."),
+        (["tiny-b", "Why?"], "the model of stage 'tune' is no longer in the store; `lyceum run` makes it again"),
+        (["tiny-b", " "], "the question is empty"),
+    ]:
+        assert main(["ask", *arguments, "--store", str(tmp_path / "store")]) == 2
+        assert expected in capsys.readouterr().err
 
 
 def test_doctor_finds_the_tested_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

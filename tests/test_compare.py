@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.compare import compare_runs, render_comparison, show_comparison
-from flows.effects import METRICS
+from flows.report.compare import compare_runs, render_comparison, show_comparison
+from flows.report.effects import METRICS
 from infra.store import Store
 from tests.synthetic_run import SKILL, write_run
 

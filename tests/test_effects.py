@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.effects import EXACT, METRICS, Rate, change_between, newcombe, outcomes, overall_effect, stage_effect
-from flows.results import RunResults, read_results
-from flows.wording import duration, percent, points, stage_verdict, verdict_markdown
+from flows.report.effects import EXACT, METRICS, Rate, change_between, newcombe, outcomes, overall_effect, stage_effect
+from flows.report.results import RunResults, read_results
+from flows.report.wording import duration, percent, points, stage_verdict, verdict_markdown
 from schemas.examples import Domain
 from schemas.reports import EvalItem
 from tests.synthetic_run import write_run

@@ -49,7 +49,11 @@ class Lab:
 
     def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """What `lyceum run --json` prints."""
-        assert main(self.command(*arguments)) == code
+        return self.run_command(self.command(*arguments), code)
+
+    def run_command(self, arguments: list[str], code: int = 0) -> dict[str, Any]:
+        """The one JSON object that a command prints; its messages are kept."""
+        assert main(arguments) == code
         printed = self._capsys.readouterr()
         assert printed.out.count("\n") == 1
         value = json.loads(printed.out)
@@ -222,7 +226,7 @@ SMALL = [
     "stages.rebalance.config.grounding_quotas={ answerable = { train = 20, heldout = 2 }, unanswerable = { train = 20, heldout = 2 } }",
     *(f"stages.{name}.config.min_items=1" for name in ("base_eval", "base_safety", "sft_eval", "simpo_eval", "grpo_eval", "safety_eval")),
     *(f"stages.{name}.config.steps=3" for name in ("sft", "simpo", "grpo")),
-    "stages.simpo.config.prompts=8",
+    "stages.simpo.config.prompts=32",
     "stages.grpo.config.batch_size=16",
 ]
 """The quickstart with so little data and so few steps that each stage takes seconds."""
@@ -232,7 +236,7 @@ SMALL = [
 def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
     """Each stage in turn is stopped while its job runs (importing, compiling or training); the next run continues with that very stage."""
     arguments = [argument for override in SMALL for argument in ("--set", override)]
-    command = ["run", "quickstart", "--store", str(lab.store_path), *arguments]
+    command = ["run", "quickstart", "--store", str(lab.store_path), "--json", *arguments]
     finished: list[str] = []
     for stage in [stage.name for stage in resolve("quickstart").stages if stage.name != "rebalance"]:  # over before one can look
         process = start(command)
@@ -245,7 +249,10 @@ def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
         assert (stage, process.returncode, time.monotonic() - began < 15) == (stage, 130, True), err
         assert not [pid for pid in workers if alive(pid)]
         finished.append(stage)
-    assert main(command) == 0
+    record = lab.run_command(command)
+    assert record["status"] == "succeeded"
+    answer = lab.run_command(["ask", record["run_id"], "Which day comes after Monday?", "--store", str(lab.store_path), "--json"])
+    assert (answer["stage"], bool(answer["completion"])) == ("grpo", True)
 
 
 def running_stage(lab: Lab) -> str | None:

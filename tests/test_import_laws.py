@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.plugins import stage_kinds
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("schemas", "infra", "tasks", "flows")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
@@ -39,6 +41,15 @@ def test_imports_go_one_way(path: Path) -> None:
         assert not [name for name in found if room(name) == "prefect"], f"{here} imports prefect"
     if here.startswith(("schemas/", "infra/")):
         assert not [name for name in found if room(name) in HEAVY], f"{here} imports JAX"
+
+
+def test_parts_of_stages_do_not_know_the_stages() -> None:
+    """Inside tasks: losses, rewards, teachers, data, models <- stage files <- worker and stage task."""
+    above = {f"tasks.{name}" for name in (*stage_kinds(), "worker", "stage")}
+    parts = [path for path in FILES if path.parent != ROOT / "tasks" and path.is_relative_to(ROOT / "tasks")]
+    assert parts
+    for path in parts:
+        assert not above & set(imports(ast.parse(path.read_text(encoding="utf-8")))), f"{path.relative_to(ROOT)} imports a stage"
 
 
 def test_stages_rewards_and_teachers_load_no_jax() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.recipe_toml import recipe_toml
+from flows.report.recipe_toml import recipe_toml
 from schemas.recipe import Recipe, StageSpec, parse_recipe
 from tests.synthetic_run import STAGES
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import report_samples
-from flows.report import render_report, report_html
-from flows.report_effects import heat_maps, levels, safety, tiles
-from flows.report_training import curves
-from flows.results import RunResults, read_results
+from flows.report import samples_section
+from flows.report.effects_section import heat_maps, levels, safety, tiles
+from flows.report.page import render_report, report_html
+from flows.report.results import RunResults, read_results
+from flows.report.training_section import curves
 from infra.store import Store
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord
@@ -156,7 +156,7 @@ def test_samples_are_chosen_by_their_stated_rule(run: RunResults) -> None:
     items = sorted(run.models["grpo"].evaluations["reasoning_eval"].items, key=lambda item: item.id)
     wanted = [item.id for item in items if item.domain == "math" and item.exact][:2]
     wanted += [item.id for item in items if item.domain == "math" and not item.exact][:2]
-    shown = [sample for sample in report_samples.samples(run) if sample.group == "math"]
+    shown = [sample for sample in samples_section.samples(run) if sample.group == "math"]
     assert [sample.id for sample in shown] == wanted
     assert [sample.mark for sample in shown] == ["right", "right", "wrong", "wrong"]
     assert [answer.model for answer in shown[0].answers] == ["base", "sft", "simpo", "grpo"]

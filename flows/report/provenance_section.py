@@ -9,11 +9,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows import plots
-from flows.recipe_toml import recipe_toml
-from flows.report_training import flat_metrics
-from flows.results import RunResults, StageOutput
-from flows.wording import duration, size
+from flows.report import plots
+from flows.report.recipe_toml import recipe_toml
+from flows.report.results import RunResults, StageOutput
+from flows.report.training_section import flat_metrics
+from flows.report.wording import duration, size
 
 
 @dataclass(frozen=True)

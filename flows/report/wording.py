@@ -6,8 +6,8 @@ Rates are percent, differences are percentage points, intervals are 95 %; a true
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flows.effects import METRICS, Change, Rate, overall_effect, stage_effect
-from flows.results import Model, RunResults
+from flows.report.effects import METRICS, Change, Rate, overall_effect, stage_effect
+from flows.report.results import Model, RunResults
 from tasks.intervals import Interval
 
 Tone = Literal["good", "bad", "flat", "plain"]

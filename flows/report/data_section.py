@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 from markupsafe import Markup
 
-from flows import plots
-from flows.results import RunResults, StageOutput
-from flows.wording import clip
+from flows.report import plots
+from flows.report.results import RunResults, StageOutput
+from flows.report.wording import clip
 from schemas.examples import Domain, Grounding
 from tasks.data.splits import SPLITS
 

@@ -1,6 +1,6 @@
 """The report's numbers: headline rates, what each stage changed per domain, safety beside its controls.
 
-Like all `report_*` modules: each function turns a run into what its part of `report.html.j2` shows, and returns nothing (an empty list or
+Like all `*_section` modules: each function turns a run into what its part of `page.html.j2` shows, and returns nothing (an empty list or
 None) where the run has nothing to say.
 """
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows import plots
-from flows.effects import EXACT, FORMAT, METRICS, SAFE, Effect, Metric, outcomes, overall_effect, rate_of, stage_effect
-from flows.results import Model, RunResults
-from flows.wording import TONES, Tone, bounds, percent, points, sample_text
+from flows.report import plots
+from flows.report.effects import EXACT, FORMAT, METRICS, SAFE, Effect, Metric, outcomes, overall_effect, rate_of, stage_effect
+from flows.report.results import Model, RunResults
+from flows.report.wording import TONES, Tone, bounds, percent, points, sample_text
 from schemas.examples import Domain
 from tasks.intervals import Interval
 from tasks.reasoning_eval import reasoning_metrics

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from flows.results import RunResults
-from flows.wording import clip
+from flows.report.results import RunResults
+from flows.report.wording import clip
 from schemas.examples import Domain, Grounding
 from schemas.reports import EvalItem
 from tasks.evaluate import Outcome

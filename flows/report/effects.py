@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flows.results import Model, RunResults
+from flows.report.results import Model, RunResults
 from schemas.examples import Domain
 from schemas.reports import EvalItem
 from tasks import reasoning_eval, safety_eval

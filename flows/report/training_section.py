@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows import plots
 from flows.explain import flat
-from flows.results import RunResults, StageOutput
-from flows.wording import clip, figure
+from flows.report import plots
+from flows.report.results import RunResults, StageOutput
+from flows.report.wording import clip, figure
 from schemas.examples import Domain, PreferencePair
 from tasks.job import TRAINED, read_jsonl
 

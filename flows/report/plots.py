@@ -1,7 +1,7 @@
 """The report's plots: matplotlib figures as SVG text to be placed inline in an HTML page.
 
 Colours are CSS: matplotlib draws with placeholder colours, which `_svg` replaces by `currentColor` and the page's custom properties
-(`--series-1` ... see report.css.j2), so that one drawing is legible in light and in dark mode. Text stays text (searchable, the page's
+(`--series-1` ... see style.css.j2), so that one drawing is legible in light and in dark mode. Text stays text (searchable, the page's
 font). Equal data gives equal bytes: a fixed hash salt, no date. Figures are narrow (288 pt) so that labels stay readable on a phone.
 """
 

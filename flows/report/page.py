@@ -10,9 +10,9 @@ from time import gmtime, strftime
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from flows import report_data, report_effects, report_provenance, report_samples, report_training
-from flows.results import RunResults, read_results
-from flows.wording import bounds, clip, duration, percent, points, stage_verdict
+from flows.report import data_section, effects_section, provenance_section, samples_section, training_section
+from flows.report.results import RunResults, read_results
+from flows.report.wording import bounds, clip, duration, percent, points, stage_verdict
 from infra.store import Store
 from schemas.reports import RunRecord
 from tasks.intervals import Interval
@@ -32,35 +32,35 @@ def render_report(store: Store, record: RunRecord) -> Path:
 def report_html(run: RunResults) -> str:
     """The page. Equal results give equal text."""
     trained = [model for model in run.models.values() if model.parent is not None]
-    shown = report_samples.samples(run)
+    shown = samples_section.samples(run)
     return (
         environment()
-        .get_template("report.html.j2")
+        .get_template("page.html.j2")
         .render(
             run=run,
             record=run.record,
             began=strftime("%Y-%m-%d %H:%M UTC", gmtime(run.record.started)),
             took=duration(run.record.finished - run.record.started) if run.record.finished else None,
             verdicts=[stage_verdict(run, model) for model in trained],
-            tiles=report_effects.tiles(run),
-            waterfalls=report_effects.waterfalls(run),
-            levels=report_effects.levels(run),
-            heat_maps=report_effects.heat_maps(run),
-            safety=report_effects.safety(run),
-            trainings=report_training.trainings(run),
-            proofs=report_training.proofs(run),
-            pairs=report_training.preference_pairs(run),
-            rollouts=report_training.rollout_groups(run),
-            mixes=report_data.mixes(run),
-            sources=report_data.sources(run),
+            tiles=effects_section.tiles(run),
+            waterfalls=effects_section.waterfalls(run),
+            levels=effects_section.levels(run),
+            heat_maps=effects_section.heat_maps(run),
+            safety=effects_section.safety(run),
+            trainings=training_section.trainings(run),
+            proofs=training_section.proofs(run),
+            pairs=training_section.preference_pairs(run),
+            rollouts=training_section.rollout_groups(run),
+            mixes=data_section.mixes(run),
+            sources=data_section.sources(run),
             samples=shown,
-            sample_groups=report_samples.groups(shown),
-            sample_rule=report_samples.RULE,
-            times=report_provenance.times(run),
-            stages=report_provenance.stage_rows(run),
-            lineage=report_provenance.lineage(run),
-            environments=report_provenance.environments(run),
-            reproduction=report_provenance.reproduction(run),
+            sample_groups=samples_section.groups(shown),
+            sample_rule=samples_section.RULE,
+            times=provenance_section.times(run),
+            stages=provenance_section.stage_rows(run),
+            lineage=provenance_section.lineage(run),
+            environments=provenance_section.environments(run),
+            reproduction=provenance_section.reproduction(run),
         )
     )
 
@@ -68,7 +68,9 @@ def report_html(run: RunResults) -> str:
 @cache
 def environment() -> Environment:
     """Jinja with escaping always on; a name that a template uses and nobody gave raises."""
-    made = Environment(loader=PackageLoader("flows", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=PackageLoader("flows.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     made.filters |= {
         "percent": percent,
         "points": points,

@@ -1,19 +1,20 @@
 """Two runs side by side: every rate that both measured, with the interval of its difference; how their recipes differ; what they took.
 
 Models are matched by name (the stage that trained them, or `base`), and the last model of one run with the last of the other. A difference
-is the second run minus the first, paired over the prompts that both runs asked (see `flows.effects`).
+is the second run minus the first, paired over the prompts that both runs asked (see `flows.report.effects`).
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows import plots, show
-from flows.effects import METRICS, Change, Metric, Rate, change_between, outcomes
+from flows import show
 from flows.explain import flat
-from flows.report import environment
-from flows.results import Model, RunResults, StageOutput, read_results
-from flows.wording import TONES, bounds, change_text, duration, percent, points, sample_text
+from flows.report import plots
+from flows.report.effects import METRICS, Change, Metric, Rate, change_between, outcomes
+from flows.report.page import environment
+from flows.report.results import Model, RunResults, StageOutput, read_results
+from flows.report.wording import TONES, bounds, change_text, duration, percent, points, sample_text
 from infra.store import Store
 from schemas.examples import Domain
 from schemas.reports import RunRecord
