@@ -60,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
     def add(name: str, command: Callable[[argparse.Namespace], commands.Answer], *parts: Callable[[argparse.ArgumentParser], None]) -> None:
-        help_text = (command.__doc__ or "").strip().splitlines()[0].replace("%", "%%")
-        sub = subparsers.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        text = (command.__doc__ or "").strip().splitlines()[0]
+        sub = subparsers.add_parser(name, help=text.replace("%", "%%"), description=text, allow_abbrev=False)
         for part in parts:
             part(sub)
         sub.add_argument("--json", action="store_true", help="print exactly one JSON object on standard output; logs go to standard error")

@@ -119,6 +119,9 @@ def _input_field(name: str, stage: ResolvedStage) -> str:
     return f"inputs.{name} (stage {source})" if source else f"inputs.{name}"
 
 
+ABSENT = "(no such field)"
+
+
 def flat(path: str, value: Any) -> dict[str, Any]:
     """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty one stays a value."""
     if isinstance(value, (dict, list)) and value:
@@ -129,5 +132,5 @@ def flat(path: str, value: Any) -> dict[str, Any]:
 
 def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:
     for field in [*here, *(field for field in there if field not in here)]:
-        if here.get(field) != there.get(field):
-            yield Difference(field, here.get(field), there.get(field))
+        if here.get(field, ABSENT) != there.get(field, ABSENT):  # a new field that is null is a difference too
+            yield Difference(field, here.get(field, ABSENT), there.get(field, ABSENT))
