@@ -30,7 +30,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Difference:
-    """One field of a stage's identity that differs from the nearest artifact; None where one side lacks the field."""
+    """One field of a stage's identity that differs from the nearest artifact; ABSENT where one side lacks the field."""
 
     field: str
     here: Any
