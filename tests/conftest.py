@@ -1,14 +1,18 @@
 """Fixtures that several test files share."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from absl import logging as absl_logging
 
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prefect API of its own for the whole session (10-15 s to start); yields its URL. Processes find it through PREFECT_API_URL."""
+    # Prefect's logging set-up closes all handlers, and absl's (which Tunix brings) closes its stream: pytest's captured stderr.
+    absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DO_NOT_TRACK", "1")
         patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
