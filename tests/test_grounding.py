@@ -7,6 +7,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding, Prompt, Trace
 from tasks.grounding import GroundedVerdict, judge_grounded, states
+from tasks.teachers.families import families
 
 CONTEXT = "Mia lives in Oslo. Ben works as a baker. Mia is 31 years old."
 
@@ -139,13 +140,11 @@ def test_states_looks_for_whole_words() -> None:
     assert not states("", "Oslo")
 
 
-@pytest.mark.parametrize("family", ["people", "places", "boxes"])
+@pytest.mark.parametrize("family", sorted(families("grounded")))
 @pytest.mark.parametrize("grounding", ["answerable", "unanswerable", "out_of_domain"])
 def test_the_teachers_own_traces_are_correct_and_safe(family: str, grounding: Grounding) -> None:
-    from tasks.teachers.families import grounded
-
     for seed in range(60):
-        problem = getattr(grounded, family)(random.Random(seed), seed % 5 + 1, grounding)
+        problem = families("grounded")[family](random.Random(seed), seed % 5 + 1, grounding)
         asked = Prompt(
             id=str(seed),
             prompt=problem.prompt,
