@@ -1,7 +1,5 @@
 """Configuration shared by the trainers."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from schemas.base import StrictModel
@@ -50,6 +48,3 @@ class TrainerConfig(StrictModel):
     def accumulation(self) -> int:
         """Micro-batches per step."""
         return self.batch_size // (self.micro_batch_size or self.batch_size)
-
-
-Dtype = Literal["float32", "bfloat16"]

@@ -252,5 +252,5 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "all_wrong": mean("all_wrong", curve),
         "truncated_last": mean("truncated", curve[-10:]),
         "sampler_gap": mean("sampler_gap", curve),
-        "compiles": {"train_step": 1, **compiles},
+        "compiles": {"train_step": trainer.compiles, **compiles},
     }

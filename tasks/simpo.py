@@ -157,5 +157,5 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "margin_last": curve[-1]["rewards/margin"],
         "accuracy_first": curve[0]["rewards/accuracy"],
         "accuracy_last": curve[-1]["rewards/accuracy"],
-        "compiles": {"train_step": 1, "sampler": sampler.compiles},
+        "compiles": {"train_step": trainer.compiles, "sampler": sampler.compiles},
     }

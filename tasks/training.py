@@ -32,6 +32,11 @@ class OneProgramStep(peft_trainer.PeftTrainer):
 
     accumulation: int = 1
 
+    @property
+    def compiles(self) -> int:
+        """How many programs the step has compiled: 1 after any number of steps of one shape."""
+        return self.jit_train_and_eval_step(cache_nnx_graph=True)[0].func.jitted_fn._cache_size()
+
     def _train_step(self, model: nnx.Module, optimizer: nnx.Optimizer, inputs: Any) -> tuple[Any, Any, Any]:
         if self.accumulation == 1:
             return super()._train_step(model, optimizer, inputs)
@@ -156,9 +161,8 @@ def fit(
 
     trainer.train(batches(), list(validation) if validation else None)
     curves.finish()
-    compiles = trainer.jit_train_and_eval_step(cache_nnx_graph=True)[0].func.jitted_fn._cache_size()
-    if compiles != 1:
-        raise StageFailed(f"the training step compiled {compiles} times; a stage compiles each program once (fixed shapes)")
+    if trainer.compiles != 1:
+        raise StageFailed(f"the training step compiled {trainer.compiles} times; a stage compiles each program once (fixed shapes)")
     return [row for row in curves.rows if "loss" in row]
 
 
