@@ -146,11 +146,6 @@ def _explain(error: ValidationError, where: str, stages: list[dict[str, Any]]) -
     return re.sub(r"stages\.(\d+)", lambda match: f"stages.{stages[int(match[1])]['name']}", text)
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Read a recipe file. Raises InputError when it is missing, unreadable, not UTF-8 or not valid."""
-    return parse_recipe(recipe_text(path), str(path))
-
-
 def recipe_text(path: Path) -> str:
     """The text of a recipe file. Raises InputError when it is missing, unreadable or not UTF-8."""
     try:
