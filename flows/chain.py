@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prefect import get_run_logger
 from prefect.futures import PrefectFuture, as_completed
 from prefect.states import State
 
@@ -14,14 +16,27 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
-from tasks.stage import TaskResult, Watch, submit_stage
+from tasks.stage import CACHED, Watch, submit_stage
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """A stage under way: its job, the artifacts it was given (by the stage that made them), and when it began."""
+
+    stage: ResolvedStage
+    spec: JobSpec
+    given: dict[str, Manifest]
+    began: float
 
 
 class Chain:
     """The stages of one run.
 
+    An artifact may disappear while the run goes on (deleted, or found damaged and set aside). The stage that failed for want of it is run
+    again, once, after the stage that makes it; and where that one made other bytes this time, so is everything made from the old ones.
+
     Args:
-        ended: receives the record of each stage that ends, is skipped or fails.
+        changed: receives the record of each stage that begins, ends, is skipped or fails.
         target: where jobs run.
         data: the absolute directory of `--data`, or None.
         force: names of stages whose artifacts are set aside first.
@@ -32,19 +47,22 @@ class Chain:
         self,
         resolved: ResolvedRecipe,
         store: Store,
-        ended: Callable[[StageRecord], None],
+        changed: Callable[[StageRecord], None],
         *,
         target: str,
         data: Path | None,
         force: Collection[str],
         parallel: int,
     ) -> None:
-        self._store, self._ended = store, ended
-        self._target, self._data, self._force, self._parallel = target, data, force, parallel
+        self._store, self._changed = store, changed
+        self._target, self._data, self._force, self._parallel = target, data, set(force), parallel
+        self._stages = {stage.name: stage for stage in resolved.stages}
         self._waiting = list(resolved.stages)
-        self._running: dict[PrefectFuture[Any], tuple[ResolvedStage, JobSpec, float]] = {}
+        self._running: dict[PrefectFuture[Any], _Submitted] = {}
         self._made: dict[str, Manifest] = {}
+        self._made_from: dict[str, dict[str, Manifest]] = {}
         self._lost: set[str] = set()
+        self._healed: set[str] = set()
 
     def walk(self, watch: Watch) -> None:
         """Run every stage as soon as its inputs are there, in file order, until all have ended or `watch.stop` is set.
@@ -60,13 +78,13 @@ class Chain:
             if self._running:
                 future = next(as_completed(list(self._running)))
                 future.wait()  # before this the future knows no state of its own, and asks an API that lags behind
-                self._finish(future.state, *self._running.pop(future))
+                self._finish(future.state, self._running.pop(future), watch)
 
     def _skip(self, stage: ResolvedStage) -> None:
         self._waiting.remove(stage)
         causes = sorted(self._lost & set(stage.inputs.values()))
         self._lost.add(stage.name)
-        self._ended(StageRecord(name=stage.name, kind=stage.kind, status="skipped", error=f"its input {', '.join(causes)} was not made"))
+        self._changed(StageRecord(name=stage.name, kind=stage.kind, status="skipped", error=f"its input {', '.join(causes)} was not made"))
 
     def _submit(self, stage: ResolvedStage) -> None:
         self._waiting.remove(stage)
@@ -84,27 +102,69 @@ class Chain:
             inputs=inputs,
             data=str(self._data) if self._data else None,
         )
-        if stage.name in self._force:
-            self._store.discard(spec.kind, spec.key)
-        self._running[submit_stage(spec, self._store)] = (stage, spec, began)
+        submitted = _Submitted(stage, spec, {source: self._made[source] for source in stage.inputs.values()}, began)
+        self._changed(StageRecord(name=stage.name, kind=stage.kind, key=spec.key, status="running"))
+        try:
+            if stage.name in self._force:
+                self._store.discard(spec.kind, spec.key)
+                self._force.remove(stage.name)
+            self._running[submit_stage(spec)] = submitted
+        except (OSError, InputError) as error:
+            self._end(submitted, _failure(error))
 
-    def _finish(self, state: State[Any], stage: ResolvedStage, spec: JobSpec, began: float) -> None:
-        """Record how a stage ended. What it made is read from the store: a result that Prefect cached may be about another store."""
-        manifest = self._store.lookup(stage.kind, spec.key) if state.is_completed() else None
-        changes: dict[str, Any]
-        if manifest is not None:
-            self._made[stage.name] = manifest
-            changes = {"status": "ran" if _ran(state) else "cached", "artifact": manifest.ref(), "metrics": manifest.metrics}
-        else:
-            self._lost.add(stage.name)
-            changes = _loss(state)
-        seconds = time.monotonic() - began
-        self._ended(StageRecord(name=stage.name, kind=stage.kind, key=spec.key, seconds=seconds, **changes))
+    def _finish(self, state: State[Any], job: _Submitted, watch: Watch) -> None:
+        """Record how a stage ended. What it made is read from the store."""
+        try:
+            manifest = self._store.lookup(job.spec.kind, job.spec.key) if state.is_completed() else None
+            if manifest is None and not state.is_cancelled() and not watch.stop.is_set() and self._heal(job, state.is_completed(), watch):
+                return
+        except (OSError, InputError) as error:
+            self._end(job, _failure(error))
+            return
+        if manifest is None:
+            self._end(job, _loss(state))
+            return
+        self._made[job.stage.name], self._made_from[job.stage.name] = manifest, job.given
+        self._end(job, {"status": "cached" if state.name == CACHED else "ran", "artifact": manifest.ref(), "metrics": manifest.metrics})
+        self._run_again_what_is_stale(watch)
 
+    def _end(self, job: _Submitted, changes: dict[str, Any]) -> None:
+        if changes["status"] not in ("ran", "cached"):
+            self._lost.add(job.stage.name)
+        seconds = time.monotonic() - job.began
+        self._changed(StageRecord(name=job.stage.name, kind=job.stage.kind, key=job.spec.key, seconds=seconds, **changes))
 
-def _ran(state: State[Any]) -> bool:
-    """Whether a completed task ran a job; otherwise it found the artifact, or Prefect answered from its cache."""
-    return state.name != "Cached" and TaskResult.parse(state.result()).ran
+    def _heal(self, job: _Submitted, completed: bool, watch: Watch) -> bool:
+        """Whether a stage without an artifact waits for another try, because what it was given, or what it made, is gone from the store.
+
+        The store says so, whatever the error was. Damage is noticed here too, and what is damaged is set aside.
+        """
+        name = job.stage.name
+        if name in self._healed:
+            return False
+        gone = [source for source, given in job.given.items() if self._store.valid(given.kind, given.key) != given]
+        if not gone and not completed:
+            return False
+        self._healed.add(name)
+        for source in gone:
+            if self._made.get(source) == job.given[source]:  # otherwise it is being made again already
+                self._again(source, watch, f"its artifact, an input of {name}, is gone from the store or damaged; making it again")
+        reason = f"its input {', '.join(gone)} was gone or damaged" if gone else "its artifact was removed as soon as it was made"
+        self._again(name, watch, f"{reason}; trying once more")
+        return True
+
+    def _run_again_what_is_stale(self, watch: Watch) -> None:
+        """Run the stages again that were made from an artifact whose place another one has taken since, with other bytes."""
+        for name in list(self._made):
+            for source, given in self._made_from[name].items():
+                if name in self._made and source in self._made and self._made[source].digest != given.digest:
+                    self._again(name, watch, f"its input {source} has other bytes now")
+
+    def _again(self, name: str, watch: Watch, why: str) -> None:
+        self._made.pop(name, None)
+        self._waiting = [stage for stage in self._stages.values() if stage in self._waiting or stage.name == name]
+        watch.say(name, why)
+        get_run_logger().warning("stage %s: %s", name, why)
 
 
 def _loss(state: State[Any]) -> dict[str, Any]:
@@ -113,5 +173,8 @@ def _loss(state: State[Any]) -> dict[str, Any]:
         return {"status": "skipped", "error": state.message}
     if state.is_completed():
         return {"status": "failed", "error": "its artifact was removed from the store as soon as it was made", "exit_code": 1}
-    error = state.result(raise_on_failure=False)
+    return _failure(state.result(raise_on_failure=False))
+
+
+def _failure(error: Exception) -> dict[str, Any]:
     return {"status": "failed", "error": str(error), "exit_code": 2 if isinstance(error, InputError) else 1}

@@ -5,6 +5,7 @@ command prints exactly one JSON object on standard output; everything else goes 
 """
 
 import argparse
+import inspect
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows import commands
+from flows.plain import plain
+from infra.objects import Damaged
 from infra.settings import Settings
 from infra.targets import TARGETS
 from schemas.base import InputError, StageFailed, Stopped
@@ -31,13 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         answer: commands.Answer = options.command(options)
         if options.json:
-            sys.stdout.write(json.dumps(answer.value, ensure_ascii=False, allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
         else:
             answer.show()
         return answer.code
     except InputError as error:
         return _fail(str(error), 2)
-    except StageFailed as error:
+    except (StageFailed, Damaged) as error:
         return _fail(str(error), 1)
     except (Stopped, KeyboardInterrupt):
         return _fail("stopped; run the same command again to continue", 130)
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"lyceum: {message}\n")
+    sys.stderr.write(f"lyceum: {plain(message)}\n")
     return code
 
 
@@ -60,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
     def add(name: str, command: Callable[[argparse.Namespace], commands.Answer], *parts: Callable[[argparse.ArgumentParser], None]) -> None:
-        text = (command.__doc__ or "").strip().splitlines()[0]
-        sub = subparsers.add_parser(name, help=text.replace("%", "%%"), description=text, allow_abbrev=False)
+        text = inspect.cleandoc(command.__doc__ or "")
+        sub = subparsers.add_parser(name, help=text.splitlines()[0].replace("%", "%%"), description=text, allow_abbrev=False)
         for part in parts:
             part(sub)
         sub.add_argument("--json", action="store_true", help="print exactly one JSON object on standard output; logs go to standard error")
@@ -75,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add("compare", commands.compare, _run, _other_run, _store)
     add("ask", commands.ask, _run, _question, _store)
     add("recipes", commands.recipes)
+    add("gc", commands.gc, _store, _garbage)
     add("doctor", commands.doctor, _store)
     add("serve", commands.serve, _port)
     return parser
@@ -103,7 +107,7 @@ def _question(parser: argparse.ArgumentParser) -> None:
 
 def _store(parser: argparse.ArgumentParser) -> None:
     default = Settings.from_environment().store
-    parser.add_argument("--store", metavar="URI", default=default, help=f"path or file:// URI of the store (default: {default})")
+    parser.add_argument("--store", metavar="URI", default=default, help=f"path, file:// or gs:// URI of the store (default: {default})")
 
 
 def _target(parser: argparse.ArgumentParser) -> None:
@@ -119,6 +123,13 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
 
 def _force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", metavar="STAGE", action="append", default=[], help="run this stage again although it is cached")
+
+
+def _garbage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--delete", action="store_true", help="remove what is listed; without this nothing is changed")
+    parser.add_argument(
+        "--drop-run", metavar="RUN", action="append", default=[], dest="drop_runs", help="give up this run's record and report (repeatable)"
+    )
 
 
 def _port(parser: argparse.ArgumentParser) -> None:

@@ -1,16 +1,21 @@
 """What each command of `lyceum` does. A command returns its answer as JSON and as something to show; `flows.cli` prints one of the two."""
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows import explain, show
 from flows.resolve import resolve, shipped_recipes
-from flows.run_record import read_run, record_name
+from flows.run_record import read_run, record_name, run_status
+from infra.settings import Settings
 from infra.store import open_store
 from infra.targets import check_target
 from schemas.reports import RunRecord
+
+if TYPE_CHECKING:
+    from flows.gc import Garbage
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,10 @@ def report(options: argparse.Namespace) -> Answer:
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
-    path = str(render_report(store, record))
-    store.write_json(record_name(record.run_id), record.model_copy(update={"report": path}))
-    return Answer({"run_id": record.run_id, "report": path}, lambda: show.line(path))
+    location = render_report(store, record)
+    if record.status != "running":  # else the record is the run's own to write
+        store.write_json(record_name(record.run_id), record.model_copy(update={"report": location}))
+    return Answer({"run_id": record.run_id, "report": location}, lambda: show.line(location))
 
 
 def compare(options: argparse.Namespace) -> Answer:
@@ -103,7 +109,7 @@ def compare(options: argparse.Namespace) -> Answer:
     store = open_store(options.store, write=False)
     first, second = read_run(store, options.run), read_run(store, options.other)
     comparison = compare_runs(store, first, second)
-    page = str(render_comparison(store, comparison))
+    page = render_comparison(store, comparison)
 
     def show_both() -> None:
         show_comparison(comparison)
@@ -149,13 +155,47 @@ def serve(options: argparse.Namespace) -> Answer:
     return Answer({"stopped": True}, lambda: None)
 
 
+def gc(options: argparse.Namespace) -> Answer:
+    """List what no run needs any more, and how big it is; with --delete, remove it.
+
+    Needed is whatever a run record names, also that of a run that failed or was killed, and whatever a live lease holds. Of a committed
+    stage the artifact stays and its checkpoints go; lease.json, job.json, status.json and log.txt of each attempt stay as long as a run
+    names the stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run names becomes garbage.
+    """
+    from flows.gc import collect_garbage
+
+    store = open_store(options.store, write=False)
+    found = collect_garbage(
+        store,
+        options.drop_runs,
+        options.delete,
+        Settings.from_environment(),
+        lambda text: print(text, file=sys.stderr),  # noqa: T201
+    )
+    kinds = sorted({item.kind for item in found})
+    value = {
+        "store": store.uri,
+        "delete": options.delete,
+        "items": [item.as_json() for kind in kinds for item in found if item.kind == kind],
+        "totals": {kind: _total([item for item in found if item.kind == kind]) for kind in kinds},
+        "bytes": sum(item.bytes for item in found),
+        "deleted_bytes": sum(item.bytes for item in found if item.deleted),
+    }
+    return Answer(value, lambda: show.show_garbage(value))
+
+
+def _total(items: Sequence["Garbage"]) -> dict[str, int]:
+    return {"count": len(items), "bytes": sum(item.bytes for item in items)}
+
+
 def _summary(record: RunRecord) -> dict[str, Any]:
     return {
         "run_id": record.run_id,
         "recipe": record.recipe.name,
         "target": record.target,
-        "status": record.status,
+        "status": run_status(record),
         "started": record.started,
+        "updated": record.updated,
         "finished": record.finished,
         "stages_done": sum(stage.status in ("cached", "ran") for stage in record.stages),
         "stages": len(record.recipe.stages),

@@ -12,7 +12,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from flows.prefect_api import LOCAL_SERVER, answers
+from flows.prefect_api import LOCAL_SERVER, answers, api_problem, bypass_proxy
+from infra.secrets import mask
 from infra.store import open_store
 from schemas.base import InputError
 
@@ -34,7 +35,7 @@ class Check:
 
 
 def examine(store: str) -> list[Check]:
-    """Look at everything; nothing is changed, and no store is created."""
+    """Look at everything; nothing is changed (in a bucket one object is written and removed), and no store is created."""
     return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu()]
 
 
@@ -70,20 +71,23 @@ def _memory() -> Check:
 
 
 def _store(location: str) -> Check:
-    """Whether the store, or the directory that it would be created in, can be written."""
+    """Whether the store can be read and written. A bucket is tried; of a directory, or the one to make it in, the permissions count."""
     try:
-        store = open_store(location, write=False)
-    except InputError as error:
+        store = open_store(location, write=location.startswith("gs://"))
+    except (OSError, InputError) as error:
         return Check("store", False, str(error))
-    place = _existing(store.path("runs").parent)
+    place = _existing(store.path("work").parent)
     well = os.access(place, os.W_OK | os.X_OK)
-    return Check("store", well, store.uri if well else f"{store.uri}: {place} cannot be written; give --store another path")
+    if well or store.is_directory:
+        return Check("store", well, store.uri if well else f"{store.uri}: {place} cannot be written; give --store another path")
+    return Check("store", False, f"{store.uri}: its cache {place} cannot be written; set LYCEUM_CACHE to another directory")
 
 
 def _disk(location: str) -> Check:
+    """Room for the store, or for this machine's part of a store in a bucket."""
     try:
-        place = _existing(open_store(location, write=False).path("runs").parent)
-    except InputError:
+        place = _existing(open_store(location, write=False).path("work").parent)
+    except (OSError, InputError):
         place = Path.cwd()
     free = shutil.disk_usage(place).free / 2**30
     well = free >= DISK_GIB
@@ -95,10 +99,11 @@ def _existing(place: Path) -> Path:
 
 
 def _prefect() -> Check:
+    bypass_proxy()
     configured = os.environ.get("PREFECT_API_URL")
     if configured is not None:
-        well = answers(configured)
-        return Check("prefect api", well, f"{configured} {'answers' if well else 'does not answer; start it, or unset PREFECT_API_URL'}")
+        problem = api_problem(configured)
+        return Check("prefect api", problem is None, f"{mask(configured)} {problem or 'answers'}")
     if answers(LOCAL_SERVER):
         return Check("prefect api", True, f"{LOCAL_SERVER} answers")
     return Check("prefect api", True, "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with its UI)")

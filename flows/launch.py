@@ -32,7 +32,9 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     check_target(target)
     for name in force:
         resolved.stage(name)
-    opened = open_store(store or Settings.from_environment().store)
+    settings = Settings.from_environment()
+    opened = open_store(store or settings.store)
+    opened.require_near(settings)
 
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:

@@ -7,7 +7,7 @@ run before.
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.states import Cancelled, Completed, Failed, State
 from pydantic import Field
 
@@ -19,13 +19,15 @@ from flows.report.results import read_results
 from flows.report.wording import verdict_markdown
 from flows.resolve import resolve
 from flows.run_record import RunLog
+from infra.objects import Damaged
 from infra.settings import Settings
-from infra.store import open_store
+from infra.store import Store, open_store
 from infra.targets import check_target
+from schemas.base import InputError
 from tasks.stage import WATCH, Watch
 
 
-@flow(name="post-train", flow_run_name="{recipe}")
+@flow(name="post-train", flow_run_name="{recipe}", persist_result=False, result_serializer="json")  # else an exception is pickled
 def post_train(
     recipe: Annotated[str, Field(title="Recipe", description="A shipped recipe's name, or the path of a TOML file")] = "quickstart",
     target: Annotated[str, Field(title="Target", description="Where jobs run")] = "local",
@@ -44,6 +46,7 @@ def post_train(
     for name in force:
         resolved.stage(name)
     opened = open_store(store or settings.store)
+    opened.require_near(settings)
     run = RunLog(opened, resolved, target, watch.record)
     chain = Chain(resolved, opened, run.stage, target=target, data=directory, force=force, parallel=settings.parallel_jobs)
     with interruptible(watch.stop):
@@ -58,8 +61,18 @@ def post_train(
         return Cancelled(message=f"run {run.record.run_id} was stopped; run the same command again to continue")
     failed = [stage.name for stage in run.record.stages if stage.status == "failed"]
     run.finish("failed" if failed else "succeeded")
-    run.report(str(render_report(opened, run.record)))
-    publish(run.record, verdict_markdown(read_results(opened, run.record)))
+    _publish(opened, run, watch)
     if failed:
         return Failed(message=f"run {run.record.run_id}: stage {', '.join(failed)} failed")
     return Completed(message=f"run {run.record.run_id}: {run.record.report}")
+
+
+def _publish(store: Store, run: RunLog, watch: Watch) -> None:
+    """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing from a run that has ended."""
+    try:
+        run.report(render_report(store, run.record))
+        publish(run.record, verdict_markdown(read_results(store, run.record)))
+    except (OSError, InputError, Damaged) as error:
+        why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
+        watch.say("report", why)
+        get_run_logger().warning("the report %s", why)

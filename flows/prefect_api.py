@@ -6,19 +6,20 @@ survives a killed parent.
 """
 
 import fcntl
+import http.client
 import os
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
 from flows import tied
+from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, Stopped
 
 LOCAL_SERVER = "http://127.0.0.1:4200/api"
@@ -38,21 +39,22 @@ def prefect_api(stop: threading.Event) -> Iterator[str]:
     """Make a Prefect API available to this process; yields its URL.
 
     Raises:
-        InputError: the configured API does not answer.
+        InputError: the configured API does not answer, or its URL holds a password.
         Stopped: `stop` was set before the temporary server was ready.
         RuntimeError: the temporary server did not start; the message ends with its log.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    bypass_proxy()
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
 
     # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
     no_heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     configured = get_current_settings().api.url
     if configured is not None:
-        if not answers(configured):
-            where = "PREFECT_API_URL, or your Prefect profile"
-            raise InputError(f"the Prefect API at {configured} ({where}) does not answer; start it, or unset PREFECT_API_URL.")
+        problem = api_problem(configured)
+        if problem:
+            raise InputError(f"the Prefect API at {mask(configured)} (PREFECT_API_URL, or your Prefect profile) {problem}")
         with temporary_settings(no_heartbeat):
             yield configured
     elif answers(LOCAL_SERVER):
@@ -81,13 +83,27 @@ def prefect_server(port: int, options: Sequence[str], stop: threading.Event) -> 
         yield url
 
 
+def api_problem(url: str) -> str | None:
+    """Why the API at a configured URL cannot be used, and what to do; None when it can."""
+    if has_userinfo(url):
+        return "holds a user name or password, which messages would show: set PREFECT_API_AUTH_STRING to user:password instead."
+    return None if answers(url) else "does not answer; start it, or unset PREFECT_API_URL."
+
+
 def answers(url: str) -> bool:
     """Whether a Prefect API is healthy at `url`."""
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=2) as response:
             return bool(response.status == 200)
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return False
+
+
+def bypass_proxy() -> None:
+    """Keep requests of this process and its children to this machine off a proxy that the environment names: it could not find us."""
+    names = [name for name in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if name]
+    if "*" not in names:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*names, "127.0.0.1", "localhost"]))
 
 
 def free_port() -> int:
@@ -126,7 +142,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, stop: thread
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:
             tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
-            raise RuntimeError(f"the temporary Prefect server did not start (exit code {process.poll()}). Its log ends:\n{tail}")
+            raise RuntimeError(f"the temporary Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")
 
 
 def _send_what_is_queued() -> None:

@@ -1,5 +1,9 @@
-"""The run record: `runs/<run_id>/run.json`, written again whenever a stage ends. A view of what happened; the manifests are the truth."""
+"""The run record: `runs/<run_id>/run.json`, written again whenever a stage begins or ends. A view; the manifests are the truth.
 
+It names every key the run has worked on, also after a SIGKILL: what it names is not garbage (`flows.gc`).
+"""
+
+import logging
 import os
 import platform
 import secrets
@@ -10,12 +14,19 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from flows.resolve import ResolvedRecipe
+from infra.lease import is_gone, is_here, this_process
+from infra.secrets import mask
 from infra.store import Store
 from schemas.base import InputError, nearest
 from schemas.reports import RunRecord, StageRecord
 
+log = logging.getLogger("lyceum.run")
+
 PACKAGES = ("lyceum", "jax", "google-tunix", "flax", "optax", "qwix", "prefect")
 """Packages whose versions a run record states."""
+
+SAVE_SECONDS = 10.0
+"""How long a run that goes on waits for a store that does not take its record; at the end it has the store's own patience."""
 
 
 def new_run_id(recipe: str) -> str:
@@ -29,7 +40,10 @@ def record_name(run_id: str) -> str:
 
 
 class RunLog:
-    """Keeps the record of a run in the store while the run goes on; `watch` sees every new version of it."""
+    """Keeps the record of a run in the store while the run goes on; `watch` sees every new version of it.
+
+    A store that does not take a version does not end the run: that is logged, and the next version says all that this one would have said.
+    """
 
     def __init__(self, store: Store, resolved: ResolvedRecipe, target: str, watch: Callable[[RunRecord], None]) -> None:
         self._store = store
@@ -42,30 +56,49 @@ class RunLog:
             store=store.uri,
             status="running",
             started=time.time(),
+            process=this_process(),
             execution=_execution(),
         )
-        self._save()
+        self._update(SAVE_SECONDS)
 
     def stage(self, stage: StageRecord) -> None:
-        """A stage ended."""
-        stages = sorted((*self.record.stages, stage), key=lambda one: self._order.index(one.name))
-        self._update(stages=tuple(stages))
+        """A stage began or ended; what was recorded of it before is replaced."""
+        others = (one for one in self.record.stages if one.name != stage.name)
+        stages = sorted((*others, stage), key=lambda one: self._order.index(one.name))
+        self._update(SAVE_SECONDS, stages=tuple(stages))
 
     def finish(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
         """The run ended. Stages without a record were never begun."""
-        self._update(status=status, finished=time.time())
+        stages = tuple(stage if stage.status != "running" else _interrupted(stage) for stage in self.record.stages)
+        self._update(None, status=status, finished=time.time(), stages=stages)
 
-    def report(self, path: str) -> None:
+    def report(self, location: str) -> None:
         """The report was written."""
-        self._update(report=path)
+        self._update(None, report=location)
 
-    def _update(self, **changes: Any) -> None:
-        self.record = self.record.model_copy(update=changes)
-        self._save()
-
-    def _save(self) -> None:
-        self._store.write_json(record_name(self.record.run_id), self.record)
+    def _update(self, seconds: float | None, **changes: Any) -> None:
+        self.record = self.record.model_copy(update={**changes, "updated": time.time()})
+        try:
+            self._store.write_json(record_name(self.record.run_id), self.record, seconds)
+        except (OSError, InputError) as error:
+            log.warning("the record of run %s could not be written; the run goes on: %s", self.record.run_id, error)
         self._watch(self.record)
+
+
+def _interrupted(stage: StageRecord) -> StageRecord:
+    return stage.model_copy(update={"status": "skipped", "error": "the run ended before it did"})
+
+
+def run_status(record: RunRecord) -> str:
+    """The run's status as far as it can be known from here.
+
+    A run that says it is running is `interrupted` when its process is gone, and `running?` when it ran on another machine.
+    """
+    if record.status != "running":
+        return record.status
+    if record.process is None or not is_here(record.process):
+        return "running?"
+    return "interrupted" if is_gone(record.process) else "running"
 
 
 def read_run(store: Store, run_id: str) -> RunRecord:
@@ -74,6 +107,8 @@ def read_run(store: Store, run_id: str) -> RunRecord:
     record = store.read_json(record_name(run_id), RunRecord) if run_id in known else None
     if record is None:
         raise InputError(f"unknown run {run_id!r} in store {store.uri}.{nearest(run_id, known)}")
+    if record.run_id != run_id:
+        raise InputError(f"store {store.uri}: {record_name(run_id)} is the record of another run, {record.run_id!r}. Remove the file.")
     return record
 
 
@@ -84,5 +119,5 @@ def _execution() -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
-        "command": sys.argv,
+        "command": [mask(argument) for argument in sys.argv],
     }

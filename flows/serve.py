@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from flows import tied
 from flows.interrupt import interruptible
-from flows.prefect_api import QUIET, answers, prefect_server
+from flows.prefect_api import QUIET, answers, bypass_proxy, prefect_server
 from schemas.base import InputError, StageFailed
 
 LOOK_SECONDS = 0.5
@@ -47,6 +47,7 @@ def serve(port: int) -> None:
 def _server(port: int, stop: threading.Event) -> Iterator[str]:
     if not 0 < port < 65536:
         raise InputError(f"--port {port} is not a TCP port; give one from 1 to 65535.")
+    bypass_proxy()
     url = f"http://127.0.0.1:{port}/api"
     if answers(url):
         yield url

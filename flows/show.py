@@ -1,5 +1,6 @@
 """Tables and lines for a terminal. Standard output: what was asked for; it is never mixed with logs."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -7,7 +8,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from flows.plain import plain
 from schemas.reports import RunRecord
 
 KEY_METRICS = (
@@ -22,6 +25,7 @@ KEY_METRICS = (
     "loss_last",
 )
 HEADLINE_METRICS = 3
+_KEY = re.compile(r"[0-9a-f]{64}")
 PLAIN_WIDTH = 160
 """Columns when standard output is no terminal; rich would assume 80 and cut."""
 
@@ -92,9 +96,40 @@ def show_runs(runs: dict[str, Any]) -> None:
     """All runs of a store, the newest last."""
     rows = []
     for run in runs["runs"]:
-        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"]))
-        rows.append((run["run_id"], run["recipe"], run["target"], run["status"], f"{run['stages_done']}/{run['stages']}", started))
-    table("runs", ("run", "recipe", "target", "status", "stages", "started"), rows)
+        stages = f"{run['stages_done']}/{run['stages']}"
+        rows.append((run["run_id"], run["recipe"], run["target"], run["status"], stages, _clock(run["started"]), _clock(run["updated"])))
+    table("runs", ("run", "recipe", "target", "status", "stages", "started", "last written"), rows)
+
+
+def show_garbage(garbage: dict[str, Any]) -> None:
+    """What `lyceum gc` found, the totals, and what became of it."""
+    from flows.report.wording import duration, size
+
+    now = time.time()
+    rows = [
+        (
+            item["kind"],
+            _KEY.sub(lambda key: key[0][:12], item["name"]),
+            item["why"],
+            size(item["bytes"]),
+            duration(max(0.0, now - item["written"])),
+        )
+        for item in garbage["items"]
+    ]
+    if rows:
+        table("garbage", ("kind", "what", "why", "size", "age"), rows)
+        table(
+            "totals", ("kind", "count", "size"), [(kind, str(one["count"]), size(one["bytes"])) for kind, one in garbage["totals"].items()]
+        )
+    kept = [item for item in garbage["items"] if not item["deleted"]]
+    if not rows:
+        line(f"Nothing in {garbage['store']} is garbage.")
+    elif not garbage["delete"]:
+        line(f"{size(garbage['bytes'])} in {garbage['store']} are garbage. Nothing was removed; --delete removes it.")
+    else:
+        line(f"{size(garbage['deleted_bytes'])} were removed from {garbage['store']}.")
+        for item in kept:
+            line(f"{item['name']} was not: it is in use by now.")
 
 
 def show_recipes(recipes: dict[str, Any]) -> None:
@@ -111,7 +146,7 @@ def show_checks(doctor: dict[str, Any]) -> None:
 
 def line(text: str) -> None:
     """One line of text."""
-    console().print(_plain(text), soft_wrap=True)
+    console().print(Text(plain(text)), soft_wrap=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -120,13 +155,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console().print(table)
 
 
-def _plain(text: str) -> str:
-    """Brackets as they are: rich would read `[x]` as markup."""
-    return text.replace("[", r"\[")
+def _clock(seconds: float | None) -> str:
+    return "?" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _seconds(value: float | None) -> str:

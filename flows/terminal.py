@@ -7,8 +7,10 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 import schemas.job
+from flows.plain import plain
 from schemas.reports import RunRecord, StageRecord
 
 LINE_SECONDS = 10.0
@@ -51,7 +53,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """One line of plain text."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(Text(plain(text)), soft_wrap=True)
 
     def say_of(self, stage: str, text: str) -> None:
         """One line about a stage."""
@@ -62,7 +64,6 @@ class Terminal:
         values = " ".join(f"{name}={value:.4g}" for name, value in progress.values.items())
         with self._lock:
             now = time.monotonic()
-            began = self._began.setdefault(stage, now)
             if self._live:
                 if stage not in self._bar_ids:
                     self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
@@ -70,17 +71,20 @@ class Terminal:
                 self._bars.update(self._bar_ids[stage], completed=progress.done, total=total, unit=progress.unit, values=values)
             elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
                 self._spoke[stage] = now
-                done = (
-                    f"{progress.done}/{progress.total} {progress.unit} {values}" if progress.total else f"running for {now - began:.0f} s"
-                )
+                running = now - self._began.get(stage, now)
+                done = f"{progress.done}/{progress.total} {progress.unit} {values}" if progress.total else f"running for {running:.0f} s"
                 self.say_of(stage, done.rstrip())
 
     def record(self, record: RunRecord) -> None:
         """The run's record changed: print the stages that ended since the last one."""
         with self._lock:
-            known = {stage.name for stage in self.latest.stages} if self.latest else set()
+            known = self.latest.stages if self.latest else ()
             for stage in record.stages:
-                if stage.name not in known:
+                if stage in known:
+                    continue
+                if stage.status == "running":
+                    self._began[stage.name] = time.monotonic()
+                else:
                     self._ended(stage)
             self.latest = record
 

@@ -1,44 +1,29 @@
-"""A directory as an object store: named byte strings that are read whole, replaced atomically, or created exactly once.
+"""A directory as a place for objects (`infra.objects`).
 
-Names are POSIX paths below the root, every segment from an allow-list, so no name can leave the root. What is not expressible on an object
-store is not offered: no appending, no locks, no renaming of what others read. Durability: `create` and `move_in` reach the disk before they
-return; `write` is atomic but may be lost with the machine's power (status files, run records: views that can be rebuilt).
+Durability: `create` and `put_tree` reach the disk before they return; `write` is atomic but may be lost with the machine's power (status
+files, run records: views that can be rebuilt).
 """
 
+import base64
 import errno
+import hashlib
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
+import google_crc32c
+
+from infra.objects import Found, checked_name, name_problem
+from schemas.artifact import FileEntry
 from schemas.base import InputError
 
-_SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _A_FILE = "this path, or a part of it, is a file, and a store is a directory. Give --store another path, for example ./.lyceum."
 _NOT_A_DIRECTORY = (errno.ENOTDIR, errno.EEXIST)
-
-
-def checked_name(name: str) -> str:
-    """`name` if it is an allowed object name: see `_problem`. Raises InputError otherwise, e.g. for `../x`, `/etc/passwd` or `a//b`."""
-    problem = _problem(name)
-    if problem:
-        raise InputError(problem)
-    return name
-
-
-def _problem(name: str) -> str | None:
-    for segment in name.split("/"):
-        if not _SEGMENT.fullmatch(segment):
-            return (
-                f"the name {name!r} is not allowed in a store: its part {segment!r} must be 1 to 128 letters, digits or _ . + = @ - "
-                "and must not start with a dot."
-            )
-    return None
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -62,8 +47,8 @@ class Files:
         """Where the object `name` lies. Raises ValueError for a name that is not allowed."""
         return self.root / checked_name(name)
 
-    def require_directory(self) -> None:
-        """Raise InputError when something that is no directory lies where the root should be. Creates nothing."""
+    def require(self) -> None:
+        """See Objects: raises InputError when something that is no directory lies where the root should be."""
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"store {self.uri}: {self.root}: {_A_FILE}")
 
@@ -80,6 +65,9 @@ class Files:
                 if created and self.root.is_dir():
                     self.root.rmdir()
                 raise
+
+    def location(self) -> None:
+        """See Objects."""
 
     @contextmanager
     def explained(self, what: Path | str) -> Iterator[None]:
@@ -99,7 +87,7 @@ class Files:
             raise
 
     def read(self, name: str) -> bytes | None:
-        """The object's bytes, or None if there is none."""
+        """See Objects."""
         path = self.path(name)
         with self.explained(path):
             try:
@@ -107,15 +95,15 @@ class Files:
             except FileNotFoundError:
                 return None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Create or replace the object: readers see the old bytes or the new ones, nothing between."""
+    def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
+        """See Objects. A directory answers at once or not at all: `seconds` changes nothing."""
         path = self.path(name)
         with self.explained(path), _temporary_beside(path) as temporary:
             temporary.write_bytes(data)
             os.replace(temporary, path)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create the object with all its bytes, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
+        """See Objects."""
         path = self.path(name)
         with self.explained(path), _temporary_beside(path) as temporary:
             _write_durably(temporary, data)
@@ -127,7 +115,7 @@ class Files:
             return True
 
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
-        """Rename the object to `aside` if it still holds the `expected` bytes; False if it is gone or another.
+        """See Objects.
 
         The rename comes first and the comparison second: whoever looks in between finds no object rather than a wrong one.
         """
@@ -145,16 +133,37 @@ class Files:
             return False
 
     def children(self, name: str) -> list[str]:
-        """Names directly below a prefix, sorted; those that are not allowed (temporary files) are left out."""
+        """See Objects; temporary files are left out."""
         path = self.path(name)
         with self.explained(path):
             try:
-                return sorted(child for child in os.listdir(path) if _SEGMENT.fullmatch(child))
-            except FileNotFoundError:
+                return sorted(child for child in os.listdir(path) if name_problem(child) is None)
+            except (FileNotFoundError, NotADirectoryError):
                 return []
 
-    def move_in(self, directory: Path, name: str) -> None:
-        """Move a directory's files to the prefix `name`, durably, replacing what lay there. A failed move leaves nothing there."""
+    def objects(self, name: str) -> Iterator[Found]:
+        """See Objects; temporary files that a killed process left are objects too: their size counts."""
+        top = self.path(name)
+        with self.explained(top):
+            for parent, directories, files in os.walk(top):
+                directories.sort()
+                for file in sorted(files):
+                    path = Path(parent, file)
+                    with suppress(FileNotFoundError):
+                        status = path.lstat()
+                        yield Found(path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime)
+
+    def remove(self, name: str) -> None:
+        """See Objects."""
+        path = self.path(name)
+        with self.explained(path), suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+    def put_tree(self, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
+        """See Objects: a rename where both lie on one file system."""
         target = self.path(name)
         with self.explained(target):
             self.remove(name)
@@ -170,9 +179,29 @@ class Files:
                 self.remove(name)
                 raise
 
-    def remove(self, name: str) -> None:
-        """Remove every object below a prefix, if there are any."""
-        shutil.rmtree(self.path(name), ignore_errors=True)
+    def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
+        """See Objects: reads every byte."""
+        directory = self.path(name)
+        try:
+            present = set(files_below(directory))
+        except ValueError as error:
+            return [str(error)]
+        problems = [f"{extra}: is not in the manifest" for extra in sorted(present - {entry.path for entry in entries})]
+        for entry in entries:
+            if entry.path not in present:
+                problems.append(f"{entry.path}: is missing")
+                continue
+            with self.explained(directory / entry.path):
+                size = (directory / entry.path).stat().st_size
+                if size != entry.size:
+                    problems.append(f"{entry.path}: has {size} bytes instead of {entry.size}")
+                elif (sha256 := file_entry(directory, entry.path).sha256) != entry.sha256:
+                    problems.append(f"{entry.path}: has sha256 {sha256} instead of {entry.sha256}")
+        return problems
+
+    def get_tree(self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None) -> Path:
+        """See Objects: the files where they are. They are not compared again: `check_tree` has just read them."""
+        return self.path(name)
 
     def _sync_directories(self, directory: Path) -> None:
         """Make the names of `directory` and of every directory between it and the root survive a power cut."""
@@ -194,12 +223,24 @@ def files_below(directory: Path) -> list[str]:
             relative = PurePosixPath(path.relative_to(directory)).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise ValueError(f"{relative!r} is not a plain file; an artifact holds no links, sockets or devices")
-            problem = _problem(relative)
+            problem = name_problem(relative)
             if problem:
                 raise ValueError(problem)
             if path.is_file():
                 found.append(relative)
     return sorted(found)
+
+
+def file_entry(directory: Path, name: str) -> FileEntry:
+    """The size and digests of a local file, read once."""
+    sha256, crc32c, size = hashlib.sha256(), google_crc32c.Checksum(), 0
+    buffer = memoryview(bytearray(1 << 20))
+    with (directory / name).open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            sha256.update(buffer[:count])
+            crc32c.update(bytes(buffer[:count]))
+            size += count
+    return FileEntry(path=name, size=size, sha256=sha256.hexdigest(), crc32c=base64.b64encode(crc32c.digest()).decode("ascii"))
 
 
 @contextmanager

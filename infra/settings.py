@@ -23,9 +23,12 @@ def _processor() -> str:
     return hashlib.sha256("\n".join([platform.machine(), *features]).encode()).hexdigest()[:12]
 
 
+def _default_cache() -> str:
+    return str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lyceum")
+
+
 def _default_compile_cache() -> str:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(root / "lyceum" / f"jax-{_processor()}")
+    return str(Path(_default_cache()) / f"jax-{_processor()}")
 
 
 class Settings(StrictModel):
@@ -38,7 +41,17 @@ class Settings(StrictModel):
         lease_seconds: a lease that was not renewed for this long is expired and may be taken over.
         stop_seconds: how long a cancelled job may take to stop by itself before it is killed.
         parallel_jobs: how many local jobs run side by side; the others wait in the queue.
+        restarts: how often, in one run, a stage whose worker was killed or whose machine vanished is started again; it continues from its
+            checkpoint.
         compile_cache: directory of JAX's persistent compilation cache for local jobs; empty for none.
+        cache: directory for what this machine keeps of a store in a bucket: copies of artifacts, and files of jobs that run here.
+        checkpoint_seconds: a training stage saves a checkpoint at most this often, and never so often that saving takes more than a
+            twentieth of its time.
+        checkpoint_steps: if given, a checkpoint is due after every so many steps as well, whatever it costs.
+        store_seconds: how long a bucket that answers with errors is asked again before a stage gives up.
+        billing_project: project that pays for requests to a bucket whose owner does not (requester pays).
+        zone: zone of the machines that jobs run on, e.g. `us-central1-a`; a run whose bucket is elsewhere is refused.
+        far_bucket: allow a bucket in another region than `zone`: every byte crosses regions, which is slow and costs money.
     """
 
     store: str = ".lyceum"
@@ -47,7 +60,15 @@ class Settings(StrictModel):
     lease_seconds: float = Field(default=30.0, gt=0)
     stop_seconds: float = Field(default=5.0, gt=0)
     parallel_jobs: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1)
+    restarts: int = Field(default=3, ge=0)
     compile_cache: str = Field(default_factory=_default_compile_cache)
+    cache: str = Field(default_factory=_default_cache)
+    checkpoint_seconds: float = Field(default=60.0, ge=0)
+    checkpoint_steps: int | None = Field(default=None, ge=1)
+    store_seconds: float = Field(default=900.0, gt=0)
+    billing_project: str = ""
+    zone: str = ""
+    far_bucket: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

@@ -8,23 +8,28 @@
 Correctness rests on one operation only, the create-only commit of the manifest: of several runners of one stage the first to commit wins
 and the others adopt what it committed. Immutability is enforced by digests, not by permissions: every reader verifies before it uses, and
 what does not verify is set aside and computed again.
+
+A store lies in a directory (`infra.files`) or in a bucket (`infra.gcs`); both are `infra.objects.Objects`, and nothing else differs.
 """
 
-import hashlib
 import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
-from infra.files import Files, checked_name, files_below
+from infra.files import Files, file_entry, files_below
+from infra.objects import Damaged, Found, Objects, checked_name
+from infra.region import require_near
+from infra.secrets import has_userinfo
+from infra.settings import Settings
 from schemas.artifact import FileEntry, Manifest
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError, StrictModel, digest
 
 log = logging.getLogger("lyceum.store")
 ModelT = TypeVar("ModelT", bound=StrictModel)
@@ -33,34 +38,62 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def open_store(location: str | Path, *, write: bool = True) -> "Store":
-    """The store at a `file://` URI or a plain path (relative to the current directory, `~` allowed).
+    """The store at a `file://` or `gs://` URI, or at a plain path (relative to the current directory, `~` allowed).
 
     Args:
-        location: e.g. `.lyceum` or `file:///data/lyceum`.
-        write: create the store if it is missing and prove that it can be written; False only looks and creates nothing.
+        location: e.g. `.lyceum`, `file:///data/lyceum` or `gs://bucket/prefix`.
+        write: create the store's directory if it is missing and prove that the store can be written; False only looks.
 
     Raises:
-        InputError: an unknown scheme, or a place that is a file, cannot be written, or is full.
+        InputError: an unknown scheme, or a place that is a file, does not exist, cannot be read or written, or is full.
     """
     text = str(location)
     if not text:
-        raise InputError("the store is empty. Give --store a path (for example ./.lyceum) or a file:///absolute/path URI.")
-    if _URI.match(text):
-        parts = urlsplit(text)
-        if parts.scheme != "file":
-            raise InputError(f"store {text!r}: the scheme {parts.scheme!r} is not supported. Valid: a path, or file:///absolute/path.")
-        if parts.netloc not in ("", "localhost") or not parts.path:
-            meant = f"file:///{parts.netloc}{parts.path}"
-            raise InputError(f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant} instead.")
-        root = Path(unquote(parts.path))
+        raise InputError(
+            "the store is empty. Give --store a path (for example ./.lyceum) or a URI: file:///absolute/path, gs://bucket/prefix."
+        )
+    if _URI.match(text) and (has_userinfo(text) or "?" in text or "#" in text):
+        raise InputError(
+            f"store {text.partition('://')[0]}://***: a store's URI holds no user name, password or query, because it is kept in records. "
+            "Credentials come from the environment: GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`."
+        )
+    objects: Objects
+    if text.startswith("gs://"):
+        from infra.gcs import Bucket
+
+        settings = Settings.from_environment()
+        bucket, _, prefix = text.removeprefix("gs://").rstrip("/").partition("/")
+        objects = Bucket(bucket, prefix, Path(settings.cache).expanduser().absolute(), settings)
+        here = _directory(objects.cache)
     else:
-        root = Path(text).expanduser().absolute()
-    files = Files(root, root.as_uri())
+        objects = here = _directory(_path(text))
     if write:
-        files.prepare()
+        objects.prepare()
     else:
-        files.require_directory()
-    return Store(files)
+        objects.require()
+    return Store(objects, here)
+
+
+def _path(text: str) -> Path:
+    """The path that a location other than a bucket names."""
+    if not _URI.match(text):
+        return Path(text).expanduser().absolute()
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise InputError(f"store {text!r}: not a URI: {error}. Write file:///absolute/path, gs://bucket/prefix or a plain path.") from error
+    if parts.scheme != "file":
+        raise InputError(
+            f"store {text!r}: the scheme {parts.scheme!r} is not supported. Valid: a path, file:///absolute/path, gs://bucket/prefix."
+        )
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        meant = f"file:///{parts.netloc}{parts.path}"
+        raise InputError(f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant} instead.")
+    return Path(unquote(parts.path))
+
+
+def _directory(root: Path) -> Files:
+    return Files(root, root.as_uri())
 
 
 def attempt_file(key: str, attempt: str, name: str) -> str:
@@ -71,34 +104,26 @@ def attempt_file(key: str, attempt: str, name: str) -> str:
 class Store:
     """Artifacts, working files and run records. Cheap to construct; holds no open files and no cache, so processes may share one."""
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self.uri = files.uri
+    def __init__(self, objects: Objects, here: Files) -> None:
+        """Args: objects: where the store lies; here: the same directory, or for a bucket a place for working files of this machine."""
+        self._objects = objects
+        self._here = here
+        self.uri = objects.uri
+
+    def require_near(self, settings: Settings) -> None:
+        """Raises InputError for a bucket far from the zone where jobs run, if that is known and not allowed; see `infra.region`."""
+        if settings.zone and (location := self._objects.location()):
+            require_near(self.uri, location, settings.zone, allowed=settings.far_bucket)
 
     # Artifacts
 
     def lookup(self, kind: str, key: str) -> Manifest | None:
         """The manifest if the artifact was committed; its files are not looked at. Use `valid` before reading them."""
-        return _parse_manifest(self._files.read(_manifest_name(kind, key)), kind, key)
+        return _parse_manifest(self._objects.read(_manifest_name(kind, key)), kind, key)
 
     def verify(self, manifest: Manifest) -> list[str]:
-        """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong sha256. Reads every byte."""
-        directory = self.local_dir(manifest)
-        try:
-            present = set(files_below(directory))
-        except ValueError as error:
-            return [str(error)]
-        problems = [f"{name}: is not in the manifest" for name in sorted(present - {entry.path for entry in manifest.files})]
-        for entry in manifest.files:
-            if entry.path not in present:
-                problems.append(f"{entry.path}: is missing")
-                continue
-            size = (directory / entry.path).stat().st_size
-            if size != entry.size:
-                problems.append(f"{entry.path}: has {size} bytes instead of {entry.size}")
-            elif (sha256 := self._entry(directory, entry.path).sha256) != entry.sha256:
-                problems.append(f"{entry.path}: has sha256 {sha256} instead of {entry.sha256}")
-        return problems
+        """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong bytes."""
+        return self._objects.check_tree(_data_name(manifest), manifest.files)
 
     def valid(self, kind: str, key: str) -> Manifest | None:
         """The manifest of an artifact that exists and verifies.
@@ -107,23 +132,31 @@ class Store:
         None is returned, and the stage can be run and committed anew.
         """
         name = _manifest_name(kind, key)
-        raw = self._files.read(name)
+        raw = self._objects.read(name)
         if raw is None:
             return None
         manifest = _parse_manifest(raw, kind, key)
         problems = ["manifest.json is damaged"] if manifest is None else self.verify(manifest)
         if not problems:
             return manifest
-        log.warning("artifact %s/%s does not verify and will be computed again: %s", kind, key, "; ".join(problems))
-        self._files.set_aside(name, _aside_name(kind, key, "corrupt"), raw)
+        self._set_aside(kind, key, raw, problems)
         return None
+
+    def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
+        raw = self._objects.read(_manifest_name(manifest.kind, manifest.key))
+        if raw is not None and _parse_manifest(raw, manifest.kind, manifest.key) == manifest:
+            self._set_aside(manifest.kind, manifest.key, raw, problems)
+
+    def _set_aside(self, kind: str, key: str, raw: bytes, problems: list[str]) -> None:
+        log.warning("artifact %s/%s does not verify and will be computed again: %s", kind, key, "; ".join(problems))
+        self._objects.set_aside(_manifest_name(kind, key), _aside_name(kind, key, "corrupt"), raw)
 
     def discard(self, kind: str, key: str) -> None:
         """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage is run again: `--force`."""
         name = _manifest_name(kind, key)
-        raw = self._files.read(name)
+        raw = self._objects.read(name)
         if raw is not None:
-            self._files.set_aside(name, _aside_name(kind, key, "discarded"), raw)
+            self._objects.set_aside(name, _aside_name(kind, key, "discarded"), raw)
 
     def commit(self, draft: Manifest, directory: Path) -> Manifest:
         """Make the files of `directory` an artifact, or adopt the one that somebody else committed first.
@@ -144,62 +177,141 @@ class Store:
         winner = self.valid(draft.kind, draft.key)
         if winner is not None:
             return winner
-        entries = tuple(self._entry(directory, name) for name in files_below(directory))
+        with self._here.explained(directory):
+            entries = tuple(file_entry(directory, name) for name in files_below(directory))
         content = _pretty(draft.model_copy(update={"files": entries}).sealed())
         manifest = _parse_manifest(content, draft.kind, draft.key)  # what readers will see, e.g. lists where there were tuples
         if manifest is None:
             raise ValueError(f"the manifest of {draft.kind}/{draft.key} does not survive being written as JSON: {content.decode()}")
         data = _data_name(manifest)
-        self._files.move_in(directory, data)
+        self._objects.put_tree(directory, data, entries)
         try:
-            while not self._files.create(_manifest_name(manifest.kind, manifest.key), content):
+            while not self._objects.create(_manifest_name(manifest.kind, manifest.key), content):
                 # Lost a race, unless the winner is damaged: then `valid` sets it aside and the next round creates ours.
                 winner = self.valid(manifest.kind, manifest.key)
                 if winner is not None:
                     if winner.attempt != manifest.attempt:
-                        self._files.remove(data)
+                        self._objects.remove(data)
                     return winner
         except InputError:
-            self._files.remove(data)
+            self._objects.remove(data)
             raise
         return manifest
 
-    def local_dir(self, manifest: Manifest) -> Path:
-        """A local directory that holds the artifact's files, to be read only."""
-        return self._files.path(_data_name(manifest))
+    def local_dir(self, manifest: Manifest, wanted: Collection[str] | None = None) -> Path:
+        """A local directory that holds the artifact's files, to be read only.
+
+        Args:
+            wanted: paths of the files that are needed; None for all. From a bucket only these are transferred.
+
+        Raises:
+            Damaged: bytes that were transferred are not what the manifest says. The artifact has been set aside as `valid` does.
+        """
+        try:
+            return self._objects.get_tree(_data_name(manifest), manifest.files, wanted)
+        except Damaged as error:
+            self._set_damaged_aside(manifest, error.problems)
+            raise
 
     def artifacts(self, kind: str | None = None) -> Iterator[Manifest]:
         """Manifests of all committed artifacts (of one kind), in the order of kind and key; damaged ones are passed over."""
-        for found_kind in [kind] if kind else self._files.children("artifacts"):
-            for key in self._files.children(f"artifacts/{found_kind}"):
+        for found_kind in [kind] if kind else self._objects.children("artifacts"):
+            for key in self._objects.children(f"artifacts/{found_kind}"):
                 manifest = self.lookup(found_kind, key)
                 if manifest is not None:
                     yield manifest
 
+    # Trees: files of work in progress, complete when their seal exists
+
+    def save_tree(self, name: str, directory: Path, about: dict[str, Any]) -> None:
+        """Keep a directory's files, and what is to be said about them (JSON), as the tree `name`, which nothing may have been kept as yet.
+
+        The files are moved, so `directory` is gone afterwards. A tree that was not sealed, because its writer was killed, is not there.
+        """
+        with self._here.explained(directory):
+            entries = tuple(file_entry(directory, path) for path in files_below(directory))
+        seal = Seal(files=entries, about=about, checksum=_seal_checksum(entries, about))
+        self._objects.put_tree(directory, f"{name}/data", entries)
+        self._objects.create(f"{name}/seal.json", _pretty(seal))
+
+    def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
+        """A local directory with the tree's files, every byte verified, and what was said about them.
+
+        None when there is no such tree, or it is damaged or incomplete, which is logged.
+        """
+        raw = self._objects.read(f"{name}/seal.json")
+        if raw is None:
+            return None
+        try:
+            seal = Seal.model_validate_json(raw)
+            if seal.checksum != _seal_checksum(seal.files, seal.about):
+                raise Damaged(["seal.json is damaged"])
+            problems = self._objects.check_tree(f"{name}/data", seal.files)
+            if problems:
+                raise Damaged(problems)
+            return self._objects.get_tree(f"{name}/data", seal.files), seal.about
+        except (ValidationError, Damaged) as error:
+            problems = error.problems if isinstance(error, Damaged) else ["seal.json is damaged"]
+            log.warning("%s does not verify and is not used: %s", name, "; ".join(problems))
+            return None
+
     # Working files and run records
 
-    def work_dir(self, key: str) -> Path:
-        """The directory `work/<key>`, which outlives attempts: checkpoints. It is created."""
-        path = self._files.path(f"work/{key}")
-        with self._files.explained(path):
-            path.mkdir(parents=True, exist_ok=True)
-        return path
-
     def path(self, name: str) -> Path:
-        """Where the object `name` lies on this machine, for logs and reports. Raises ValueError for a name that leaves the store."""
-        return self._files.path(name)
+        """Where a working file lies on this machine: in a directory store the object `name` itself, for a bucket a place in the cache.
+
+        Raises InputError for a name that leaves the store.
+        """
+        return self._here.path(name)
+
+    def location(self, name: str) -> str:
+        """What people open to see the object `name`: a path, or a `gs://` URI."""
+        return str(self._here.path(name)) if self.is_directory else f"{self.uri}/{checked_name(name)}"
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether the store is a directory of this machine, so that working files lie in it."""
+        return self._objects is self._here
+
+    def write_here(self, name: str, value: StrictModel) -> None:
+        """Create or replace a working file of this machine (`path`)."""
+        self._here.write(name, _pretty(value))
+
+    def read_here(self, name: str, model: type[ModelT]) -> ModelT | None:
+        """A working file of this machine as `model`, or None if there is none. Raises InputError when it is damaged."""
+        return self._parsed(name, self._here.read(name), model)
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """The object's bytes, or None if there is none."""
+        return self._objects.read(name)
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Create or replace an object: readers see the old one or the new one, nothing between."""
+        self._objects.write(name, data)
 
     def children(self, name: str) -> list[str]:
         """Names directly below a prefix, sorted, e.g. `children("work/<key>")` for the attempts of a stage."""
-        return self._files.children(name)
+        return self._objects.children(name)
+
+    def objects(self, name: str) -> Iterator[Found]:
+        """Every object below a prefix, with its size and when it was written."""
+        return self._objects.objects(name)
+
+    def remove(self, name: str) -> None:
+        """Remove the object of that name and every object below it, if there are any, in the store and on this machine."""
+        self._objects.remove(name)
+        if not self.is_directory:
+            self._here.remove(name)
 
     def list_runs(self) -> list[str]:
         """Ids of all runs that have a record, sorted."""
-        return [run for run in self._files.children("runs") if self._files.path(f"runs/{run}/run.json").is_file()]
+        return [run for run in self.children("runs") if "run.json" in self.children(f"runs/{run}")]
 
     def read_json(self, name: str, model: type[ModelT]) -> ModelT | None:
         """The object `name` as `model`, or None if there is none. Raises InputError when it is damaged."""
-        raw = self._files.read(name)
+        return self._parsed(name, self._objects.read(name), model)
+
+    def _parsed(self, name: str, raw: bytes | None, model: type[ModelT]) -> ModelT | None:
         if raw is None:
             return None
         try:
@@ -208,23 +320,33 @@ class Store:
             reason = error.errors()[0]["msg"]
             raise InputError(f"store {self.uri}: {name} is no valid {model.__name__} ({reason}). Remove the file and run again.") from error
 
-    def write_json(self, name: str, value: StrictModel) -> None:
-        """Create or replace an object: readers see the old one or the new one, nothing between."""
-        self._files.write(name, _pretty(value))
+    def write_json(self, name: str, value: StrictModel, seconds: float | None = None) -> None:
+        """Create or replace an object: readers see the old one or the new one, nothing between.
+
+        Args:
+            seconds: give up after so long (OSError) if the store does not answer; None for `LYCEUM_STORE_SECONDS`.
+        """
+        self._objects.write(name, _pretty(value), seconds)
 
     def create_json(self, name: str, value: StrictModel) -> bool:
         """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
-        return self._files.create(name, _pretty(value))
+        return self._objects.create(name, _pretty(value))
 
     def write_text(self, name: str, text: str) -> None:
         """Create or replace a UTF-8 text object (reports)."""
-        self._files.write(name, text.encode("utf-8"))
+        self._objects.write(name, text.encode("utf-8"))
 
-    def _entry(self, directory: Path, name: str) -> FileEntry:
-        path = directory / name
-        with self._files.explained(path), path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            return FileEntry(path=name, size=file.tell(), sha256=sha256)
+
+class Seal(StrictModel):
+    """`seal.json` of a tree: its files, what was said about them, and a checksum over both."""
+
+    files: tuple[FileEntry, ...]
+    about: dict[str, Any]
+    checksum: str
+
+
+def _seal_checksum(files: Sequence[FileEntry], about: dict[str, Any]) -> str:
+    return digest([[entry.model_dump() for entry in files], about])
 
 
 def _manifest_name(kind: str, key: str) -> str:

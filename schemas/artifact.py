@@ -8,11 +8,14 @@ from schemas.base import StrictModel, digest
 
 
 class FileEntry(StrictModel):
-    """One file of an artifact: POSIX path below the artifact's data directory, size in bytes, sha256 in hexadecimal."""
+    """One file of an artifact: POSIX path below the artifact's data directory, size in bytes, sha256 in hexadecimal, and crc32c as Cloud
+    Storage writes it (base64 of the big-endian 32 bits), which a bucket keeps for every object and so can be compared without a download.
+    """
 
     path: str
     size: int = Field(ge=0)
     sha256: str
+    crc32c: str
 
 
 class ArtifactRef(StrictModel):

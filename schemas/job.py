@@ -41,7 +41,8 @@ class Progress(StrictModel):
 class JobStatus(StrictModel):
     """`work/<key>/<attempt>/status.json`, replaced atomically by the worker; `heartbeat` is seconds since the epoch.
 
-    `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input.
+    `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input. `lost` is said of a failed job by its
+    backend, not by the worker: it was killed, or its machine is gone, so another attempt may well succeed.
     """
 
     state: JobState
@@ -50,3 +51,4 @@ class JobStatus(StrictModel):
     error: str | None = None
     exit_code: int | None = None
     artifact: ArtifactRef | None = None
+    lost: bool = False

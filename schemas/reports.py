@@ -9,14 +9,15 @@ from schemas.base import StrictModel
 from schemas.examples import Check, Domain, Grounding
 from schemas.recipe import Recipe
 
-StageStatus = Literal["cached", "ran", "failed", "skipped"]
+StageStatus = Literal["running", "cached", "ran", "failed", "skipped"]
 
 
 class StageRecord(StrictModel):
     """One stage of a run, as `lyceum run --json` prints it.
 
-    `seconds` is wall time inside the flow; `skipped` means that a stage it needs failed, or that the run was stopped while it ran. Of a
-    failed stage `exit_code` is 2 when its input was bad and 1 otherwise.
+    `seconds` is wall time inside the flow; `running` is the status of a stage that was begun, and no record of a run that has ended has it;
+    `skipped` means that a stage it needs failed, or that the run was stopped while it ran. Of a failed stage `exit_code` is 2 when its
+    input was bad and 1 otherwise.
     """
 
     name: str
@@ -30,8 +31,20 @@ class StageRecord(StrictModel):
     exit_code: int | None = None
 
 
+class Process(StrictModel):
+    """A process; `host` and `namespace` tell whether `pid` can be looked up from where one is."""
+
+    host: str
+    namespace: str
+    pid: int
+
+
 class RunRecord(StrictModel):
-    """`runs/<run_id>/run.json`. `started` and `finished` are seconds since the epoch."""
+    """`runs/<run_id>/run.json`.
+
+    Times are seconds since the epoch; `updated` is when the record was last written. `process` is the flow's: a run whose status is
+    `running` although its process is gone was interrupted.
+    """
 
     run_id: str
     recipe: Recipe
@@ -39,7 +52,9 @@ class RunRecord(StrictModel):
     store: str
     status: Literal["running", "succeeded", "failed", "cancelled"]
     started: float
+    updated: float | None = None
     finished: float | None = None
+    process: Process | None = None
     stages: tuple[StageRecord, ...] = ()
     report: str | None = None
     execution: dict[str, Any] = Field(default_factory=dict)

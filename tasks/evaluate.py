@@ -16,6 +16,7 @@ from schemas.reports import EvalItem
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.intervals import mcnemar, paired_bootstrap, wilson
 from tasks.job import Job, read_jsonl
+from tasks.journal import Journal
 
 
 class EvalConfig(StrictModel):
@@ -72,7 +73,9 @@ def answer_all(job: Job[Any], examples: Sequence[Example], judge: Judge) -> list
     _require_fit(loaded.tokenizer, examples, config.prompt_length)
     sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
     prompts = [example.prompt for example in examples]
-    completions = sampler.generate(prompts, progress=lambda done: job.progress(done, len(prompts), "prompts"))
+    completions = sampler.generate(
+        prompts, journal=Journal(job.work, "answers"), progress=lambda done: job.progress(done, len(prompts), "prompts")
+    )
     if sampler.compiles != 1:
         raise StageFailed(f"sampling compiled {sampler.compiles} programs instead of one: its shapes are not fixed")
     return [

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tasks.models.loading import LoadedModel
 
-VERSION = 1
+VERSION = 2
 INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
 
@@ -98,6 +98,8 @@ class RolloutBatches:
         metrics: update (from 1) -> what its rollout measured (`Rollout.metrics`; on logged updates also `sampler_gap`, the mean absolute
             difference between the sampler's and the trainer's log-probability of a sampled token, in nats).
         samples: the rows of `rollouts.jsonl`: all responses to one prompt of each logged rollout.
+
+    It is what the stage `Keeps` (`tasks.training`) beside the trainer: `samples`, and a rollout that more updates will use.
     """
 
     def __init__(self, config: Config, loaded: "LoadedModel", examples: list[Example]):
@@ -119,6 +121,7 @@ class RolloutBatches:
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
         self._batch: TrainExample | None = None
+        self._compiled_before = {"sampler": 0, "token_logps": 0}
 
     def batch_at(self, step: int) -> "TrainExample":
         """The training input of update `step` (from 0). A rollout is a function of the weights before its first update."""
@@ -188,9 +191,32 @@ class RolloutBatches:
         slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
         return np.concatenate([np.asarray(self.token_logps(state, prompt_ids[s], completion_ids[s], temperature)) for s in slices])
 
+    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What the updates after the first `step` ones need: see `tasks.training.Keeps`."""
+        values = {"samples": self.samples, "compiles": self.compiles()}
+        if step % self.config.num_iterations == 0:
+            return {}, values
+        arrays = {name: array for name, array in vars(self._batch).items() if array is not None}
+        return arrays, values | {"metrics": self.metrics[step]}
+
+    def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        """Go on after `step` updates with what was `kept` then."""
+        from tunix.rl.common import TrainExample
+
+        self.samples, self._compiled_before = values["samples"], values["compiles"]
+        if arrays:
+            optional = dict.fromkeys(("ref_per_token_logps", "old_per_token_logps"))
+            self._batch = TrainExample(**{**optional, **arrays})
+            self.metrics[step] = values["metrics"]
+
     def compiles(self) -> dict[str, int]:
-        """Programs compiled for sampling and for log-probabilities. Raises StageFailed when a shape was not fixed."""
-        compiled = {"sampler": self.sampler.compiles, "token_logps": self.token_logps._cache_size()}
+        """Programs compiled for sampling and for log-probabilities, in this attempt or in one that it goes on from.
+
+        Raises:
+            StageFailed: a shape was not fixed.
+        """
+        counts = {"sampler": self.sampler.compiles, "token_logps": self.token_logps._cache_size()}
+        compiled = {name: max(count, self._compiled_before[name]) for name, count in counts.items()}
         allowed = {"sampler": 1, "token_logps": len({self.config.temperature, 1.0})}
         for name, count in compiled.items():
             if count > allowed[name]:
@@ -200,13 +226,9 @@ class RolloutBatches:
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many prompts do not fit, StageFailed when a program compiled more than once."""
-    from tunix.sft.peft_trainer import TrainingConfig
-
     from tasks.losses.grpo import grpo_config, grpo_loss_fn
-    from tasks.models.loading import load_model, save_model
-    from tasks.models.lora import add_lora, merge_lora
-    from tasks.optimizers import make_optimizer
-    from tasks.training import PolicyTrainer, fit, training_config
+    from tasks.models.loading import load_model
+    from tasks.training import PolicyTrainer, fit, make_trainer, save_trained
 
     config = job.config
     loaded = load_model(job.inputs["policy"])
@@ -214,9 +236,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     examples, dropped = fitting_prompts(
         read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), tokenizer, config.prompt_length, config.max_dropped_fraction
     )
-    if config.lora:
-        add_lora(loaded, config.lora, config.seed)
-    batches = RolloutBatches(config, loaded, examples)
+    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    batches = RolloutBatches(config, loaded, examples)  # before `fit` restores a checkpoint: its reference is the initial policy
     algorithm = grpo_config(
         group_size=config.group_size,
         num_iterations=config.num_iterations,
@@ -224,16 +245,13 @@ def run(job: Job[Config]) -> dict[str, Any]:
         epsilon=config.epsilon,
         temperature=config.temperature,
     )
-    trainer = PolicyTrainer(loaded.model, make_optimizer(config.optimizer, config.steps), TrainingConfig(**training_config(config)))
     trainer.with_loss_fn(grpo_loss_fn(algorithm, tokenizer.pad_id, tokenizer.end_of_turn_id), has_aux=True)
     trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
     trainer.with_rl_metrics_to_log(dict.fromkeys(("entropy", "pg_clipfrac", *(["kl"] if config.beta else [])), np.mean))
-    curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__)
+    curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches)
     compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
-    if config.lora:
-        merge_lora(loaded, config.lora)
-    save_model(loaded, job.out)
+    save_trained(trainer, loaded, job)
 
     def mean(name: str, rows: list[dict[str, float]]) -> float | None:
         values = [row[name] for row in rows if name in row]

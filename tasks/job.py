@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from infra.workspace import Workspace
 from schemas.base import StrictModel
 from schemas.job import Progress
 
@@ -25,7 +26,7 @@ ConfigT = TypeVar("ConfigT", bound=StrictModel)
 ModelT = TypeVar("ModelT", bound=StrictModel)
 
 TRAINED = ("sft", "simpo", "grpo")
-"""Kinds whose artifact is a model: model.json, weights.safetensors, tokenizer.model, curves.jsonl."""
+"""Kinds whose artifact is a model: model.json, weights.safetensors, tokenizer.model, curves.jsonl, state.json."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Job(Generic[ConfigT]):
         config: the stage's validated config.
         inputs: input name -> directory of the artifact that feeds it (read-only); optional inputs that are not connected are absent.
         out: an empty directory; every file in it becomes part of the artifact.
-        work: a directory that outlives this attempt (`work/<key>/`): checkpoints go here.
+        work: what the attempts of this stage keep for each other: checkpoints, journals.
+        checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see `infra.settings.Settings`.
         data: the directory of `--data`, or None.
         report: receives progress; the worker writes it to status.json.
     """
@@ -52,7 +54,9 @@ class Job(Generic[ConfigT]):
     config: ConfigT
     inputs: dict[str, Path]
     out: Path
-    work: Path
+    work: Workspace
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int | None = None
     data: Path | None = None
     report: Callable[[Progress], None] = field(default=lambda _: None)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lyceum"))

@@ -16,6 +16,7 @@ from tasks.rewarding import Rewards
 from tasks.rewards.exact_answer import is_correct
 
 if TYPE_CHECKING:
+    from tasks.journal import Journal
     from tasks.sampling import Completion, Sampler
 
 
@@ -51,11 +52,12 @@ def sample_groups(
     *,
     temperature: float,
     seed: int,
+    journal: "Journal | None" = None,
     progress: Callable[[int], None] | None = None,
 ) -> "list[list[Completion]]":
-    """`group_size` responses to each example's prompt. `progress` receives the number of responses finished."""
+    """`group_size` responses to each example's prompt. `journal` and `progress` (in responses) are `Sampler.generate`'s."""
     prompts = [example.prompt for example in examples for _ in range(group_size)]
-    completions = sampler.generate(prompts, temperature=temperature, seed=seed, progress=progress)
+    completions = sampler.generate(prompts, temperature=temperature, seed=seed, journal=journal, progress=progress)
     return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
 
 

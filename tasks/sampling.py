@@ -16,6 +16,7 @@ from flax import nnx
 
 from schemas.base import InputError
 from tasks.data.tokens import TooLong, pad_left, prompt_tokens
+from tasks.journal import Journal
 from tasks.models.loading import LoadedModel
 
 
@@ -40,7 +41,8 @@ class Sampler:
     """Samples from a model's current weights in batches of a fixed shape.
 
     Attributes:
-        compiles: how many programs this sampler has compiled (1 after any number of calls).
+        compiles: how many programs this sampler has compiled, or one before it whose results it took from a journal: 1 after any number
+            of calls.
     """
 
     def __init__(self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int):
@@ -49,10 +51,11 @@ class Sampler:
         self.batch_size, self.prompt_length, self.response_length = batch_size, prompt_length, response_length
         self._graph, _ = nnx.split(loaded.model)
         self._program: Any = jax.jit(self._generate)
+        self._compiled_before = 0
 
     @property
     def compiles(self) -> int:
-        return self._program._cache_size()
+        return max(self._program._cache_size(), self._compiled_before)
 
     def generate(
         self,
@@ -60,6 +63,7 @@ class Sampler:
         *,
         temperature: float = 0.0,
         seed: int = 0,
+        journal: Journal | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[Completion]:
         """Sample one response for each prompt.
@@ -68,6 +72,7 @@ class Sampler:
             prompts: any number of user prompts; the last batch is filled up by repeating rows.
             temperature: 0 is greedy.
             seed: row i's randomness is a function of (seed, i).
+            journal: batches that are in it are not sampled again, others are entered; it belongs to this one call, with these arguments.
             progress: called with the number of finished prompts after each batch.
 
         Raises:
@@ -81,10 +86,19 @@ class Sampler:
         state = nnx.state(self.loaded.model)
         out: list[Completion] = []
         for start in range(0, len(rows), self.batch_size):
-            indices = np.minimum(np.arange(start, start + self.batch_size), len(rows) - 1)
-            tokens, logps = jax.device_get(self._program(state, rows[indices], indices, np.uint32(seed), np.float32(temperature)))
-            wanted = min(self.batch_size, len(rows) - start)
-            out.extend(self._completion(tokens[row], logps[row]) for row in range(wanted))
+            entry = f"{start:08d}"
+            kept = journal.get(entry) if journal else None
+            if kept is None:
+                indices = np.minimum(np.arange(start, start + self.batch_size), len(rows) - 1)
+                tokens, logps = jax.device_get(self._program(state, rows[indices], indices, np.uint32(seed), np.float32(temperature)))
+                wanted = min(self.batch_size, len(rows) - start)
+                batch = [self._completion(tokens[row], logps[row]) for row in range(wanted)]
+                if journal:
+                    journal.put(entry, [{"tokens": row.tokens, "logps": row.logps.tolist(), "compiles": self.compiles} for row in batch])
+            else:
+                batch = [self._completion(np.array(row["tokens"]), np.array(row["logps"], np.float32)) for row in kept]
+                self._compiled_before = max(self._compiled_before, *(row["compiles"] for row in kept))
+            out.extend(batch)
             if progress:
                 progress(len(out))
         return out

@@ -18,7 +18,7 @@ from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.job import TRAINED, Input, Job, read_jsonl
 
-VERSION = 1
+VERSION = 2
 INPUTS = {"examples": Input(("rebalance",)), "policy": Input(TRAINED, required=False)}
 
 
@@ -128,13 +128,9 @@ def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
-    from tunix.sft.peft_trainer import TrainingConfig
-
     from tasks.losses.cross_entropy import cross_entropy
-    from tasks.models.loading import policy_or_base, save_model
-    from tasks.models.lora import add_lora, merge_lora
-    from tasks.optimizers import make_optimizer
-    from tasks.training import SftTrainer, fit, rows_of_step, training_config
+    from tasks.models.loading import policy_or_base
+    from tasks.training import SftTrainer, fit, make_trainer, rows_of_step, save_trained
 
     config = job.config
     loaded = policy_or_base(job.inputs, config.model, config.seed)
@@ -159,13 +155,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         chosen = rows_of_step(config.seed, step, config.batch_size, len(train))
         return batch(train, chosen, config.accumulation / train.mask[chosen].sum())
 
-    if config.lora:
-        add_lora(loaded, config.lora, config.seed)
-    trainer = SftTrainer(
-        loaded.model,
-        make_optimizer(config.optimizer, config.steps),
-        TrainingConfig(**training_config(config, config.validation_every)),
-    )
+    trainer = make_trainer(SftTrainer, loaded, config, config.seed)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
     curve = fit(
         trainer,
@@ -173,10 +163,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
         config,
         job,
         validation=validation_batches(packed["validation"], config.batch_size // config.accumulation),
+        validation_every=config.validation_every,
     )
-    if config.lora:
-        merge_lora(loaded, config.lora)
-    save_model(loaded, job.out)
+    save_trained(trainer, loaded, job)
     return {
         "loss_first": curve[0]["loss"],
         "loss_last": float(np.mean([row["loss"] for row in curve[-10:]])),

@@ -15,10 +15,11 @@ from schemas.examples import Example, PreferencePair
 from schemas.training import TrainerConfig
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.journal import Journal
 from tasks.preference_pairs import mine_pairs, require_pairs
 from tasks.rollouts import fitting_prompts, rollout_seed, sample_groups
 
-VERSION = 1
+VERSION = 2
 INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
 
@@ -83,14 +84,12 @@ def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: C
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Sample, mine, train and write the model. Raises InputError when no prompt fits, StageFailed when there are too few pairs."""
-    from tunix.sft.dpo.dpo_trainer import DPOTrainingConfig, TrainingInput
+    from tunix.sft.dpo.dpo_trainer import TrainingInput
 
     from tasks.losses.simpo import simpo_loss_fn, stack_pairs
-    from tasks.models.loading import load_model, save_model
-    from tasks.models.lora import add_lora, merge_lora
-    from tasks.optimizers import make_optimizer
+    from tasks.models.loading import load_model
     from tasks.sampling import Sampler
-    from tasks.training import PreferenceTrainer, fit, rows_of_step, training_config
+    from tasks.training import PreferenceTrainer, fit, make_trainer, rows_of_step, save_trained
 
     config = job.config
     loaded = load_model(job.inputs["policy"])
@@ -109,6 +108,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         config.samples_per_prompt,
         temperature=config.temperature,
         seed=rollout_seed(config.seed, 0),
+        journal=Journal(job.work, "samples"),
         progress=lambda done: job.progress(done, len(examples) * config.samples_per_prompt, "samples"),
     )
     pairs, outcomes = mine_pairs(
@@ -135,16 +135,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
             "sft_weight": config.sft_weight,
         }
 
-    if config.lora:
-        add_lora(loaded, config.lora, config.seed)
-    trainer = PreferenceTrainer(
-        loaded.model, None, make_optimizer(config.optimizer, config.steps), DPOTrainingConfig(**training_config(config))
-    )
+    trainer = make_trainer(PreferenceTrainer, loaded, config, config.seed)
     trainer.with_loss_fn(simpo_loss_fn, has_aux=True).with_gen_model_input_fn(model_input)
     curve = fit(trainer, batch_at, config, job)
-    if config.lora:
-        merge_lora(loaded, config.lora)
-    save_model(loaded, job.out)
+    save_trained(trainer, loaded, job)
     return {
         "pairs": len(pairs),
         "prompts": len(examples),

@@ -1,13 +1,14 @@
 """THE Prefect task: a stage is a key, a manifest, and, where there is none, one job.
 
-1. The flow looks for a valid manifest. If there is one, Prefect's cached result may stand in for the task; if not, the task must run.
-2. The task takes the lease of the key; another run that has it is waited for.
+1. If there is a valid manifest, there is nothing to do: the task ends at once, in a state called Cached.
+2. Otherwise it takes the lease of the key; another run that has it is waited for.
 3. Somebody else may have committed in the meantime: adopt what is there.
 4. Otherwise submit one job to the target's backend, and follow it: its log goes to Prefect's logger, its progress to the terminal and to a
-   Prefect progress artifact. Whatever ends the task early (Ctrl-C, a cancelled flow, an error here) cancels the job.
+   Prefect progress artifact. Whatever ends the task early (Ctrl-C, a cancelled flow, an error here) cancels the job. A job whose worker was
+   killed is submitted again, as another attempt, a limited number of times.
 
-The manifest is the truth: Prefect's records and results may all be deleted, and nothing runs again. What is persisted for Prefect is one
-small JSON object, never a pickle.
+The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is given no result to keep and asked for
+none. A stored result names its own serializer, and one of those is pickle: whoever can write where results lie could run code here.
 """
 
 import logging
@@ -23,18 +24,17 @@ from uuid import UUID
 import httpx
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.cache_policies import CachePolicy
+from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.logging.loggers import LoggingAdapter
-from prefect.states import Cancelled, State
+from prefect.states import Cancelled, Completed, State
 
 from infra import lease
 from infra.backend import FINAL, JobBackend, JobHandle
 from infra.settings import Settings
-from infra.store import Store, open_store
+from infra.store import open_store
 from infra.targets import open_backend
-from schemas.artifact import ArtifactRef
-from schemas.base import InputError, StageFailed, Stopped, StrictModel
+from schemas.base import InputError, StageFailed, Stopped
 from schemas.job import JobSpec, JobStatus, Progress
 from schemas.reports import RunRecord
 
@@ -63,34 +63,25 @@ Logger = logging.Logger | LoggingAdapter
 WATCH: ContextVar[Watch] = ContextVar("lyceum_watch")
 
 
-class TaskResult(StrictModel):
-    """What the task leaves with Prefect. `ran` is False when the artifact was there already, or another run made it while we waited."""
-
-    artifact: ArtifactRef
-    ran: bool
+CACHED = "Cached"
+"""Name of the state of a stage that ran no job: its artifact was there already, or another run made it while we waited."""
 
 
-@dataclass
-class StageKey(CachePolicy):
-    """Prefect's cache key is the stage key."""
-
-    def compute_key(self, task_ctx: Any, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any) -> str:
-        return str(inputs["spec"]["key"])
-
-
-def submit_stage(spec: JobSpec, store: Store) -> PrefectFuture[Any]:
-    """Submit a stage to the flow's task runner. The future's result is a `TaskResult` as JSON, or its state is Cancelled."""
-    stale = store.valid(spec.kind, spec.key) is None
-    configured = run_stage.with_options(description=f"{spec.kind} {spec.key}", tags={spec.kind}, refresh_cache=stale)
+def submit_stage(spec: JobSpec) -> PrefectFuture[Any]:
+    """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may end in."""
+    configured = run_stage.with_options(description=f"{spec.kind} {spec.key}", tags={spec.kind})
     return configured.submit(spec.model_dump(mode="json"))
 
 
-@task(name="stage", task_run_name="{spec[stage]}", cache_policy=StageKey(), persist_result=True, result_serializer="json")
-def run_stage(spec: dict[str, Any]) -> dict[str, Any] | State[Any]:
+@task(name="stage", task_run_name="{spec[stage]}", cache_policy=NO_CACHE, persist_result=False)
+def run_stage(spec: dict[str, Any]) -> State[Any]:
     """Adopt the artifact of a stage, or run one job that makes it.
 
     Args:
         spec: a JobSpec as JSON; its `attempt` is filled in here.
+
+    Returns:
+        Completed, by the name of `CACHED` when no job ran, or Cancelled. What was made is in the store, not in the state.
 
     Raises:
         StageFailed: the job failed; the message is the worker's.
@@ -98,25 +89,30 @@ def run_stage(spec: dict[str, Any]) -> dict[str, Any] | State[Any]:
     """
     job, watch, settings, logger = JobSpec.parse(spec), WATCH.get(), Settings.from_environment(), get_run_logger()
     store = open_store(job.store)
+    adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")
+    if store.valid(job.kind, job.key) is not None:
+        return adopted
 
-    def waiting(message: str) -> None:
+    def say(message: str) -> None:
         logger.info(message)
         watch.say(job.stage, message)
 
     timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
     try:
-        with lease.hold(store, job.key, job.stage, **timing, waiting=waiting, stop=watch.stop) as held:
-            manifest = store.valid(job.kind, job.key)
-            if manifest is not None:
-                logger.info("adopted artifact %s/%s", job.kind, job.key)
-                return TaskResult(artifact=manifest.ref(), ran=False).model_dump(mode="json")
+        with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
+            if store.valid(job.kind, job.key) is not None:
+                return adopted
             status = _run_job(job.model_copy(update={"attempt": held.attempt}), watch, settings, logger)
+            for restart in range(1, settings.restarts + 1):
+                if status.lost:
+                    say(f"{status.error}\nstarted again from its last checkpoint ({restart} of {settings.restarts} restarts)")
+                    status = _run_job(job.model_copy(update={"attempt": f"{held.attempt}-{restart}"}), watch, settings, logger)
     except Stopped as stopped:
         return Cancelled(message=str(stopped))
     if status.artifact is None:
         failure = InputError if status.exit_code == 2 else StageFailed
         raise failure(status.error or f"the job of stage {job.stage} ended as {status.state} without saying why")
-    return TaskResult(artifact=status.artifact, ran=True).model_dump(mode="json")
+    return Completed(message=f"artifact {job.kind}/{job.key} was made")
 
 
 @cache

@@ -1,13 +1,13 @@
-"""Training loops on Tunix's trainers: one compiled step, gradient accumulation inside it, batches by step number.
+"""Training: one compiled step on Tunix's trainers, accumulation inside it, batches by step number, resumed where it was interrupted.
 
 Tunix accumulates with `optax.MultiSteps`, one dispatch per micro-batch and a second copy of the gradients; here a `lax.scan` over
 micro-batches is part of the one compiled step. Tunix resumes by iterating over the data again; here batch n is `batch_at(n)`, a function of
-the step alone.
+the step alone (and of what a stage `Keeps`), and a resumed run ends with the bytes of an undisturbed one.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,20 @@ import numpy as np
 import optax
 from flax import nnx
 from tunix.rl import trainer as policy_trainer
-from tunix.sft import metrics_logger, peft_trainer
+from tunix.sft import peft_trainer, sharding_utils
 from tunix.sft.dpo import dpo_trainer
 
 from schemas.base import StageFailed
 from schemas.training import TrainerConfig
+from tasks.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.job import Job
-from tasks.optimizers import learning_rate_schedule
+from tasks.models.gemma3 import Gemma3
+from tasks.models.loading import LoadedModel, save_model
+from tasks.models.lora import add_lora, merge_lora
+from tasks.optimizers import learning_rate_schedule, make_optimizer
+
+TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
+"""Arguments that Tunix's trainers require for their own loop, which is not used."""
 
 
 class OneProgramStep(peft_trainer.PeftTrainer):
@@ -31,11 +38,14 @@ class OneProgramStep(peft_trainer.PeftTrainer):
     """
 
     accumulation: int = 1
+    compiled_before: int = 0
+    """How many programs the step compiled in the attempt that this one goes on from."""
 
     @property
     def compiles(self) -> int:
-        """How many programs the step has compiled: 1 after any number of steps of one shape."""
-        return self.jit_train_and_eval_step(cache_nnx_graph=True)[0].func.jitted_fn._cache_size()
+        """How many programs the step has compiled: 1 after any number of steps of one shape, in this attempt or in one before it."""
+        compiled = self.jit_train_and_eval_step(cache_nnx_graph=True)[0].func.jitted_fn._cache_size()
+        return max(compiled, self.compiled_before)
 
     def _train_step(self, model: nnx.Module, optimizer: nnx.Optimizer, inputs: Any) -> tuple[Any, Any, Any]:
         if self.accumulation == 1:
@@ -44,7 +54,7 @@ class OneProgramStep(peft_trainer.PeftTrainer):
         graph, weights, rest = nnx.split(model, trained, ...)  # type: ignore[misc]
 
         def loss_of(weights: nnx.State, micro: Any) -> tuple[jax.Array, Any]:
-            out = self.loss_fn(nnx.merge(graph, weights, rest), **self.gen_model_input_fn(micro))
+            out = self.loss_fn(nnx.merge(graph, weights, rest, copy=True), **self.gen_model_input_fn(micro))
             return out if self._has_aux else (out, None)
 
         def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
@@ -63,107 +73,233 @@ class OneProgramStep(peft_trainer.PeftTrainer):
 class SftTrainer(OneProgramStep):
     """Supervised fine-tuning on `tasks.losses.cross_entropy`."""
 
+    def __init__(self, model: Gemma3, optimizer: optax.GradientTransformation) -> None:
+        super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP))
+
 
 class PreferenceTrainer(OneProgramStep, dpo_trainer.DPOTrainer):
     """Tunix's preference trainer on inputs that are already tokenised, padded and stacked."""
 
-    def _prepare_inputs(self, training_input: Any) -> Any:
-        return training_input
+    def __init__(self, model: Gemma3, optimizer: optax.GradientTransformation) -> None:
+        super().__init__(model, None, optimizer, dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP))
 
 
 class PolicyTrainer(OneProgramStep, policy_trainer.Trainer):
     """Tunix's RL trainer."""
 
-    def __init__(self, model: nnx.Module, optimizer: optax.GradientTransformation, config: peft_trainer.TrainingConfig):
-        super().__init__(model, optimizer, config, custom_checkpoint_metadata_fn=dict)
+    def __init__(self, model: Gemma3, optimizer: optax.GradientTransformation) -> None:
+        super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP), custom_checkpoint_metadata_fn=dict)
 
 
-def training_config(config: TrainerConfig, eval_every: int | None = None) -> dict[str, Any]:
-    """Tunix's arguments for `config`: no checkpoints, log directory or progress bar of its own."""
-    return {"max_steps": config.steps, "eval_every_n_steps": eval_every or config.steps, "pbar_description": None}
+TrainerT = TypeVar("TrainerT", SftTrainer, PreferenceTrainer, PolicyTrainer)
 
 
-class _Curves(metrics_logger.MetricsLogger):
-    """Collects what the trainer logs into one row per step and writes finished rows to curves.jsonl every `log_every` steps."""
+class Keeps(Protocol):
+    """What a stage keeps between steps beside the trainer, such as a rollout that more updates will use."""
 
-    def __init__(self, job: Job, steps: int, log_every: int, schedule: Callable[[int], Any], extra: Callable[[int], dict[str, float]]):
-        super().__init__()
-        self._job, self._steps, self._log_every, self._schedule, self._extra = job, steps, log_every, schedule, extra
-        self._file = (job.out / "curves.jsonl").open("w", encoding="utf-8")
-        self.rows: list[dict[str, float]] = []
+    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays, and JSON, that it needs to go on after `step` finished steps."""
 
-    def log(self, metrics_prefix: str, metric_name: str, scalar_value: Any, mode: Any, step: int) -> None:
-        super().log(metrics_prefix, metric_name, scalar_value, mode, step)
-        if metric_name == "perplexity":  # exp(loss) says nothing that loss does not
-            return
-        if not self.rows or self.rows[-1]["step"] != step:
-            self._flush()
-            self.rows.append({"step": step})
-        name = f"validation_{metric_name}" if str(mode) == "eval" else metric_name
-        self.rows[-1][name] = float(np.mean(np.asarray(scalar_value)))
+    def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        """Go on after `step` finished steps with what `kept` returned then."""
 
-    def finish(self) -> None:
-        self._flush()
-        self._file.close()
 
-    def _flush(self) -> None:
-        if not self.rows:
-            return
-        row = self.rows[-1]
-        step = int(row["step"])
-        if "loss" in row:
-            if not np.isfinite(row["loss"]):
-                raise StageFailed(f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate")
-            row["learning_rate"] = float(self._schedule(step - 1))
-            row.update(self._extra(step))
-            shown = {name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row}
-            self._job.progress(step, self._steps, "steps", **shown)
-        if "validation_loss" in row or step == 1 or step == self._steps or step % self._log_every == 0:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfig, seed: int) -> TrainerT:
+    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained."""
+    if config.lora:
+        add_lora(loaded, config.lora, seed)
+    return kind(loaded.model, make_optimizer(config.optimizer, config.steps))
+
+
+def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any]) -> None:
+    """Write the model, with its adapters merged, and `state.json`.
+
+    `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the optimizer's state after the last step:
+    artifacts of equal digests ended with equal optimizers.
+    """
+    config: TrainerConfig = job.config
+    fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
+    (job.out / "state.json").write_text(json.dumps({"step": config.steps, **fingerprints}) + "\n", encoding="utf-8")
+    if config.lora:
+        merge_lora(loaded, config.lora)
+    save_model(loaded, job.out)
 
 
 def fit(
     trainer: OneProgramStep,
     batch_at: Callable[[int], Any],
     config: TrainerConfig,
-    job: Job,
+    job: Job[Any],
     *,
-    validation: Sequence[Any] | None = None,
+    validation: Sequence[Any] = (),
+    validation_every: int = 1,
     extra: Callable[[int], dict[str, float]] = lambda step: {},
+    keeps: Keeps | None = None,
 ) -> list[dict[str, float]]:
-    """Train for `config.steps` steps and write `curves.jsonl`.
+    """Train until `config.steps` steps are finished, from the newest checkpoint if there is one, and write `curves.jsonl`.
+
+    Checkpoints are saved between steps, when they are due, and after the validation of the same step. Nothing else runs meanwhile.
 
     Args:
         trainer: a trainer with its loss set.
         batch_at: step (from 0) -> training input of `batch_size` rows. Called when the step before has been dispatched, so it may
             sample from the trainer's model.
         config: steps, batch sizes, optimizer.
-        job: receives progress and the curve.
-        validation: fixed batches whose loss is measured before the first step, at the interval given to `training_config`, and logged.
+        job: receives progress and the curve, keeps the checkpoints.
+        validation: fixed batches whose mean loss is measured before the first step and every `validation_every` steps, and logged.
         extra: step (from 1) -> more values for that step's row of the curve.
+        keeps: what else belongs into a checkpoint.
 
     Returns:
         one row per step: step, loss, grad_norm, learning_rate and what the loss reports.
 
     Raises:
-        StageFailed: the step compiled more than once, or the loss is not finite.
+        StageFailed: the step compiled more than once, the loss is not finite, or a checkpoint holds other arrays than the trainer has.
     """
     if config.batch_size % config.accumulation or config.batch_size % (config.micro_batch_size or config.batch_size):
         raise StageFailed(f"batch_size = {config.batch_size} is no multiple of micro_batch_size = {config.micro_batch_size}")
     trainer.accumulation = config.accumulation
-    curves = _Curves(job, config.steps, config.log_every, learning_rate_schedule(config.optimizer, config.steps), extra)
-    trainer.metrics_logger = curves
-
-    def batches() -> Iterator[Any]:
-        for step in range(config.steps):
-            yield batch_at(step)
-
-    trainer.train(batches(), list(validation) if validation else None)
-    curves.finish()
+    curves = _Curves(job, config, extra)
+    checkpoints = Checkpoints(job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log)
+    start = _resume(trainer, checkpoints, curves, config, job, keeps)
+    if validation and not start:
+        curves.add({"step": 0, "validation_loss": _validate(trainer, validation)})
+    unread: tuple[dict[str, float], peft_trainer.MetricsBuffer] | None = None
+    for step in range(start + 1, config.steps + 1):
+        dispatched = run_step(trainer, batch_at(step - 1))
+        if unread:  # only now, so that the host need not wait for a step before it dispatches the next
+            curves.add(*unread)
+        unread = ({"step": step}, dispatched)
+        if validation and step % validation_every == 0:
+            unread[0]["validation_loss"] = _validate(trainer, validation)
+        if checkpoints.due(step):
+            curves.add(*unread)
+            unread = None
+            _save(trainer, checkpoints, curves, step, keeps)
+    if unread:
+        curves.add(*unread)
+    curves.close()
     if trainer.compiles != 1:
         raise StageFailed(f"the training step compiled {trainer.compiles} times; a stage compiles each program once (fixed shapes)")
     return [row for row in curves.rows if "loss" in row]
+
+
+def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
+    """Dispatch one step. What it reports can be read from the result, which waits for the step to finish."""
+    step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
+    loss, aux, grad_norm = step(sharding_utils.shard_input(batch, trainer.config.data_sharding_axis))
+    reported = {"grad_norm": (grad_norm, np.mean)}
+    buffer = trainer._buffered_train_metrics = trainer._buffer_metrics(None, loss, step=0, additional_metrics=reported)
+    trainer._post_process_train_step(aux)  # adds to the buffer
+    return buffer
+
+
+def _validate(trainer: OneProgramStep, batches: Sequence[Any]) -> float:
+    """The mean of the batches' losses."""
+    _, measure = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
+    losses = [measure(sharding_utils.shard_input(batch, trainer.config.data_sharding_axis))[0] for batch in batches]
+    return float(np.mean(np.array(jax.device_get(losses))))
+
+
+class _Curves:
+    """The rows of the curve, one per step; every `log_every`-th and those with a validation loss are also lines of curves.jsonl."""
+
+    def __init__(self, job: Job[Any], config: TrainerConfig, extra: Callable[[int], dict[str, float]]) -> None:
+        self._job, self._config, self._extra = job, config, extra
+        self._schedule = learning_rate_schedule(config.optimizer, config.steps)
+        self._file = (job.out / "curves.jsonl").open("w", encoding="utf-8")
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, row: dict[str, float], reported: peft_trainer.MetricsBuffer | None = None) -> None:
+        """Complete a step's row with what the step reported, once it is finished. Raises StageFailed when its loss is not finite."""
+        step = int(row["step"])
+        if reported:
+            row["loss"] = float(reported.loss)
+            if not np.isfinite(row["loss"]):
+                raise StageFailed(f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate")
+            for name, (values, reduce) in reported.additional_metrics.items():
+                row[name] = float(reduce([np.asarray(value, np.float32) for value in values]))
+            row["learning_rate"] = float(self._schedule(step - 1))
+            row |= self._extra(step)
+            shown = {name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row}
+            self._job.progress(step, self._config.steps, "steps", **shown)
+        self._write([row])
+
+    def restore(self, rows: list[dict[str, float]]) -> None:
+        """Begin with the rows of finished steps."""
+        self._write(rows)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, rows: list[dict[str, float]]) -> None:
+        self.rows += rows
+        for row in rows:
+            step = int(row["step"])
+            if "validation_loss" in row or step in (1, self._config.steps) or step % self._config.log_every == 0:
+                self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+
+def _variables(trainer: OneProgramStep) -> dict[str, dict[str, nnx.Variable[Any]]]:
+    """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
+    trained = nnx.LoRAParam if trainer._lora_enabled else nnx.Param
+    return {
+        part: {
+            ".".join(map(str, path)): node
+            for path, node in nnx.iter_graph(root)
+            if isinstance(node, kind) and isinstance(node.get_value(), jax.Array)  # optax leaves place-holders where it keeps nothing
+        }
+        for part, root, kind in (("parameters", trainer.model, trained), ("optimizer", trainer.optimizer, nnx.Variable))
+    }
+
+
+def _state(trainer: OneProgramStep) -> dict[str, dict[str, Array]]:
+    return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _variables(trainer).items()}
+
+
+def _save(trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
+    arrays: dict[str, Array] = {f"{part}/{name}": value for part, values in _state(trainer).items() for name, value in values.items()}
+    kept, values = keeps.kept(step) if keeps else ({}, {})
+    arrays |= {f"kept/{name}": value for name, value in kept.items()}
+    checkpoints.save(step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values})
+
+
+def _resume(
+    trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, config: TrainerConfig, job: Job[Any], keeps: Keeps | None
+) -> int:
+    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is none."""
+    found = checkpoints.newest()
+    if found is None:
+        return 0
+    with found:
+        kept = _restore(trainer, found)
+    if keeps:
+        keeps.restore(found.step, kept, found.values["kept"])
+    trainer.compiled_before = found.values["compiles"]
+    curves.restore(found.values["rows"])
+    job.log.info("resuming at step %d of %d from checkpoint %s, written %.0f s ago", found.step, config.steps, found.name, found.age)
+    job.progress(found.step, config.steps)
+    return found.step
+
+
+def _restore(trainer: OneProgramStep, found: Checkpoint) -> dict[str, np.ndarray]:
+    """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that are not the trainer's."""
+    live = {f"{part}/{name}": node for part, nodes in _variables(trainer).items() for name, node in nodes.items()}
+    kept = {key for key in found.forms if key.startswith("kept/")}
+    expected = {key: (node.get_value().shape, node.get_value().dtype) for key, node in live.items()}
+    differing = [key for key in sorted(expected.keys() | found.forms.keys() - kept) if expected.get(key) != found.forms.get(key)]
+    if differing:
+        shown = ", ".join(f"{key}: {found.forms.get(key)} instead of {expected.get(key)}" for key in differing[:3])
+        raise StageFailed(
+            f"checkpoint {found.name} is not one of this stage: {len(differing)} arrays differ: {shown}. It was written by other code or "
+            "other packages; remove the stage's directory below work/ in the store to start over."
+        )
+    for key, node in live.items():
+        # An array that is committed to devices where it was not, or the other way round, would compile the step a second time.
+        sharding = node.get_value().sharding if node.get_value().committed else None
+        node.set_value(jax.device_put(found.read(key), sharding, may_alias=False))
+    return {key.removeprefix("kept/"): found.read(key) for key in kept}
 
 
 def rows_of_step(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:

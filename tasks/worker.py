@@ -16,14 +16,18 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from infra.files import is_disk_full
+from infra.objects import Damaged
+from infra.secrets import mask, mask_output
 from infra.settings import Settings
 from infra.store import Store, attempt_file, open_store
+from infra.workspace import KEPT, Workspace
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.base import InputError, StageFailed, canonical_json, explain_validation
 from schemas.job import JobSpec, JobStatus
@@ -47,7 +51,7 @@ def main(arguments: list[str]) -> int:
     store = open_store(spec.store, write=False)  # whoever submitted the job has proved that it can be written
     parent = os.environ.get("LYCEUM_PARENT_PID")
     supervisor = Supervisor(
-        write=lambda status: store.write_json(attempt_file(spec.key, spec.attempt, "status.json"), status),
+        write=lambda status: store.write_here(attempt_file(spec.key, spec.attempt, "status.json"), status),
         heartbeat_seconds=Settings.from_environment().heartbeat_seconds,
         parent=int(parent) if parent else None,
     )
@@ -69,6 +73,7 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor) -> JobStatus:
     """Run the job and turn whatever happens into its final status. An unfinished output directory is removed."""
     try:
         manifest = run_job(spec, store, supervisor)
+        store.remove(f"work/{spec.key}/{KEPT}")  # nobody needs another attempt
         return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=manifest.ref())
     except InputError as error:
         return _failed(str(error), exit_code=2)
@@ -84,7 +89,7 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor) -> JobStatus:
 
 
 def _failed(message: str, exit_code: int = 1) -> JobStatus:
-    return JobStatus(state="failed", heartbeat=time.time(), error=message, exit_code=exit_code)
+    return JobStatus(state="failed", heartbeat=time.time(), error=mask(message), exit_code=exit_code)
 
 
 def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
@@ -113,11 +118,15 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
     out = _out(spec, store)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    settings = Settings.from_environment()
+    work = Workspace(store, spec.key, spec.attempt)
     job = Job(
         config=config,
         inputs=inputs,
         out=out,
-        work=store.work_dir(spec.key),
+        work=work,
+        checkpoint_seconds=settings.checkpoint_seconds,
+        checkpoint_steps=settings.checkpoint_steps,
         data=Path(spec.data) if spec.data else None,
         report=supervisor.report,
         log=log,
@@ -146,12 +155,13 @@ def _out(spec: JobSpec, store: Store) -> Path:
 
 def _input_directory(store: Store, spec: JobSpec, name: str, ref: ArtifactRef) -> Path:
     manifest = store.valid(ref.kind, ref.key)
-    if manifest is None or manifest.digest != ref.digest:
-        raise StageFailed(
-            f"stage {spec.stage}: the artifact of its input {name!r}, {ref.kind}/{ref.key}, is missing, damaged or another one by now. "
-            "Run the same command again: it will be computed again."
-        )
-    return store.local_dir(manifest)
+    if manifest is not None and manifest.digest == ref.digest:
+        with suppress(Damaged):
+            return store.local_dir(manifest)
+    raise StageFailed(
+        f"stage {spec.stage}: the artifact of its input {name!r}, {ref.kind}/{ref.key}, is missing, damaged or another one by now. "
+        "Run the same command again: it will be computed again."
+    )
 
 
 def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
@@ -208,4 +218,5 @@ def _git_commit() -> str | None:
 
 
 if __name__ == "__main__":
+    mask_output()
     sys.exit(main(sys.argv[1:]))

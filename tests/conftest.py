@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from absl import logging as absl_logging
 
+from tests.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
+
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

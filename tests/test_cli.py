@@ -85,6 +85,29 @@ def test_ask_needs_a_stage_that_left_a_model(tiny_recipe: Path, tmp_path: Path, 
         assert expected in capsys.readouterr().err
 
 
+def test_gc_says_how_a_run_is_dropped_and_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["gc", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--drop-run RUN" in text
+    assert "lease.json, job.json, status.json and log.txt of each attempt stay" in text
+
+
+def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(tiny_recipe: Path, tmp_path: Path) -> None:
+    """The run writes it; what the report command has read is old by then."""
+    write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
+    store = open_store(tmp_path / "store")
+    failed = store.read_json(record_name("tiny-a"), RunRecord)
+    assert failed is not None
+    for status, written in (("failed", True), ("running", False)):
+        store.write_json(record_name("tiny-a"), failed.model_copy(update={"status": status}))
+        assert main(["report", "tiny-a", "--store", str(tmp_path / "store")]) == 0
+        record = store.read_json(record_name("tiny-a"), RunRecord)
+        assert record is not None
+        assert (record.report is not None) == written
+        assert store.path("runs/tiny-a/report.html").is_file()
+
+
 def test_doctor_finds_the_tested_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     doctor = printed_json(capsys, "doctor", "--store", str(tmp_path / "store"))
     checks = doctor["checks"]
@@ -105,5 +128,5 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for command in ("run", "plan", "why", "runs", "report", "compare", "recipes", "doctor", "serve", "ask"):
+    for command in ("run", "plan", "why", "runs", "report", "compare", "recipes", "gc", "doctor", "serve", "ask"):
         assert f"    {command} " in text

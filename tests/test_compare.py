@@ -99,7 +99,7 @@ def test_runs_without_a_common_evaluation_can_be_compared(tmp_path: Path) -> Non
     store, a = write_run(tmp_path, stop_before="base_eval")
     comparison = compare_runs(store, a, a)
     assert (comparison["metrics"], comparison["verdict"], comparison["recipes"]) == ([], [], [])
-    assert "no evaluation in common" in render_comparison(store, comparison).read_text(encoding="utf-8")
+    assert "no evaluation in common" in Path(render_comparison(store, comparison)).read_text(encoding="utf-8")
 
 
 def test_the_comparison_is_json(compared: tuple[Store, dict[str, Any]]) -> None:
@@ -107,7 +107,7 @@ def test_the_comparison_is_json(compared: tuple[Store, dict[str, Any]]) -> None:
 
 
 def test_the_page_is_one_file_that_loads_nothing(compared: tuple[Store, dict[str, Any]]) -> None:
-    path = render_comparison(*compared)
+    path = Path(render_comparison(*compared))
     html = path.read_text(encoding="utf-8")
     assert (path.parent.name, path.name) == ("demo-1", "compare-demo-2.html")
     assert "the second run is better" in html

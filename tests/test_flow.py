@@ -15,8 +15,11 @@ import pytest
 
 from flows.cli import main
 from flows.resolve import resolve
+from flows.run_record import read_run
+from flows.terminal import Terminal
 from infra.store import Store, open_store
 from schemas.artifact import Manifest
+from schemas.reports import RunRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILING = """
@@ -93,10 +96,7 @@ def test_only_what_changed_runs_again(lab: Lab, capsys: pytest.CaptureFixture[st
     assert lab.statuses("--set", "stages.rebalance.config.seed=5") == {"distill": "cached", "rebalance": "ran"}
 
     [distilled] = lab.artifacts("distill")
-    rows = lab.store.local_dir(distilled) / "examples.jsonl"
-    damaged = bytearray(rows.read_bytes())
-    damaged[100] ^= 1
-    rows.write_bytes(damaged)
+    flip_a_byte(lab.store.local_dir(distilled) / "examples.jsonl")
     assert main(["why", str(lab.recipe), "distill", "--store", str(lab.store_path)]) == 0
     assert "examples.jsonl: has sha256" in capsys.readouterr().out
     assert lab.statuses() == {"distill": "ran", "rebalance": "cached"}
@@ -108,13 +108,13 @@ def test_only_what_changed_runs_again(lab: Lab, capsys: pytest.CaptureFixture[st
 
 
 def test_deleting_all_of_prefect_s_records_reruns_nothing(lab: Lab, prefect_api: str) -> None:
-    """Prefect's cached results are a fast path; without them the task adopts what the manifests say."""
+    """They are a view; what is cached is what the manifests say."""
     lab.run()
     attempts = [manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)]
     from prefect.client.orchestration import get_client
     from prefect.settings import get_current_settings
 
-    shutil.rmtree(get_current_settings().results.local_storage_path)
+    shutil.rmtree(get_current_settings().results.local_storage_path, ignore_errors=True)
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs():
             client.delete_flow_run(run.id)
@@ -162,6 +162,86 @@ def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab: Lab, t
     assert [stage["status"] for stage in record["stages"]] == ["failed", "skipped"]
     assert "rows.jsonl" in record["stages"][0]["error"]
     assert lab.artifacts("distill") == []
+
+
+class Between:
+    """Does something to the store each time a stage has just ended, before the next one begins."""
+
+    def __init__(self, stage: str, action: Callable[[], None], times: int = 1) -> None:
+        self.stage, self.action, self.left = stage, action, times
+
+    def attach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = Terminal.record
+
+        def recorded(terminal: Terminal, now: RunRecord) -> None:
+            before = terminal.latest.stages if terminal.latest else ()
+            record(terminal, now)
+            ended = [one.name for one in now.stages if one not in before and one.status in ("ran", "cached")]
+            if self.left and self.stage in ended:
+                self.left -= 1
+                self.action()
+
+        monkeypatch.setattr(Terminal, "record", recorded)
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def test_an_input_that_is_damaged_in_mid_run_is_made_again_and_the_run_goes_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    Between("distill", lambda: flip_a_byte(lab.store.local_dir(lab.artifacts("distill")[0]) / "examples.jsonl")).attach(monkeypatch)
+    record = lab.run()
+    assert [stage["status"] for stage in record["stages"]] == ["ran", "ran"]
+    assert "distill: its artifact, an input of rebalance, is gone from the store or damaged; making it again" in lab.messages
+    assert lab.artifacts("distill")[0].attempt == "2"
+
+
+def test_an_input_that_is_lost_again_and_again_fails_the_stage_that_needs_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Between("distill", lambda: shutil.rmtree(lab.store_path / "artifacts" / "distill"), times=10)
+    lost.attach(monkeypatch)
+    record = lab.run(code=1)
+    assert [stage["status"] for stage in record["stages"]] == ["ran", "failed"]
+    assert lost.left == 8
+    assert "is missing, damaged or another one by now" in record["stages"][1]["error"]
+
+
+def test_when_the_input_comes_back_with_other_bytes_all_that_was_made_from_the_old_ones_is_made_again(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The store holds an artifact that this code would not make. It is lost after one of two stages has used it."""
+    text = lab.recipe.read_text(encoding="utf-8")
+    second = text[text.index("[stages.rebalance]") :].replace("stages.rebalance", "stages.second") + "[stages.second.config]\nseed = 5\n"
+    lab.recipe.write_text(text + second, encoding="utf-8")
+    undisturbed = Lab(tmp_path / "undisturbed", lab.recipe, capsys)
+    expected = undisturbed.run()["stages"]
+    [made] = undisturbed.artifacts("distill")
+    shutil.copytree(undisturbed.store.local_dir(made), tmp_path / "other")
+    rows = (tmp_path / "other" / "examples.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "other" / "examples.jsonl").write_text("".join(rows[:-1]), encoding="utf-8")
+    open_store(lab.store_path).commit(made.model_copy(update={"files": (), "checksum": ""}), tmp_path / "other")
+
+    lost = Between("rebalance", lambda: shutil.rmtree(lab.store_path / "artifacts" / "distill"))
+    lost.attach(monkeypatch)
+    stages = lab.run()["stages"]
+    assert lost.left == 0
+    assert "rebalance: its input distill has other bytes now" in lab.messages
+    assert [(one["name"], one["status"], one["artifact"]) for one in stages] == [(one["name"], "ran", one["artifact"]) for one in expected]
+
+
+def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
+    """SIGKILL of the flow, in the middle of a stage: its key is on record, the run counts as interrupted, and nothing of it is garbage."""
+    process = start(lab.command("--set", SLOW))
+    wait_until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
+    [lease] = lab.store_path.glob("work/*/1/lease.json")
+    process.kill()
+    process.communicate(timeout=30)
+    [run] = lab.run_command(["runs", "--store", str(lab.store_path), "--json"])["runs"]
+    assert (run["status"], run["stages_done"]) == ("interrupted", 0)
+    [stage] = read_run(lab.store, run["run_id"]).stages
+    assert (stage.name, stage.status, stage.key) == ("distill", "running", lease.parent.parent.name)
+    assert lab.run_command(["gc", "--store", str(lab.store_path), "--delete", "--json"])["items"] == []
 
 
 def start(arguments: list[str]) -> "subprocess.Popen[str]":

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, prompt_id
 from tasks import grpo
@@ -197,7 +199,8 @@ def stage(tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: li
         (tmp_path / name).mkdir()
     save_model(loaded, tmp_path / "policy")
     write_jsonl(tmp_path / "prompts" / "train.jsonl", examples)
-    return Job(config, {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}, tmp_path / "out", tmp_path)
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    return Job(config, {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}, tmp_path / "out", work)
 
 
 def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
@@ -212,6 +215,7 @@ def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
         "tokenizer.model",
         "curves.jsonl",
         "rollouts.jsonl",
+        "state.json",
     }
     curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))
     assert [row["step"] for row in curve] == [1, 10, 20, 30]

@@ -104,6 +104,7 @@ def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop)
     backend = workshop.backend("", lease_seconds=0.05)
     workshop.store.create_json("work/k/1/job.json", workshop.spec())
     handle = backend.submit(workshop.spec())
+    assert backend.poll(handle).state == "queued"
     time.sleep(0.1)
     status = backend.poll(handle)
     assert (status.state, status.exit_code) == ("failed", 1)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
 from schemas.job import Progress
@@ -49,7 +51,8 @@ def job(tmp_path: Path, examples: list[Example], baseline: Path | None = None, *
     out.mkdir()
     settings = {"model": "gemma3-tiny", "batch_size": 8, "prompt_length": 48, "response_length": 8, "min_items": 1}
     inputs = {"prompts": prompts} | ({"baseline": baseline} if baseline else {})
-    return Job(config=Config.parse(settings | config), inputs=inputs, out=out, work=tmp_path)
+    work = Workspace(open_store(tmp_path / "store"), out.name, "1")
+    return Job(config=Config.parse(settings | config), inputs=inputs, out=out, work=work)
 
 
 def test_rates_are_fractions_of_all_prompts_with_wilson_intervals() -> None:

@@ -9,11 +9,12 @@ import pytest
 from flows.report import samples_section
 from flows.report.effects_section import heat_maps, levels, safety, tiles
 from flows.report.page import render_report, report_html
+from flows.report.provenance_section import times
 from flows.report.results import RunResults, read_results
 from flows.report.training_section import curves
 from infra.store import Store
 from schemas.recipe import Recipe
-from schemas.reports import RunRecord
+from schemas.reports import RunRecord, StageRecord
 from tests.synthetic_run import STAGES, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
@@ -70,7 +71,12 @@ def run(written: tuple[Store, RunRecord]) -> RunResults:
 
 @pytest.fixture(scope="module")
 def path(written: tuple[Store, RunRecord]) -> Path:
-    return render_report(*written)
+    return Path(render_report(*written))
+
+
+def rendered(store: Store, record: RunRecord) -> str:
+    """The text of a run's report."""
+    return Path(render_report(store, record)).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +199,7 @@ def test_the_page_shows_every_key_and_digest(run: RunResults, page: Page) -> Non
 
 
 def test_text_of_models_and_data_is_shown_and_never_interpreted(tmp_path: Path) -> None:
-    html = render_report(*write_run(tmp_path, text=ATTACK, prompts=ATTACK)).read_text(encoding="utf-8")
+    html = rendered(*write_run(tmp_path, text=ATTACK, prompts=ATTACK))
     page = Page(html)
     assert "script" not in page.tags
     assert "img" not in page.tags
@@ -202,34 +208,36 @@ def test_text_of_models_and_data_is_shown_and_never_interpreted(tmp_path: Path) 
 
 
 def test_an_error_message_is_escaped_too(tmp_path: Path) -> None:
-    page = Page(render_report(*write_run(tmp_path, stop_before="sft", failure=ATTACK)).read_text(encoding="utf-8"))
+    page = Page(rendered(*write_run(tmp_path, stop_before="sft", failure=ATTACK)))
     assert "script" not in page.tags
     assert ATTACK in page.text
 
 
 def test_long_texts_do_not_make_a_large_page(tmp_path: Path) -> None:
-    path = render_report(*write_run(tmp_path, text="long " * 400))
+    path = Path(render_report(*write_run(tmp_path, text="long " * 400)))
     assert path.stat().st_size < 1_000_000
     assert "more characters)" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("stage", ["distill", "simpo"])
 def test_a_failed_run_has_a_report_that_begins_with_what_failed(tmp_path: Path, stage: str) -> None:
-    page = Page(render_report(*write_run(tmp_path, stop_before=stage, failure="RESOURCE_EXHAUSTED: 9 GiB")).read_text(encoding="utf-8"))
+    page = Page(rendered(*write_run(tmp_path, stop_before=stage, failure="RESOURCE_EXHAUSTED: 9 GiB")))
     assert page.open == []
     assert page.text.index(f"Stage {stage} failed") < page.text.index("RESOURCE_EXHAUSTED: 9 GiB") < page.text.index("Verdict")
 
 
 def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
-    text = Page(render_report(*write_run(tmp_path, stop_before="sft")).read_text(encoding="utf-8")).text
+    text = Page(rendered(*write_run(tmp_path, stop_before="sft"))).text
     assert "The same command continues it" in text
     assert "grpo has no model (not run)" in text
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     store, record = write_run(tmp_path, stop_before="distill")
-    begun = record.model_copy(update={"status": "running", "finished": None, "stages": (), "execution": {}})
-    text = Page(render_report(store, begun).read_text(encoding="utf-8")).text
+    stage = StageRecord(name="distill", kind="distill", key="f" * 64, status="running")
+    begun = record.model_copy(update={"status": "running", "finished": None, "stages": (stage,), "execution": {}})
+    assert times(read_results(store, begun)) is None
+    text = Page(rendered(store, begun)).text
     assert "had not ended" in text
     assert "No model was evaluated" in text
 
@@ -269,8 +277,10 @@ def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path: Pat
 def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> None:
     store, record = write_run(tmp_path)
     stage = read_results(store, record).stages["grpo"]
-    assert stage.directory is not None
-    (stage.directory / "curves.jsonl").write_text('{"step": 1, "loss": NaN, "kl": 0.5}\n{"step": 2, "loss": Infinity, "kl": 0.25}\n')
+    assert stage.manifest is not None
+    (store.local_dir(stage.manifest) / "curves.jsonl").write_text(
+        '{"step": 1, "loss": NaN, "kl": 0.5}\n{"step": 2, "loss": Infinity, "kl": 0.25}\n'
+    )
     drawn = "".join(curves(stage)[0])
     assert "grpo: KL to the initial policy" in drawn
     assert "grpo: loss" not in drawn

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Grounding, Trace, prompt_id
 from schemas.reports import EvalItem
@@ -133,7 +135,8 @@ def job(tmp_path: Path, examples: list[Example], min_items: int) -> Job[Config]:
     (tmp_path / "out").mkdir()
     write_jsonl(tmp_path / "prompts" / "heldout.jsonl", examples)
     config = {"model": "gemma3-tiny", "batch_size": 4, "prompt_length": 96, "response_length": 8, "min_items": min_items}
-    return Job(config=Config.parse(config), inputs={"prompts": tmp_path / "prompts"}, out=tmp_path / "out", work=tmp_path)
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    return Job(config=Config.parse(config), inputs={"prompts": tmp_path / "prompts"}, out=tmp_path / "out", work=work)
 
 
 def test_too_few_grounded_prompts_are_refused_with_their_number(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, prompt_id
 from tasks import sft
@@ -90,13 +92,13 @@ def job(tmp_path, config: sft.Config) -> Job:
     out.mkdir()
     write_jsonl(data / "train.jsonl", EXAMPLES)
     write_jsonl(data / "validation.jsonl", EXAMPLES[:3])
-    return Job(config, {"examples": data}, out, tmp_path)
+    return Job(config, {"examples": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1"))
 
 
 def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
     metrics = sft.run(job(tmp_path, config(micro_batch_size=2)))
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"model.json", "weights.safetensors", "tokenizer.model", "curves.jsonl", "proof.json"}
+    assert names == {"model.json", "weights.safetensors", "tokenizer.model", "curves.jsonl", "proof.json", "state.json"}
     rows = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
     assert rows[0]["step"] == 0
     assert rows[0]["validation_loss"] == pytest.approx(rows[1]["loss"], rel=0.05)

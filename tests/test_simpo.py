@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, PreferencePair, prompt_id
 from tasks import sampling, simpo
@@ -51,7 +53,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
     write_jsonl(tmp_path / "prompts" / "train.jsonl", [example(number) for number in range(8)])
     inputs = {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}
-    return lambda **changes: Job(config(**changes), inputs, tmp_path / "out", tmp_path)
+    return lambda **changes: Job(config(**changes), inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1"))
 
 
 def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
@@ -91,6 +93,7 @@ def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path
         "tokenizer.model",
         "curves.jsonl",
         "pairs.jsonl",
+        "state.json",
     }
     pairs = read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)
     assert len(pairs) == metrics["pairs"] == metrics["prompts_by_outcome"]["paired"] == 6

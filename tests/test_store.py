@@ -267,7 +267,7 @@ def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
 
 def test_a_manifest_that_names_a_file_outside_is_damaged(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
-    entry = {"path": "../../../../../../secret", "size": 1, "sha256": hashlib.sha256(b"s").hexdigest()}
+    entry = {"path": "../../../../../../secret", "size": 1, "sha256": hashlib.sha256(b"s").hexdigest(), "crc32c": "AAAAAA=="}
     forged = draft(files=[entry]).sealed()
     path = store.path(f"artifacts/sft/{KEY}/manifest.json")
     path.parent.mkdir(parents=True)

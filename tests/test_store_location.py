@@ -53,7 +53,6 @@ def test_a_path_and_its_file_uri_are_one_store(tmp_path: Path, monkeypatch: pyte
     ("location", "message"),
     [
         ("s3://bucket/x", "scheme 's3' is not supported"),
-        ("gs://bucket/x", "scheme 'gs' is not supported"),
         ("file://relative/x", "Write file:///relative/x instead"),
         ("", "--store"),
     ],

@@ -8,17 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tunix.sft.peft_trainer import TrainingConfig
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import StageFailed
 from schemas.training import LoraConfig, OptimizerConfig, TrainerConfig
 from tasks.job import Job
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.gemma3 import tiny
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
-from tasks.models.lora import add_lora, merge_lora
+from tasks.models.lora import merge_lora
 from tasks.optimizers import learning_rate_schedule, make_optimizer
-from tasks.training import SftTrainer, fit, rows_of_step, training_config
+from tasks.training import SftTrainer, fit, make_trainer, rows_of_step
 
 BATCH, LENGTH = 4, 12
 
@@ -39,12 +40,10 @@ def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def train(tmp_path, batch_at, lora: LoraConfig | None = None, **config) -> tuple[LoadedModel, list[dict[str, float]]]:
     config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), lora=lora, **config)
     loaded = base_model("gemma3-tiny", seed=0)
-    if lora:
-        add_lora(loaded, lora, seed=0)
-    trainer = SftTrainer(loaded.model, make_optimizer(config.optimizer, config.steps), TrainingConfig(**training_config(config)))
+    trainer = make_trainer(SftTrainer, loaded, config, seed=0)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
     tmp_path.mkdir(exist_ok=True)
-    job = Job(config, {}, tmp_path, tmp_path, log=logging.getLogger("test"))
+    job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"), log=logging.getLogger("test"))
     return loaded, fit(trainer, batch_at, config, job)
 
 

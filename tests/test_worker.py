@@ -260,12 +260,12 @@ def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
 
 
 def test_a_killed_worker_is_reported_and_can_be_run_again(bench: Bench) -> None:
-    spec, pid = bench.start(WRITE + "(job.work / 'checkpoint').touch()\n" + BLOCK)
+    spec, pid = bench.start(WRITE + "job.work.write('checkpoint', b'')\n" + BLOCK)
     os.kill(pid, signal.SIGKILL)
     handle = bench.backend.submit(spec)
     status = until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL)
     assert "killed by signal 9" in (status.error or "")
-    assert bench.store.path(f"work/{spec.key}/checkpoint").exists()
+    assert bench.store.path(f"work/{spec.key}/kept/checkpoint").exists()
 
 
 PARENT = """

@@ -5,7 +5,6 @@ is the second run minus the first, paired over the prompts that both runs asked 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from flows import show
@@ -50,8 +49,8 @@ def compare_runs(store: Store, a: RunRecord, b: RunRecord) -> dict[str, Any]:
     }
 
 
-def render_comparison(store: Store, comparison: dict[str, Any]) -> Path:
-    """Write what `compare_runs` returned as `runs/<a>/compare-<b>.html` and return where it lies on this machine.
+def render_comparison(store: Store, comparison: dict[str, Any]) -> str:
+    """Write what `compare_runs` returned as `runs/<a>/compare-<b>.html` and return where it lies: a path, or a `gs://` URI.
 
     Raises:
         InputError: the store is full or cannot be written.
@@ -61,7 +60,7 @@ def render_comparison(store: Store, comparison: dict[str, Any]) -> Path:
     bars = [plots.Bar(f"{row['label']}, {row['model']}", **row["difference"], direction=row["direction"]) for row in overall]
     plot = plots.forest("Second run minus first, percentage points", bars) if bars else None
     store.write_text(name, environment().get_template("compare.html.j2").render(**comparison, plot=plot))
-    return store.path(name)
+    return store.location(name)
 
 
 def show_comparison(comparison: dict[str, Any]) -> None:

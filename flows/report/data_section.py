@@ -26,7 +26,7 @@ class Mix:
 
 def mixes(run: RunResults) -> list[Mix]:
     """The mix of every rebalance stage that left an artifact."""
-    return [_mix(stage) for stage in run.of_kind("rebalance") if stage.directory]
+    return [_mix(stage) for stage in run.of_kind("rebalance") if stage.manifest]
 
 
 def _mix(stage: StageOutput) -> Mix:
@@ -57,7 +57,7 @@ def sources(run: RunResults) -> list[Source]:
     """What every distill stage kept and dropped, counted from its files."""
     found = []
     for stage in run.of_kind("distill"):
-        if stage.directory is None:
+        if stage.manifest is None:
             continue
         families = Counter((row["domain"], row["family"] or row["source"]) for row in stage.rows("examples.jsonl"))
         first: dict[str, dict[str, Any]] = {}

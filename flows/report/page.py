@@ -5,7 +5,6 @@ run left: one that failed half-way has a report, which begins with what failed.
 """
 
 from functools import cache
-from pathlib import Path
 from time import gmtime, strftime
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,15 +17,16 @@ from schemas.reports import RunRecord
 from tasks.intervals import Interval
 
 
-def render_report(store: Store, record: RunRecord) -> Path:
-    """Write `runs/<run_id>/report.html` and return where it lies on this machine.
+def render_report(store: Store, record: RunRecord) -> str:
+    """Write `runs/<run_id>/report.html` and return where it lies: a path, or a `gs://` URI.
 
     Raises:
         InputError: the store is full or cannot be written.
+        Damaged: a file of an artifact was damaged on its way here.
     """
     name = f"runs/{record.run_id}/report.html"
     store.write_text(name, report_html(read_results(store, record)))
-    return store.path(name)
+    return store.location(name)
 
 
 def report_html(run: RunResults) -> str:

@@ -46,7 +46,7 @@ def _stage_row(stage: StageOutput) -> StageRow:
         name=stage.name,
         kind=stage.spec.kind,
         status=stage.status,
-        seconds=duration(record.seconds) if record else "",
+        seconds=duration(record.seconds) if record and record.status != "running" else "",
         made_in=duration(execution["seconds"]) if "seconds" in execution else "",
         peak_memory=size(execution["peak_rss_bytes"]) if "peak_rss_bytes" in execution else "",
         inputs=", ".join(f"{name}: {source}" for name, source in stage.spec.inputs.items()),
@@ -59,9 +59,9 @@ def _stage_row(stage: StageOutput) -> StageRow:
 
 
 def times(run: RunResults) -> Markup | None:
-    """Seconds per stage of this run; None when no stage was reached."""
-    reached = [stage.record for stage in run.stages.values() if stage.record]
-    return plots.stage_times("Time per stage", [(record.name, record.seconds, record.status) for record in reached]) if reached else None
+    """Seconds per stage of this run; None when no stage has ended."""
+    ended = [stage.record for stage in run.stages.values() if stage.record and stage.record.status != "running"]
+    return plots.stage_times("Time per stage", [(record.name, record.seconds, record.status) for record in ended]) if ended else None
 
 
 def lineage(run: RunResults) -> Markup:

@@ -21,15 +21,16 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class StageOutput:
-    """One stage of the recipe: its record when it was reached; its manifest and files when the store still holds its artifact, intact.
+    """One stage of the recipe: its record when it was reached; its manifest when `store` still holds its artifact, intact.
 
-    `problem` says why an artifact that the record names is not used: it is gone, damaged, or another one took its place.
+    Files are fetched when they are asked for, one by one: of a model's artifact in a bucket the weights stay there. `problem` says why an
+    artifact that the record names is not used: it is gone, damaged, or another one took its place.
     """
 
     spec: StageSpec
+    store: Store
     record: StageRecord | None = None
     manifest: Manifest | None = None
-    directory: Path | None = None
     problem: str | None = None
 
     @property
@@ -38,7 +39,7 @@ class StageOutput:
 
     @property
     def status(self) -> str:
-        """cached, ran, failed, skipped, or `not run` when the run ended before it."""
+        """cached, ran, failed, skipped, running when the run has not ended, or `not run` when it ended before the stage."""
         return self.record.status if self.record else "not run"
 
     @property
@@ -53,10 +54,10 @@ class StageOutput:
         return list(read_rows(path)) if path else []
 
     def path(self, file: str) -> Path | None:
-        """One of the artifact's files, or None when there is no artifact or it has no such file."""
-        if self.directory is None or not (self.directory / file).is_file():
+        """One of the artifact's files, or None when there is no artifact or it has no such file. Raises Damaged (`Store.local_dir`)."""
+        if self.manifest is None or file not in (entry.path for entry in self.manifest.files):
             return None
-        return self.directory / file
+        return self.store.local_dir(self.manifest, [file]) / file
 
     @cached_property
     def items(self) -> list[EvalItem]:
@@ -120,13 +121,13 @@ def read_results(store: Store, record: RunRecord) -> RunResults:
 
 def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> StageOutput:
     if record is None or record.artifact is None:
-        return StageOutput(spec, record)
+        return StageOutput(spec, store, record)
     manifest = store.lookup(record.artifact.kind, record.artifact.key)
     if manifest is None:
-        return StageOutput(spec, record, problem="its artifact is no longer in the store")
+        return StageOutput(spec, store, record, problem="its artifact is no longer in the store")
     if manifest.digest != record.artifact.digest:
-        return StageOutput(spec, record, problem="its artifact was replaced by one with other bytes since this run")
+        return StageOutput(spec, store, record, problem="its artifact was replaced by one with other bytes since this run")
     damage = store.verify(manifest)
     if damage:
-        return StageOutput(spec, record, problem=f"its artifact is damaged: {damage[0]}")
-    return StageOutput(spec, record, manifest, store.local_dir(manifest))
+        return StageOutput(spec, store, record, problem=f"its artifact is damaged: {damage[0]}")
+    return StageOutput(spec, store, record, manifest)

@@ -48,7 +48,7 @@ def trainings(run: RunResults) -> list[Training]:
     return [
         Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics))
         for stage in run.of_kind(*TRAINED)
-        if stage.directory
+        if stage.manifest
     ]
 
 

@@ -1,6 +1,7 @@
 """The data directory of `--data`: finding files in it, refusing paths that leave it, and their digests."""
 
 import hashlib
+import re
 from pathlib import Path, PurePosixPath
 
 from schemas.base import InputError, nearest
@@ -14,6 +15,8 @@ def check_relative(path: str) -> str:
     pure = PurePosixPath(path)
     if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
         raise ValueError("a data path is relative to the --data directory, with / between its parts and no '..'")
+    if any("**" in part and part != "**" for part in pure.parts):
+        raise ValueError("** in a data path stands for any directories and is a part of its own: a/**/b.jsonl")
     return path
 
 
@@ -27,7 +30,8 @@ def data_files(data: Path | None, pattern: str, where: str) -> list[tuple[str, P
         raise InputError(f"{where} reads {pattern} from a data directory: name it with --data DIR.")
     root = data.resolve()
     try:
-        matches = sorted(data.glob(pattern)) if "*" in pattern else [data / pattern]
+        # Only `*` is special here; to glob so are [ and ?, which are in brackets what they are in a file's name.
+        matches = sorted(data.glob(re.sub(r"[\[?]", r"[\g<0>]", pattern))) if "*" in pattern else [data / pattern]
         found = [(match.relative_to(data).as_posix(), match) for match in matches if match.exists()]
     except OSError as error:
         raise InputError(

@@ -1,14 +1,14 @@
 """Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz).
 
-Hugging Face `datasets` reads Parquet. The text formats are read here, because `datasets` gives up at the first broken line without
-naming it, and infers types (a column of dates becomes timestamps, the CSV field 007 becomes 7): a bad record must be counted with its line,
-and text must stay text.
+The text formats are read here, because Hugging Face `datasets` gives up at the first broken line without naming it, and infers types (a
+column of dates becomes timestamps, the CSV field 007 becomes 7): a bad record must be counted with its line, and text must stay text.
+Parquet is read by `pyarrow` alone: `datasets` takes a file's name for a pattern (`a[1].parquet` reads `a1.parquet`), and obeys features
+that the file declares of itself: one with an image column opens the paths and URLs that its rows name, wherever they lead.
 """
 
 import csv
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -37,6 +37,9 @@ class Unreadable:
 
 
 Records = Iterator[Record | Unreadable]
+
+_BATCH = 1000
+"""Rows of a Parquet file that are held in memory at a time."""
 
 
 def read_records(name: str, file: Path) -> Records:
@@ -176,15 +179,17 @@ def _read_tsv(name: str, file: Path) -> Records:
 
 
 def _read_parquet(name: str, file: Path) -> Records:
-    """Rows of a Parquet file, streamed by `datasets`: nothing is copied into a cache and no network is used."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    """Rows of a Parquet file, streamed: neither the file nor all rows are held in memory."""
     import pyarrow
-    from datasets import load_dataset
+    import pyarrow.parquet
 
+    number = 0
     try:
-        rows = load_dataset("parquet", data_files=str(file), split="train", streaming=True)
-        for number, row in enumerate(rows, start=1):
-            yield Record(number, row)
+        with file.open("rb") as stream:
+            for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Record(number, row)
     except (pyarrow.ArrowException, ValueError) as error:
         raise InputError(f"data file {name} is no valid Parquet file: {error}.") from error
 

@@ -1,0 +1,156 @@
+"""Kill-anywhere campaign: SIGKILL workers and flow processes of a whole chain at random points; every run must end with the same bytes.
+
+    uv run python -m benchmarks.crashes [--kills 100] [--store file|gs] [--seed 0] [--per-round 10]
+
+One undisturbed `lyceum run tests/crash/chain.toml` counts how often each watched function (`tests/crash/sitecustomize.py`) is called in
+each stage. Then, in rounds: draw points at random (stage, function, call number, before or after the call, victim: the worker or the
+flow), run the command again and again in a fresh store until it exits 0, and compare every artifact with the undisturbed run's: files,
+sizes, sha256 (weights, optimizer digests, curves, rollouts, verdicts) and metrics. Prints one table; exits 1 when anything differs.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.prefect_api import prefect_api
+from infra.store import Store, open_store
+from schemas.artifact import Manifest
+from tests.crash.sitecustomize import Point
+
+ROOT = Path(__file__).resolve().parent.parent
+CRASH = ROOT / "tests" / "crash"
+LYCEUM = (sys.executable, "-m", "flows.cli", "run", str(CRASH / "chain.toml"), "--json")
+SETTINGS = {
+    "LYCEUM_CHECKPOINT_STEPS": "2",
+    "LYCEUM_CHECKPOINT_SECONDS": "3600",
+    "LYCEUM_LEASE_SECONDS": "5",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(CRASH)]),
+}
+
+
+def run(store: str, environment: dict[str, str]) -> tuple[int, str]:
+    """`lyceum run` in a process of its own; returns its exit code and what it printed on stderr."""
+    command = [*LYCEUM, "--store", store]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **SETTINGS, **environment}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def artifacts(store: Store) -> dict[str, Manifest]:
+    """The artifacts of a store by stage kind; raises when one does not verify."""
+    found = {manifest.kind: manifest for manifest in store.artifacts()}
+    for manifest in found.values():
+        problems = store.verify(manifest)
+        assert not problems, problems
+    return found
+
+
+def count(store: str, directory: Path) -> dict[str, Counter[str]]:
+    """Run undisturbed, and return for each stage kind how often it called each watched function."""
+    directory.mkdir()
+    code, errors = run(store, {"LYCEUM_CRASH_COUNT": str(directory)})
+    assert code == 0, errors
+    counts: dict[str, Counter[str]] = {}
+    for file in directory.iterdir():
+        counts.setdefault(file.name.split("-")[0], Counter()).update(json.loads(file.read_text()))
+    counts.pop("flow", None)
+    return counts
+
+
+def draw(counts: dict[str, Counter[str]], dice: random.Random) -> Point:
+    """A random point."""
+    kind = dice.choice(sorted(counts))
+    function = dice.choice(sorted(counts[kind]))
+    number = dice.randint(1, counts[kind][function])
+    return Point(kind, function, number, dice.choice(("before", "after")), dice.choice(("self", "self", "parent")))
+
+
+def differences(ours: dict[str, Manifest], theirs: dict[str, Manifest]) -> list[str]:
+    """Stage kinds whose artifacts are not the same: files, sizes, digests, metrics."""
+    kinds = sorted(ours.keys() | theirs.keys())
+    return [
+        kind
+        for kind in kinds
+        if (kind not in ours or kind not in theirs)
+        or (ours[kind].files, ours[kind].metrics, ours[kind].key) != (theirs[kind].files, theirs[kind].metrics, theirs[kind].key)
+    ]
+
+
+@contextmanager
+def places(scheme: str, root: Path) -> Iterator[Any]:
+    """Yields a function that gives the location of a fresh store for a round."""
+    if scheme == "file":
+        yield lambda name: str(root / f"store-{name}")
+        return
+    from tests.gcs_emulator import Emulator
+
+    with Emulator("lyceum-crashes") as emulator:
+        os.environ.update(emulator.environment, LYCEUM_CACHE=str(root / "cache"))
+        yield lambda name: f"gs://lyceum-crashes/{name}"
+
+
+def campaign(options: argparse.Namespace, root: Path) -> int:
+    """The whole campaign; returns the exit code."""
+    dice = random.Random(options.seed)
+    kills: Counter[tuple[str, str]] = Counter()
+    rounds, wrong, runs = 0, [], 0
+    with prefect_api(threading.Event()) as api, places(options.store, root) as place:
+        os.environ["PREFECT_API_URL"] = api
+        began = time.monotonic()
+        counts = count(place("undisturbed"), root / "counts")
+        undisturbed_seconds = time.monotonic() - began
+        undisturbed = artifacts(open_store(place("undisturbed")))
+        began = time.monotonic()
+        while kills.total() < options.kills:
+            rounds += 1
+            spent = root / f"spent-{rounds}"
+            spent.mkdir()
+            points = [draw(counts, dice) for _ in range(min(options.per_round, options.kills - kills.total()))]
+            armed = {"LYCEUM_CRASH": json.dumps(points), "LYCEUM_CRASH_SPENT": str(spent)}
+            tries, code = 0, -1
+            while code and tries < options.per_round + 3:
+                code, errors = run(place(f"round-{rounds}"), armed)
+                tries += 1
+            runs += tries
+            fired = [point for point in points if (spent / str(point)).exists()]
+            kills.update((point.kind, "flow" if point.victim == "parent" else "worker") for point in fired)
+            different = differences(artifacts(open_store(place(f"round-{rounds}"))), undisturbed)
+            if code or different:
+                wrong.append((rounds, code, different, points, errors[-2000:]))
+            print(f"round {rounds}: {len(fired)} kills, {tries} runs, exit {code}, different: {different or 'none'}", flush=True)
+        seconds = time.monotonic() - began
+    print(f"\n{options.store}:// store, seed {options.seed}, {os.cpu_count()} cores\n")
+    print("| stage | workers killed | flows killed |\n|---|---|---|")
+    for kind in sorted({kind for kind, _ in kills}):
+        print(f"| {kind} | {kills[kind, 'worker']} | {kills[kind, 'flow']} |")
+    cost = (seconds - rounds * undisturbed_seconds) / kills.total()
+    print(f"\n{kills.total()} kills in {rounds} chains, {runs} runs of the command; chains that ended with other bytes: {len(wrong)}.")
+    print(f"An undisturbed chain took {undisturbed_seconds:.0f} s; a kill cost {cost:.1f} s.")
+    for one in wrong:
+        print(one)
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """Read the command line and run the campaign in a temporary directory."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--per-round", type=int, default=10)
+    parser.add_argument("--store", choices=("file", "gs"), default="file")
+    parser.add_argument("--seed", type=int, default=0)
+    with tempfile.TemporaryDirectory(prefix="lyceum-crashes-") as directory:
+        return campaign(parser.parse_args(), Path(directory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,345 @@
+"""A stage that is interrupted again and again ends with the bytes of an undisturbed one, and repeats no more than its last interval."""
+
+import functools
+import json
+import logging
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from jax.experimental.compilation_cache import compilation_cache
+
+from infra.store import open_store
+from infra.workspace import Workspace
+from schemas.base import StageFailed
+from schemas.examples import Domain, Example, Grounding, prompt_id
+from schemas.job import Progress
+from tasks import grpo, reasoning_eval, safety_eval, sft, simpo, training
+from tasks.checkpoints import Checkpoints, fingerprint
+from tasks.job import Job, write_jsonl
+from tasks.journal import Journal
+from tasks.models import gemma3
+from tasks.models.loading import base_model, save_model
+
+
+class Killed(BaseException):
+    """Ends an attempt where a test says so."""
+
+
+Point = tuple[str, int, str]
+"""Where an attempt ends: a function of WATCHED, its call in this attempt (from 1), and whether before or after it."""
+
+WATCHED: dict[str, tuple[Any, str]] = {
+    "step": (training, "run_step"),
+    "save": (Checkpoints, "save"),
+    "seal": (Workspace, "save_tree"),
+    "put": (Journal, "put"),
+    "model": (training, "save_model"),
+}
+
+LORA = {"rank": 2, "alpha": 4.0}
+ADAMW = {"learning_rate": 1e-3}
+SFT = {
+    "model": "gemma3-tiny",
+    "steps": 6,
+    "batch_size": 4,
+    "sequence_length": 64,
+    "log_every": 2,
+    "validation_every": 3,
+    "micro_batch_size": 2,
+    "optimizer": {"learning_rate": 1e-3, "muon_learning_rate": 0.02},
+}
+SIMPO = {
+    "steps": 6,
+    "batch_size": 4,
+    "prompts": 6,
+    "samples_per_prompt": 2,
+    "min_pairs": 4,
+    "prompt_length": 32,
+    "response_length": 24,
+    "sampling_batch_size": 8,
+    "log_every": 4,
+    "lora": LORA,
+    "micro_batch_size": 2,
+    "optimizer": {"learning_rate": 3e-3},
+}
+GRPO = {
+    "steps": 6,
+    "batch_size": 16,
+    "group_size": 8,
+    "rewards": [{"name": "format"}, {"name": "exact_answer"}],
+    "beta": 0.01,
+    "temperature": 0.9,
+    "prompt_length": 24,
+    "response_length": 12,
+    "log_every": 4,
+    "lora": LORA,
+    "optimizer": {"learning_rate": 1e-2},
+}
+EVAL = {"model": "gemma3-tiny", "batch_size": 4, "prompt_length": 80, "response_length": 8, "min_items": 1}
+
+
+def example(number: int, grounding: Grounding | None = None) -> Example:
+    prompt = f"What is {number} + 1?"
+    context = f"{number} + 1 is {number + 1}." if grounding else None
+    fields = {"prompt": prompt, "domain": Domain.MATH, "answer": str(number + 1), "reasoning": f"{number} + 1 = {number + 1}"}
+    return Example(id=prompt_id(prompt), context=context, grounding=grounding, **fields)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """`gemma3-tiny` with one layer; what one attempt compiled, the next one loads, as in a worker."""
+    smaller = gemma3.tiny()
+    smaller.num_layers, smaller.hidden_dim = 1, 128
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        compilation_cache.reset_cache()
+        yield
+        jax.config.update("jax_compilation_cache_dir", before[0])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+        compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Input name -> directory, for every kind."""
+    data, policy = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("policy")
+    examples = [example(number) for number in range(20)]
+    write_jsonl(data / "train.jsonl", examples)
+    write_jsonl(data / "validation.jsonl", examples[:7])
+    write_jsonl(data / "heldout.jsonl", [*examples[:11], *(example(30 + number, "answerable") for number in range(9))])
+    save_model(base_model("gemma3-tiny", 0), policy)
+    return {"examples": data, "prompts": data, "policy": policy}
+
+
+class Bench:
+    """Runs attempts of one stage in this process. Counts what they call, and ends them where it is told to."""
+
+    def __init__(self, root: Path, inputs: dict[str, Path], patch: pytest.MonkeyPatch) -> None:
+        self.root, self.inputs, self.attempts = root, inputs, 0
+        self.store = open_store(root / "store")
+        self.calls: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self.progress: list[Progress] = []
+        self.point: Point | None = None
+        for name, (owner, attribute) in WATCHED.items():
+            patch.setattr(owner, attribute, self._watched(name, getattr(owner, attribute)))
+
+    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            number = self.calls[name] + 1
+            if self.point == (name, number, "before"):
+                raise Killed
+            self.trace.append(name)
+            result = function(*arguments, **named)
+            self.calls[name] = number
+            if self.point == (name, number, "after"):
+                raise Killed
+            return result
+
+        return call
+
+    def attempt(self, kind: ModuleType, config: dict[str, Any], key: str, point: Point | None = None, every: int = 2) -> Path:
+        """Run one attempt; returns its output directory, which also has the metrics as `metrics.json` if it was not killed."""
+        self.attempts += 1
+        self.calls.clear()
+        self.trace.clear()
+        self.progress.clear()
+        self.point = point
+        out = self.root / f"out{self.attempts}"
+        out.mkdir()
+        job = Job(
+            config=kind.Config.parse(config),
+            inputs={name: self.inputs[name] for name in kind.INPUTS if name in self.inputs},
+            out=out,
+            work=Workspace(self.store, key, str(self.attempts)),
+            checkpoint_steps=every,
+            report=self.progress.append,
+        )
+        if point is None:
+            metrics = kind.run(job)
+            (out / "metrics.json").write_text(json.dumps(metrics, indent=1))
+        else:
+            with pytest.raises(Killed):
+                kind.run(job)
+        return out
+
+    def checkpoints(self, key: str) -> list[Path]:
+        directory = self.store.path(f"work/{key}/kept/checkpoints")
+        return sorted(directory.iterdir()) if directory.exists() else []
+
+
+@pytest.fixture
+def bench(tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, inputs, monkeypatch)
+
+
+def content(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+
+
+Kills = list[tuple[Point | None, int]]
+"""Where the attempts at one stage end, one after the other, and how many steps each of them takes."""
+
+EVERYWHERE: Kills = [
+    (("step", 2, "before"), 1),  # between what makes a batch and the update; nothing is saved yet
+    (("seal", 1, "before"), 2),  # inside the first checkpoint: its files are written, the tree is not sealed
+    (("save", 1, "after"), 2),  # right after a checkpoint
+    (("step", 4, "before"), 3),  # goes on at 2, saves at 4, ends between 5 and 6
+    (("model", 1, "before"), 2),  # goes on at 4, ends after the last step
+    (None, 0),  # nothing is left to be trained
+]
+TWICE: Kills = [(("seal", 2, "before"), 4), (("step", 4, "before"), 3), (None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "kills"),
+    [
+        pytest.param(sft, SFT, EVERYWHERE, id="sft-muon-accumulation"),
+        pytest.param(sft, {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}, TWICE, id="sft-lora-adamw"),
+        pytest.param(simpo, SIMPO, TWICE, id="simpo-lora-accumulation"),
+        pytest.param(grpo, GRPO, EVERYWHERE, id="grpo"),
+    ],
+)
+def test_a_trainer_that_is_killed_ends_with_the_same_bytes(
+    bench: Bench, kind: ModuleType, config: dict[str, Any], kills: Kills, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, logger="lyceum")
+    undisturbed = bench.attempt(kind, config, "undisturbed")
+    for point, steps in kills:
+        out = bench.attempt(kind, config, "killed", point)
+        assert bench.calls["step"] == steps, point
+    assert content(out) == content(undisturbed)
+    assert re.search(r"resuming at step 2 of 6 from checkpoint 00000002-\d, written \d+ s ago", caplog.text)
+    assert [progress.done for progress in bench.progress if progress.unit == "steps"] == list(range(6 - kills[-1][1], 7))
+
+
+def test_grpo_goes_on_in_the_middle_of_a_rollout(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Two updates per rollout and a checkpoint every 3: update 4 uses the rollout of update 3, which only the checkpoint still has."""
+    sampled: list[int] = []
+    roll_out = grpo.RolloutBatches._roll_out
+    monkeypatch.setattr(grpo.RolloutBatches, "_roll_out", lambda self, index: sampled.append(index) or roll_out(self, index))
+    config = {**GRPO, "num_iterations": 2}
+    undisturbed = bench.attempt(grpo, config, "undisturbed", every=3)
+    assert sampled == [0, 1, 2]
+    sampled.clear()
+    bench.attempt(grpo, config, "killed", ("step", 4, "before"), every=3)
+    bench.attempt(grpo, config, "killed", ("step", 2, "before"), every=3)  # rollout 2 is sampled, and not used
+    assert sampled == [0, 1, 2]
+    out = bench.attempt(grpo, config, "killed", every=3)
+    assert sampled == [0, 1, 2, 2]
+    assert bench.calls["step"] == 3
+    assert content(out) == content(undisturbed)
+
+
+def test_simpo_samples_no_batch_twice(bench: Bench):
+    """12 responses in batches of 8: the first attempt dies with one batch in the journal, the second with both."""
+    undisturbed = bench.attempt(simpo, SIMPO, "undisturbed")
+    assert bench.calls["put"] == 2
+    bench.attempt(simpo, SIMPO, "killed", ("put", 2, "before"))
+    bench.attempt(simpo, SIMPO, "killed", ("step", 1, "before"))
+    assert bench.calls["put"] == 1
+    out = bench.attempt(simpo, SIMPO, "killed")
+    assert bench.calls["put"] == 0
+    assert content(out) == content(undisturbed)
+
+
+@pytest.mark.parametrize(("kind", "batches"), [(reasoning_eval, 3), (safety_eval, 3)])
+def test_an_evaluation_answers_no_batch_twice(bench: Bench, kind: ModuleType, batches: int):
+    undisturbed = bench.attempt(kind, EVAL, "undisturbed")
+    assert bench.calls["put"] == batches
+    bench.attempt(kind, EVAL, "killed", ("put", 2, "after"))
+    out = bench.attempt(kind, EVAL, "killed")
+    assert bench.calls["put"] == batches - 2
+    again = bench.attempt(kind, EVAL, "killed")
+    assert bench.calls["put"] == 0
+    assert content(again) == content(out) == content(undisturbed)
+
+
+def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(bench: Bench, caplog: pytest.LogCaptureFixture):
+    """Checkpoints at 2 and 4: go on from 4, from 2 where 4 is damaged, from the start where both are or none is there."""
+    undisturbed = bench.attempt(sft, SFT, "undisturbed")
+    bench.attempt(sft, SFT, "killed", ("step", 6, "before"))
+    assert [path.name for path in bench.checkpoints("killed")] == ["00000002-2", "00000004-2"]
+
+    def run(key: str, damaged: int) -> int:
+        shutil.copytree(bench.store.path("work/killed/kept"), bench.store.path(f"work/{key}/kept"))
+        for checkpoint in bench.checkpoints(key)[2 - damaged :]:
+            arrays = checkpoint / "data" / "arrays.safetensors"
+            arrays.write_bytes(arrays.read_bytes()[:-1] + b"\x77")
+        assert content(bench.attempt(sft, SFT, key)) == content(undisturbed)
+        return bench.calls["step"]
+
+    assert [run("whole", 0), run("newest", 1), run("both", 2)] == [2, 4, 6]
+    assert "checkpoint 00000004-2 is not used: it is damaged" in caplog.text
+    shutil.rmtree(bench.store.path("work/killed/kept/checkpoints"))
+    assert content(bench.attempt(sft, SFT, "killed")) == content(undisturbed)
+    assert bench.calls["step"] == 6
+
+
+def test_a_checkpoint_with_other_arrays_is_refused(bench: Bench):
+    bench.attempt(sft, SFT, "key", ("save", 1, "after"))
+    with pytest.raises(StageFailed, match=r"checkpoint 00000002-1 is not one of this stage: \d+ arrays differ: optimizer/.*remove"):
+        bench.attempt(sft, {**SFT, "optimizer": ADAMW}, "key")
+
+
+def test_arrays_that_are_committed_to_devices_are_so_after_a_restart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Were they not, the step would compile twice, and `fit` would fail the stage."""
+    make = training.make_trainer
+
+    def make_committed(*arguments: Any) -> training.OneProgramStep:
+        trainer = make(*arguments)
+        for part in (trainer.model, trainer.optimizer):
+            nnx.update(part, jax.device_put(nnx.state(part), jax.devices()[0]))
+        return trainer
+
+    monkeypatch.setattr(training, "make_trainer", make_committed)
+    config = {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}
+    undisturbed = bench.attempt(sft, config, "undisturbed")
+    bench.attempt(sft, config, "killed", ("step", 4, "before"))
+    assert content(bench.attempt(sft, config, "killed")) == content(undisturbed)
+
+
+def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Validation before the first step and after 3 and 6, checkpoints after 2, 4 and 6: where both are due, validation comes first."""
+    monkeypatch.setattr(training, "_validate", bench._watched("validate", training._validate))
+    bench.attempt(sft, SFT, "key")
+    assert [name for name in bench.trace if name != "seal"] == [
+        *("validate", "step", "step", "save", "step", "validate", "step", "save", "step", "step", "validate", "save", "model")
+    ]
+
+
+def test_a_checkpoint_is_saved_only_when_the_steps_it_follows_are_finished(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """The loss of the newest step is read, and refused if it is not finite, before a checkpoint can hold what came of it."""
+    poisoned = sft.batch
+    monkeypatch.setattr(sft, "batch", lambda packed, chosen, scale: poisoned(packed, chosen, scale * float("nan")))
+    with pytest.raises(StageFailed, match="loss is nan at step 1"):
+        bench.attempt(sft, SFT, "key", every=1)
+    assert bench.checkpoints("key") == []
+
+
+def test_the_artifact_says_with_which_parameters_and_which_optimizer_it_ended(bench: Bench):
+    """A checkpoint after the last step holds the arrays whose fingerprints are in state.json."""
+    out = bench.attempt(sft, SFT, "key")
+    last = Checkpoints(Workspace(bench.store, "key", "2"), seconds=1, log=logging.getLogger("lyceum")).newest()
+    assert last is not None
+    arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "optimizer": {}}
+    with last:
+        for key in last.forms:
+            part, name = key.split("/")
+            arrays[part][name] = last.read(key)
+    assert arrays["optimizer"]["step"] == 6
+    state = json.loads((out / "state.json").read_text())
+    assert state == {"step": 6, **{part: fingerprint(values) for part, values in arrays.items()}}
