@@ -1,11 +1,14 @@
 """Kill-anywhere campaign: SIGKILL workers and flow processes of a whole chain at random points; every run must end with the same bytes.
 
-    uv run python -m benchmarks.crashes [--kills 100] [--store file|gs] [--seed 0] [--per-round 10]
+    uv run python -m benchmarks.crashes [--kills 100] [--store file|gs] [--faults] [--seed 0] [--per-round 10]
 
 One undisturbed `lyceum run tests/crash/chain.toml` counts how often each watched function (`tests/crash/sitecustomize.py`) is called in
 each stage. Then, in rounds: draw points at random (stage, function, call number, before or after the call, victim: the worker or the
 flow), run the command again and again in a fresh store until it exits 0, and compare every artifact with the undisturbed run's: files,
 sizes, sha256 (weights, optimizer digests, curves, rollouts, verdicts) and metrics. Prints one table; exits 1 when anything differs.
+
+With `--store gs` the stores are in the fake of Cloud Storage (`tests/gcs_emulator.py`), with `--faults` it is at its worst all the while:
+503s, connections reset before and after a request was executed, truncated and flipped bytes, stale listings, duplicate deliveries.
 """
 
 import argparse
@@ -21,16 +24,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flows.prefect_api import prefect_api
 from infra.store import Store, open_store
 from schemas.artifact import Manifest
 from tests.crash.sitecustomize import Point
+from tests.gcs_emulator import Emulator
 
 ROOT = Path(__file__).resolve().parent.parent
 CRASH = ROOT / "tests" / "crash"
 LYCEUM = (sys.executable, "-m", "flows.cli", "run", str(CRASH / "chain.toml"), "--json")
+BUCKET = "lyceum-crashes"
 SETTINGS = {
     "LYCEUM_CHECKPOINT_STEPS": "2",
     "LYCEUM_CHECKPOINT_SECONDS": "3600",
@@ -86,17 +90,36 @@ def differences(ours: dict[str, Manifest], theirs: dict[str, Manifest]) -> list[
     ]
 
 
-@contextmanager
-def places(scheme: str, root: Path) -> Iterator[Any]:
-    """Yields a function that gives the location of a fresh store for a round."""
-    if scheme == "file":
-        yield lambda name: str(root / f"store-{name}")
-        return
-    from tests.gcs_emulator import Emulator
+class Places:
+    """Where the stores of the campaign are: below a directory, or in a bucket of the fake of Cloud Storage."""
 
-    with Emulator("lyceum-crashes") as emulator:
-        os.environ.update(emulator.environment, LYCEUM_CACHE=str(root / "cache"))
-        yield lambda name: f"gs://lyceum-crashes/{name}"
+    def __init__(self, root: Path, emulator: Emulator | None) -> None:
+        self._root, self._emulator = root, emulator
+        self._faults: dict[str, int] = {}
+        if emulator:
+            os.environ.update(emulator.environment, LYCEUM_CACHE=str(root / "cache"))
+
+    def __call__(self, name: str) -> str:
+        return f"gs://{BUCKET}/{name}" if self._emulator else str(self._root / f"store-{name}")
+
+    def misbehave(self, seed: int) -> None:
+        """From here on the bucket is at its worst."""
+        if self._emulator:
+            self._faults = self._emulator.faults.add_all(seed)
+
+    def faults(self) -> dict[str, int]:
+        """How often each fault struck."""
+        return {action: self._emulator.faults.fired(number) for action, number in self._faults.items()} if self._emulator else {}
+
+
+@contextmanager
+def places(scheme: str, root: Path) -> Iterator[Places]:
+    """The places of a campaign; ends the fake, if there is one, in the end."""
+    if scheme == "file":
+        yield Places(root, None)
+    else:
+        with Emulator(BUCKET) as emulator:
+            yield Places(root, emulator)
 
 
 def campaign(options: argparse.Namespace, root: Path) -> int:
@@ -106,10 +129,13 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
     rounds, wrong, runs = 0, [], 0
     with prefect_api(threading.Event()) as api, places(options.store, root) as place:
         os.environ["PREFECT_API_URL"] = api
-        began = time.monotonic()
         counts = count(place("undisturbed"), root / "counts")
-        undisturbed_seconds = time.monotonic() - began
         undisturbed = artifacts(open_store(place("undisturbed")))
+        began = time.monotonic()
+        run(place("timed"), {})
+        undisturbed_seconds = time.monotonic() - began
+        if options.faults:
+            place.misbehave(options.seed)
         began = time.monotonic()
         while kills.total() < options.kills:
             rounds += 1
@@ -129,6 +155,7 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
                 wrong.append((rounds, code, different, points, errors[-2000:]))
             print(f"round {rounds}: {len(fired)} kills, {tries} runs, exit {code}, different: {different or 'none'}", flush=True)
         seconds = time.monotonic() - began
+        struck = place.faults()
     print(f"\n{options.store}:// store, seed {options.seed}, {os.cpu_count()} cores\n")
     print("| stage | workers killed | flows killed |\n|---|---|---|")
     for kind in sorted({kind for kind, _ in kills}):
@@ -136,6 +163,8 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
     cost = (seconds - rounds * undisturbed_seconds) / kills.total()
     print(f"\n{kills.total()} kills in {rounds} chains, {runs} runs of the command; chains that ended with other bytes: {len(wrong)}.")
     print(f"An undisturbed chain took {undisturbed_seconds:.0f} s; a kill cost {cost:.1f} s.")
+    if struck:
+        print(f"Faults of the bucket meanwhile: {', '.join(f'{action} {number}' for action, number in struck.items())}.")
     for one in wrong:
         print(one)
     return 1 if wrong else 0
@@ -147,9 +176,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--per-round", type=int, default=10)
     parser.add_argument("--store", choices=("file", "gs"), default="file")
+    parser.add_argument("--faults", action="store_true", help="of the bucket, all the while; needs --store gs")
     parser.add_argument("--seed", type=int, default=0)
     with tempfile.TemporaryDirectory(prefix="lyceum-crashes-") as directory:
-        return campaign(parser.parse_args(), Path(directory))
+        options = parser.parse_args()
+        if options.faults and options.store != "gs":
+            parser.error("--faults needs --store gs")
+        return campaign(options, Path(directory))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     try:
         options = _parser().parse_args(arguments)
+        if options.command not in (commands.run, commands.serve):  # somebody waits for the answer, and nothing is lost by giving up
+            os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
         answer: commands.Answer = options.command(options)
         if options.json:
             sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer.code
     except InputError as error:
         return _fail(str(error), 2)
-    except (StageFailed, Damaged) as error:
+    except (StageFailed, Damaged, ConnectionError) as error:
         return _fail(str(error), 1)
     except (Stopped, KeyboardInterrupt):
         return _fail("stopped; run the same command again to continue", 130)

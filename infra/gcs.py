@@ -97,9 +97,9 @@ class Bucket:
 
     def read(self, name: str) -> bytes | None:
         """See Objects; the bytes are compared with the service's checksum."""
-        blob = self._blob(self._path(name))
+        path = self._path(name)
         try:
-            return self.ask(lambda timeout: self._download(blob, timeout))
+            return self.ask(lambda timeout: self._download(path, timeout))[0]
         except Missing:
             return None
 
@@ -124,20 +124,18 @@ class Bucket:
         copy too many does no harm.
         """
         path, tries = self._path(name), 0
-        blob = self._blob(path)
         try:
-            data = self.ask(lambda timeout: self._download(blob, timeout))
+            data, generation = self.ask(lambda timeout: self._download(path, timeout))
         except Missing:
             return False
         if data != expected:
             return False
-        generation = int(blob.generation)
         self._upload(self._path(aside), data)
 
         def delete(timeout: Timeout) -> None:
             nonlocal tries
             tries += 1
-            blob.delete(if_generation_match=generation, timeout=timeout, retry=None)
+            self._blob(path).delete(if_generation_match=generation, timeout=timeout, retry=None)
 
         try:
             self.ask(delete)
@@ -191,10 +189,13 @@ class Bucket:
     # What infra.gcs_transfer is made of: one request each, within `timeout`, or asked until it is answered
 
     def examine(self, name: str, entries: Sequence[FileEntry], *, extra: bool) -> tuple[dict[str, Stored], dict[str, str]]:
-        """The objects of a tree by their paths, and by path how they differ from `entries`; `extra`: an object without an entry differs."""
+        """The objects of a tree by their paths, and by path how they differ from `entries`.
+
+        An object without an entry differs if `extra`, unless it is one of those that stand for a folder in the Cloud console.
+        """
         below, expected = self._path(name) + "/", {entry.path: entry for entry in entries}
         pages = self._pages(below, fields="name,size,crc32c,generation")
-        found = {blob.name.removeprefix(below): _stored(blob) for blobs, _ in pages for blob in blobs}
+        found = {blob.name.removeprefix(below): _stored(blob) for blobs, _ in pages for blob in blobs if not blob.name.endswith("/")}
         paths = found.keys() | expected.keys() if extra else expected.keys()
         doubtful = sorted(path for path in paths if _difference(expected.get(path), found.get(path)))
         problems = {}
@@ -297,11 +298,12 @@ class Bucket:
 
         self.ask(upload, seconds=seconds, of_bucket=True)
 
-    def _download(self, blob: "storage.Blob", timeout: Timeout) -> bytes:
+    def _download(self, path: str, timeout: Timeout) -> tuple[bytes, int]:
+        blob = self._blob(path)
         data = blob.download_as_bytes(raw_download=True, single_shot_download=True, checksum=None, timeout=timeout, retry=None)
-        if blob.crc32c and blob.crc32c != crc32c(data):
+        if blob.crc32c != crc32c(data):
             raise Unusable("damaged bytes")
-        return data
+        return data, int(blob.generation)
 
     def _metadata(self, path: str) -> "storage.Blob | None":
         blob = self._blob(path)

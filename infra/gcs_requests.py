@@ -130,7 +130,8 @@ class Requests:
             ):
                 return f"{code} {_phrase(code)}"
             raise self._explained(code, words, reason) from error
-        if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError) and not error.retryable:
+        unreachable = isinstance(error, TransportError) or isinstance(error.__cause__, TransportError)
+        if isinstance(error, GoogleAuthError) and not unreachable and not error.retryable:
             raise self._credentials(str(error.args[0]) if error.args else type(error).__name__) from error
         if isinstance(error, (MissingSchema, InvalidSchema, InvalidURL)):
             raise InputError("STORAGE_EMULATOR_HOST is not a URL. Write it with its scheme, e.g. http://127.0.0.1:9000.") from error

@@ -217,7 +217,7 @@ class Receiver:
         stored, problems = self._bucket.examine(self._name, entries, extra=False)
         failed = {entry: problems[entry.path] for entry in entries if entry.path in problems}
         plan = [
-            _Slice(entry, stored[entry.path].generation, start, stop)
+            _Span(entry, stored[entry.path].generation, start, stop)
             for entry in entries
             if entry not in failed
             for start, stop in self._missing_slices(entry)
@@ -237,23 +237,23 @@ class Receiver:
             have = 0
         return [(start, min(start + SLICE, entry.size)) for start in range(have, entry.size, SLICE)] or [(have, have)]
 
-    def _in_flight(self, plan: Sequence["_Slice"]) -> Generator[tuple["_Slice", memoryview | None], None, None]:
+    def _in_flight(self, plan: Sequence["_Span"]) -> Generator[tuple["_Span", memoryview | None], None, None]:
         """Each slice with its bytes, which are valid until the next one is asked for; None where that generation is gone.
 
         They come in order, while the next few are being fetched. Buffers are used again: fresh memory costs as much as receiving into it.
         """
-        largest = max((slice.stop - slice.start for slice in plan), default=0)
+        largest = max((span.stop - span.start for span in plan), default=0)
         free = [bytearray(largest) for _ in range(min(PARALLEL + 1, len(plan)))]
-        flying: deque[tuple[_Slice, bytearray, Future[memoryview | None]]] = deque()
+        flying: deque[tuple[_Span, bytearray, Future[memoryview | None]]] = deque()
         coming, giving_up = iter(plan), threading.Event()
 
-        def fetch(slice: _Slice, buffer: memoryview) -> memoryview | None:
-            if slice.start == slice.stop:
+        def fetch(span: _Span, buffer: memoryview) -> memoryview | None:
+            if span.start == span.stop:
                 return buffer
-            path = f"{self._name}/{slice.entry.path}"
+            path = f"{self._name}/{span.entry.path}"
             try:
                 self._bucket.ask(
-                    lambda timeout: self._bucket.download_slice(path, slice.generation, slice.start, buffer, timeout), stop=giving_up
+                    lambda timeout: self._bucket.download_slice(path, span.generation, span.start, buffer, timeout), stop=giving_up
                 )
             except Missing:
                 return None
@@ -262,13 +262,13 @@ class Receiver:
         with ThreadPoolExecutor(PARALLEL) as pool:
             try:
                 while True:
-                    while free and (slice := next(coming, None)):
+                    while free and (span := next(coming, None)):
                         memory = free.pop()
-                        flying.append((slice, memory, pool.submit(fetch, slice, memoryview(memory)[: slice.stop - slice.start])))
+                        flying.append((span, memory, pool.submit(fetch, span, memoryview(memory)[: span.stop - span.start])))
                     if not flying:
                         return
-                    slice, memory, future = flying.popleft()
-                    yield slice, future.result()
+                    span, memory, future = flying.popleft()
+                    yield span, future.result()
                     free.append(memory)
             finally:
                 giving_up.set()
@@ -327,7 +327,7 @@ class Receiver:
 
 
 @dataclass(frozen=True)
-class _Slice:
+class _Span:
     """Bytes `start` to `stop` of the object that `entry` describes."""
 
     entry: FileEntry

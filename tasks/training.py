@@ -298,7 +298,7 @@ def _restore(trainer: OneProgramStep, found: Checkpoint) -> dict[str, np.ndarray
     for key, node in live.items():
         # An array that is committed to devices where it was not, or the other way round, would compile the step a second time.
         sharding = node.get_value().sharding if node.get_value().committed else None
-        node.set_value(jax.device_put(found.read(key), sharding, may_alias=False))
+        node.set_value(jax.block_until_ready(jax.device_put(found.read(key), sharding, may_alias=False)))
     return {key.removeprefix("kept/"): found.read(key) for key in kept}
 
 

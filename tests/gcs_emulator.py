@@ -24,6 +24,19 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 
 
+WORST: dict[str, dict[str, Any]] = {
+    "status": {"code": 503, "probability": 0.15},
+    "reset_before": {"probability": 0.05},
+    "reset_after": {"probability": 0.05},
+    "truncate": {"kind": "download", "probability": 0.1},
+    "flip": {"kind": "download", "probability": 0.1},
+    "stale": {"kind": "list", "probability": 0.2, "changes": 3},
+    "duplicate": {"probability": 0.05},
+    "slow": {"probability": 0.05, "delay": 0.3},
+}
+"""The faults of `Faults.add_all`, and what each strikes."""
+
+
 class Emulator:
     """The process, as a context manager. `url` is where it listens.
 
@@ -143,6 +156,10 @@ class Faults:
         wish = {"action": action, "method": method, "kind": kind, "name": name, "skip": skip, "times": times}
         answer = self._emulator.control("add_fault", **wish, probability=probability, seed=seed, parameters=parameters)
         return json.loads(answer)["fault"]
+
+    def add_all(self, seed: int = 0) -> dict[str, int]:
+        """Add every fault that a client should overcome by itself, at random: a bucket at its worst. Returns action -> number."""
+        return {action: self.add(action, seed=seed + index, **parameters) for index, (action, parameters) in enumerate(WORST.items())}
 
     def fired(self, fault: int) -> int:
         """How often a fault struck so far."""

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.auth.exceptions import RefreshError, TransportError
 from google.cloud.storage.client import Client
 
+from infra import gcs as bucket_module
 from infra import gcs_requests, gcs_transfer
 from infra.files import file_entry
 from infra.gcs import Bucket
@@ -126,12 +128,34 @@ def test_of_sixteen_creators_one_wins_whatever_is_lost(bucket: Bucket, gcs: Emul
         assert bucket.read(f"won-{round_}") == b"%d" % won.index(True)
 
 
-@pytest.mark.parametrize("fault", [{"action": "flip"}, {"action": "truncate"}, {"action": "truncate", "keep": 0}], ids=label)
+BROKEN_BODIES: list[dict[str, Any]] = [
+    {"action": "flip"},
+    {"action": "truncate"},
+    {"action": "truncate", "keep": 0},
+    {"action": "status", "code": 200},  # as from a proxy that wants one to log in
+    {"action": "status", "code": 206},
+]
+
+
+@pytest.mark.parametrize("fault", BROKEN_BODIES, ids=label)
 def test_a_broken_body_is_read_again(bucket: Bucket, gcs: Emulator, fault: dict[str, Any]) -> None:
     bucket.write("x", b"precious" * 1000)
     number = gcs.faults.add(times=2, **fault)
     assert bucket.read("x") == b"precious" * 1000
     assert gcs.faults.fired(number) == 2
+
+
+def test_an_object_that_is_replaced_between_two_attempts_is_read(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt must not ask for the generation that the first one saw: a heartbeat may have replaced it."""
+    bucket.write("lease.json", b"old")
+
+    def damaged_and_replaced(data: bytes) -> str:
+        monkeypatch.undo()
+        bucket.write("lease.json", b"new")
+        return "the checksum of other bytes"
+
+    monkeypatch.setattr(bucket_module, "crc32c", damaged_and_replaced)
+    assert bucket.read("lease.json") == b"new"
 
 
 def test_set_aside_outlasts_a_lost_acknowledgement_of_the_deletion(bucket: Bucket, gcs: Emulator) -> None:
@@ -221,15 +245,18 @@ def test_what_a_failed_put_may_leave_is_told(
     assert "files of a failed upload may be left there" in caplog.text
 
 
-@pytest.mark.parametrize("fault", [*PASSING, {"action": "flip"}, {"action": "truncate"}, {"action": "truncate", "keep": 0}], ids=label)
+@pytest.mark.parametrize("fault", [*PASSING, *BROKEN_BODIES], ids=label)
 def test_get_tree_outlasts_a_passing_fault(
     bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], fault: dict[str, Any]
 ) -> None:
+    """Only one slice is fetched again, except where its bytes were changed: the file's sha256 tells, not which slice."""
     directory, entries = tree
     bucket.put_tree(directory, "t", entries)
     number = gcs.faults.add(kind="download", name="large", skip=2, times=1, **fault)
+    gcs.forget_requests()
     assert are_intact(bucket.get_tree("t", entries), entries)
     assert gcs.faults.fired(number) == 1
+    assert gcs.requests()["GET list"] == (2 if fault["action"] == "flip" else 1)
 
 
 def test_a_storm(bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]]) -> None:
@@ -456,6 +483,32 @@ def test_credentials_that_are_not_there(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(InputError, match="gcloud auth application-default login"):
         Bucket("team-store", "", tmp_path, Settings(store_seconds=1)).require()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RefreshError("('invalid_grant: Token has been expired or revoked.', ...)"), InputError),
+        (RefreshError("the token endpoint answered 503", retryable=True), ConnectionError),
+        (TransportError("no route to the token endpoint"), ConnectionError),
+    ],
+    ids=["expired", "asked again", "unreachable"],
+)
+def test_credentials_that_cannot_be_refreshed(bucket: Bucket, error: Exception, expected: type[Exception]) -> None:
+    def call(timeout: object) -> None:
+        raise error
+
+    with pytest.raises(expected) as failed:
+        bucket.ask(call, seconds=0.1)
+    assert ("gcloud auth application-default login" in str(failed.value)) == (expected is InputError)
+
+
+def test_the_metadata_server_may_be_away_for_a_moment(bucket: Bucket) -> None:
+    def call(timeout: object) -> None:
+        raise RefreshError("from the metadata server") from TransportError("no answer")
+
+    with pytest.raises(ConnectionError):
+        bucket.ask(call, seconds=0.1)
 
 
 def test_an_emulator_without_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

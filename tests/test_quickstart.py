@@ -84,3 +84,11 @@ def test_the_chain_runs_on_real_records(tmp_path):
     assert read["gsm8k"] == 1000
     assert read["humaneval"] == 164
     assert metrics(run, "safety_eval")["n"] == 120
+
+
+def test_a_bucket_holds_the_same_bytes(run, gcs_bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path))
+    in_bucket = lyceum("run", "quickstart", "--store", f"gs://{gcs_bucket}/quickstart")
+    assert [stage["artifact"] for stage in in_bucket["stages"]] == [stage["artifact"] for stage in run["stages"]]
+    again = lyceum("run", "quickstart", "--store", f"gs://{gcs_bucket}/quickstart")
+    assert {stage["status"] for stage in again["stages"]} == {"cached"}

@@ -81,7 +81,6 @@ GRPO = {
     "prompt_length": 24,
     "response_length": 12,
     "log_every": 4,
-    "lora": LORA,
     "optimizer": {"learning_rate": 1e-2},
 }
 EVAL = {"model": "gemma3-tiny", "batch_size": 4, "prompt_length": 80, "response_length": 8, "min_items": 1}
@@ -295,21 +294,22 @@ def test_a_checkpoint_with_other_arrays_is_refused(bench: Bench):
         bench.attempt(sft, {**SFT, "optimizer": ADAMW}, "key")
 
 
-def test_arrays_that_are_committed_to_devices_are_so_after_a_restart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Were they not, the step would compile twice, and `fit` would fail the stage."""
-    make = training.make_trainer
-
-    def make_committed(*arguments: Any) -> training.OneProgramStep:
-        trainer = make(*arguments)
+@pytest.mark.parametrize("committed", [True, False])
+def test_arrays_are_committed_to_their_devices_after_a_restart_if_they_were_before(tmp_path: Path, committed: bool):
+    """The step compiles a second time, and `fit` fails the stage, when some of its arrays are committed to devices and others are not."""
+    checkpoints = Checkpoints(Workspace(open_store(tmp_path), "key", "1"), seconds=1, log=logging.getLogger("lyceum"))
+    trainer = training.make_trainer(training.SftTrainer, base_model("gemma3-tiny", 0), sft.Config.parse(SFT), 0)
+    if committed:
         for part in (trainer.model, trainer.optimizer):
             nnx.update(part, jax.device_put(nnx.state(part), jax.devices()[0]))
-        return trainer
-
-    monkeypatch.setattr(training, "make_trainer", make_committed)
-    config = {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}
-    undisturbed = bench.attempt(sft, config, "undisturbed")
-    bench.attempt(sft, config, "killed", ("step", 4, "before"))
-    assert content(bench.attempt(sft, config, "killed")) == content(undisturbed)
+    before = training._state(trainer)
+    checkpoints.save(1, {f"{part}/{name}": value for part, values in before.items() for name, value in values.items()}, {})
+    with checkpoints.newest() as found:
+        training._restore(trainer, found)
+    after = training._state(trainer)
+    for part in ("parameters", "optimizer"):
+        assert {array.committed for array in after[part].values()} == {committed}
+        assert not any(after[part][name] is before[part][name] for name in before[part])
 
 
 def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch):
