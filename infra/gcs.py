@@ -4,39 +4,38 @@ Everything that must happen once is a request with a precondition, which the ser
 repeated, and the repetition is refused because the request had won: so each object that is created carries the mark of its writer, which is
 looked up before defeat is admitted.
 
-`STORAGE_EMULATOR_HOST` points the client library at a fake. Transfer of whole trees is in `infra.gcs_transfer`.
+`STORAGE_EMULATOR_HOST` points the client library at a fake. Transfer of whole trees is in `infra.gcs_upload` and `infra.gcs_download`.
 """
 
 import base64
 import functools
 import hashlib
-import mimetypes
 import os
 import re
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import google_crc32c
 
-from infra.gcs_requests import DAMAGED_UPLOAD, Changed, Missing, Requests, Timeout, Unusable
-from infra.gcs_transfer import PIECE, Receiver, Stored, in_parallel, send_tree
+from infra.gcs_download import Receiver
+from infra.gcs_requests import Changed, Missing, Requests, Stored, Timeout, Unusable, in_parallel
+from infra.gcs_upload import content_type, send_tree
 from infra.objects import Found, checked_name, name_problem
 from infra.settings import Settings
 from schemas.artifact import FileEntry
 from schemas.base import InputError
 
 if TYPE_CHECKING:
+    from google.auth.transport.requests import AuthorizedSession
     from google.cloud import storage
 
 _BUCKET = re.compile(r"(?=.{3,222}$)[a-z0-9][a-z0-9_-]{0,61}[a-z0-9](?:\.[a-z0-9][a-z0-9_-]{0,61}[a-z0-9])*")
 _CONNECTIONS = 32  # kept open per host
-_CLEAN_UP_SECONDS = 30.0
+_CLEAN_UP_SECONDS = 10.0
 _WRITER = "lyceum-writer"
 """Key of the metadata in which `create` leaves its mark."""
 
@@ -69,11 +68,11 @@ class Bucket:
         if prefix and (problem := name_problem(prefix)):
             raise InputError(f"store gs://{bucket}/{prefix}: {problem}")
         self.uri = f"gs://{bucket}/{prefix}".rstrip("/")
-        self._name = bucket
+        self.name = bucket
         self._root = f"{prefix}/" if prefix else ""
         self.cache = cache / f"{bucket}-{hashlib.sha256(self.uri.encode()).hexdigest()[:12]}"
         self._payer = settings.billing_project
-        self._paid = {"userProject": self._payer} if self._payer else {}
+        self.paid = {"userProject": self._payer} if self._payer else {}
         self._patience = settings.store_seconds
         self._requests = Requests(self.uri, bucket, self._patience, self._account)
         self.ask = self._requests.ask
@@ -81,7 +80,7 @@ class Bucket:
     def prepare(self) -> None:
         """See Objects: creates, lists and deletes one object. The bucket must exist."""
         probe = f"{self._root}.probe-{uuid.uuid4().hex}"
-        self._upload(probe, b"probe")
+        self.upload(probe, b"probe")
         next(self._pages(probe))
         self._delete(probe)
 
@@ -97,7 +96,7 @@ class Bucket:
 
     def read(self, name: str) -> bytes | None:
         """See Objects; the bytes are compared with the service's checksum."""
-        path = self._path(name)
+        path = self.path(name)
         try:
             return self.ask(lambda timeout: self._download(path, timeout))[0]
         except Missing:
@@ -105,13 +104,13 @@ class Bucket:
 
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
         """See Objects."""
-        self._upload(self._path(name), data, seconds=seconds)
+        self.upload(self.path(name), data, seconds=seconds)
 
     def create(self, name: str, data: bytes) -> bool:
         """See Objects."""
-        path, writer = self._path(name), uuid.uuid4().hex
+        path, writer = self.path(name), uuid.uuid4().hex
         try:
-            self._upload(path, data, generation=0, writer=writer)
+            self.upload(path, data, generation=0, writer=writer)
         except Changed:
             found = self._metadata(path)
             return found is not None and (found.metadata or {}).get(_WRITER) == writer
@@ -123,14 +122,14 @@ class Bucket:
         Should somebody else get in between, the copy stays: which of the two deleted the object cannot be told when answers are lost, and a
         copy too many does no harm.
         """
-        path, tries = self._path(name), 0
+        path, tries = self.path(name), 0
         try:
             data, generation = self.ask(lambda timeout: self._download(path, timeout))
         except Missing:
             return False
         if data != expected:
             return False
-        self._upload(self._path(aside), data)
+        self.upload(self.path(aside), data)
 
         def delete(timeout: Timeout) -> None:
             nonlocal tries
@@ -147,7 +146,7 @@ class Bucket:
 
     def children(self, name: str) -> list[str]:
         """See Objects."""
-        below = self._path(name) + "/"
+        below = self.path(name) + "/"
         found: set[str] = set()
         for blobs, prefixes in self._pages(below, delimiter="/"):
             found |= {path.removeprefix(below).removesuffix("/") for path in [*(blob.name for blob in blobs), *prefixes]}
@@ -155,7 +154,7 @@ class Bucket:
 
     def objects(self, name: str) -> Iterator[Found]:
         """See Objects."""
-        for blobs, _ in self._pages(self._path(name) + "/", fields="name,size,timeCreated"):
+        for blobs, _ in self._pages(self.path(name) + "/", fields="name,size,timeCreated"):
             for blob in blobs:
                 found = blob.name.removeprefix(self._root)
                 if name_problem(found) is None:
@@ -163,7 +162,7 @@ class Bucket:
 
     def remove(self, name: str) -> None:
         """See Objects."""
-        path = self._path(name)
+        path = self.path(name)
         self._delete_all([path, *(blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs)])
 
     def put_tree(self, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
@@ -186,14 +185,14 @@ class Bucket:
             [entry for entry in entries if wanted is None or entry.path in wanted]
         )
 
-    # What infra.gcs_transfer is made of: one request each, within `timeout`, or asked until it is answered
+    # For infra.gcs_upload and infra.gcs_download
 
     def examine(self, name: str, entries: Sequence[FileEntry], *, extra: bool) -> tuple[dict[str, Stored], dict[str, str]]:
         """The objects of a tree by their paths, and by path how they differ from `entries`.
 
         An object without an entry differs if `extra`, unless it is one of those that stand for a folder in the Cloud console.
         """
-        below, expected = self._path(name) + "/", {entry.path: entry for entry in entries}
+        below, expected = self.path(name) + "/", {entry.path: entry for entry in entries}
         pages = self._pages(below, fields="name,size,crc32c,generation")
         found = {blob.name.removeprefix(below): _stored(blob) for blobs, _ in pages for blob in blobs if not blob.name.endswith("/")}
         paths = found.keys() | expected.keys() if extra else expected.keys()
@@ -208,76 +207,66 @@ class Bucket:
 
     def stored(self, name: str) -> Stored | None:
         """What the service knows of one object, or None if there is none."""
-        found = self._metadata(self._path(name, checked=False))
+        found = self._metadata(self.path(name, checked=False))
         return None if found is None else _stored(found)
 
-    def download_slice(self, name: str, generation: int, start: int, buffer: memoryview, timeout: Timeout) -> None:
-        """Fill the buffer with the bytes that begin at `start` in one generation of an object.
+    def upload(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        generation: int | None = None,
+        writer: str = "",
+        seconds: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> Stored:
+        """Write an object in one request; the service compares the bytes with their checksum.
 
-        Not by the client library: it reads 8 kB at a time, or else allocates every slice three times over.
+        Args:
+            path: its name in the bucket.
+            generation: the one that must be there, 0 for none; None replaces any.
+            writer: the mark to leave.
+            seconds, stop: as in `ask`.
         """
-        client, stop = self._handle().client, start + len(buffer)
-        with client._http.get(
-            f"{client.api_endpoint}/download/storage/v1/b/{self._name}/o/{quote(self._path(name), safe='')}",
-            params={"alt": "media", "generation": generation} | self._paid,
-            headers={"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"},
-            timeout=timeout,
-            stream=True,
-        ) as answer:
-            _raise_for(answer)
-            while start < stop and answer.status_code == HTTPStatus.PARTIAL_CONTENT:
-                piece = answer.raw.read(min(PIECE, stop - start))
-                if not piece:
-                    break
-                buffer[len(buffer) - (stop - start) :][: len(piece)] = piece
-                start += len(piece)
-        if start < stop:
-            raise Unusable(f"{stop - start} bytes of a download did not come")
 
-    def upload_whole(self, name: str, data: bytes, timeout: Timeout) -> Stored:
-        """Create an object in one request. The service compares the bytes with their checksum."""
-        blob = self._blob(self._path(name))
-        blob.upload_from_string(data, _content_type(name), if_generation_match=0, checksum="crc32c", timeout=timeout, retry=None)
-        return _stored(blob)
+        def request(timeout: Timeout) -> Stored:
+            from google.cloud.storage.exceptions import DataCorruption
 
-    def begin_upload(self, name: str, entry: FileEntry, timeout: Timeout) -> str:
-        """The URL, a secret, to which an object's bytes can be sent in pieces. The service will compare them with the entry's checksum."""
-        client = self._handle().client
-        answer = client._http.post(
-            f"{client.api_endpoint}/upload/storage/v1/b/{self._name}/o",
-            params={"uploadType": "resumable", "ifGenerationMatch": 0} | self._paid,
-            json={"name": self._path(name), "contentType": _content_type(name), "crc32c": entry.crc32c},
-            headers={"X-Upload-Content-Length": str(entry.size)},
-            timeout=timeout,
-        )
-        _raise_for(answer)
-        return answer.headers["Location"]
+            blob = self._blob(path)
+            if writer:
+                blob.metadata = {_WRITER: writer}
+            options = {"if_generation_match": generation, "checksum": "crc32c", "timeout": timeout, "retry": None}
+            try:
+                blob.upload_from_string(data, content_type(path), **options)
+            except DataCorruption as error:
+                raise Unusable("damaged bytes") from error
+            return _stored(blob)
 
-    def upload_part(self, url: str, body: Any, content_range: str, timeout: Timeout) -> int | Stored:
-        """Send a part of an upload, or with no body ask for its state: how many bytes have arrived, or the object once it is complete."""
-        answer = self._handle().client._http.put(
-            url, data=body, headers={"Content-Range": content_range}, timeout=timeout, allow_redirects=False
-        )
-        if answer.status_code == HTTPStatus.PERMANENT_REDIRECT:
-            return int(answer.headers["Range"].rpartition("-")[2]) + 1 if "Range" in answer.headers else 0
-        if answer.status_code == 400 and DAMAGED_UPLOAD in answer.text:
-            raise Missing("its bytes arrived damaged")
-        _raise_for(answer)
-        made = answer.json()
-        return Stored(int(made["size"]), made["crc32c"], int(made["generation"]))
+        return self.ask(request, seconds=seconds, stop=stop, of_bucket=True)
 
     def delete_uploaded(self, names: Iterable[str]) -> None:
         """Delete objects again, without much patience. Raises OSError or InputError if they may still be there."""
-        self._delete_all([self._path(name) for name in names], seconds=min(_CLEAN_UP_SECONDS, self._patience))
+        self._delete_all([self.path(name) for name in names], seconds=min(_CLEAN_UP_SECONDS, self._patience))
+
+    def path(self, name: str, *, checked: bool = True) -> str:
+        """The object's name in the bucket."""
+        return self._root + (checked_name(name) if checked else name)
+
+    @property
+    def session(self) -> "AuthorizedSession":
+        """The client library's HTTP session."""
+        return self._handle().client._http
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the service."""
+        return self._handle().client.api_endpoint
 
     # The client library
 
-    def _path(self, name: str, *, checked: bool = True) -> str:
-        return self._root + (checked_name(name) if checked else name)
-
     def _handle(self) -> "storage.Bucket":
         client = self.ask(lambda timeout: _client(os.environ.get("STORAGE_EMULATOR_HOST", "")))
-        return client.bucket(self._name, user_project=self._payer or None)
+        return client.bucket(self.name, user_project=self._payer or None)
 
     def _blob(self, path: str, generation: int | None = None) -> "storage.Blob":
         return self._handle().blob(path, generation=generation)
@@ -286,17 +275,6 @@ class Bucket:
         credentials = self._handle().client._credentials
         names = (getattr(credentials, "service_account_email", ""), getattr(credentials, "account", ""))
         return next((name for name in names if name and "@" in name), "")
-
-    def _upload(self, path: str, data: bytes, *, generation: int | None = None, writer: str = "", seconds: float | None = None) -> None:
-        def upload(timeout: Timeout) -> None:
-            blob = self._blob(path)
-            if writer:
-                blob.metadata = {_WRITER: writer}
-            blob.upload_from_string(
-                data, _content_type(path), if_generation_match=generation, checksum="crc32c", timeout=timeout, retry=None
-            )
-
-        self.ask(upload, seconds=seconds, of_bucket=True)
 
     def _download(self, path: str, timeout: Timeout) -> tuple[bytes, int]:
         blob = self._blob(path)
@@ -366,17 +344,6 @@ def _difference(entry: FileEntry | None, stored: Stored | None) -> str | None:
 
 def _stored(blob: "storage.Blob") -> Stored:
     return Stored(blob.size, blob.crc32c, int(blob.generation))
-
-
-def _content_type(name: str) -> str:
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
-
-
-def _raise_for(answer: Any) -> None:
-    from google.api_core.exceptions import from_http_response
-
-    if answer.status_code >= 300:
-        raise from_http_response(answer)
 
 
 @functools.lru_cache

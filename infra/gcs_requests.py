@@ -2,8 +2,8 @@
 
 The client library's own repetition is switched off wherever it is used (`retry=None`): it gives up after two minutes at most, and does not
 repeat what ended in the middle of a body. Here every request is repeated with exponential backoff and jitter for as long as the settings
-say, after 408, 409, 429, 5xx, broken or refused connections, time-outs and truncated or damaged bodies. An outage is logged once, and so is
-its end.
+say, after 408, 409, 429, 5xx, broken or refused connections, time-outs and truncated or damaged bodies. An outage of more than a second is
+logged once, and so is its end.
 """
 
 import http.client
@@ -13,7 +13,9 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -21,12 +23,16 @@ from schemas.base import InputError
 
 log = logging.getLogger("lyceum.gcs")
 T = TypeVar("T")
+R = TypeVar("R")
 Timeout = tuple[float, float]
 """Seconds to connect (and to send one piece of a body), and seconds to wait for the next bytes of an answer."""
 
+PARALLEL = 8
+"""Requests of one transfer, or removal, that are under way at the same time."""
 ATTEMPT_SECONDS = 60.0
 FIRST_DELAY = 0.3  # seconds, doubled after each failure
 LONGEST_DELAY = 30.0
+OUTAGE_SECONDS = 1.0  # failures that pass within this time are not told
 DAMAGED_UPLOAD = "doesn't match calculated"
 """In the service's refusal of bytes whose checksum is not the one that was announced."""
 _TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
@@ -43,6 +49,15 @@ class Changed(Exception):
 
 class Unusable(ConnectionError):
     """An answer that makes no sense, such as a body that is not what its checksum says: asked again."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the service knows of an object: size in bytes, crc32c as in FileEntry, generation."""
+
+    size: int
+    crc32c: str
+    generation: int
 
 
 class Requests:
@@ -90,19 +105,19 @@ class Requests:
 
         patience = self._seconds if seconds is None else seconds
         deadline = time.monotonic() + patience
-        failures = 0
+        failures, since = 0, 0.0
         while stop is None or not stop.is_set():
             left = max(deadline - time.monotonic(), 0.1)
             try:
                 result = call((min(ATTEMPT_SECONDS, left), min(ATTEMPT_SECONDS, left)))
             except (GoogleAPICallError, GoogleAuthError, RequestException, HTTPError, http.client.HTTPException, OSError) as error:
                 reason = self._reason_to_repeat(error, of_bucket)
-                failures += 1
+                failures, since = failures + 1, since or time.monotonic()
                 delay = max(min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1)) * random.uniform(0.5, 1.0), _wish_of_service(error))
                 if time.monotonic() + delay > deadline:
                     raise ConnectionError(f"{self.uri} did not answer for {_duration(patience)} ({reason}).") from error
-                if failures > 1:
-                    self._log_outage(reason, patience)
+                if time.monotonic() - since >= OUTAGE_SECONDS:
+                    self._log_outage(reason, patience, since)
                 (stop or threading.Event()).wait(delay)
             else:
                 if failures:
@@ -189,11 +204,11 @@ class Requests:
             "or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
         )
 
-    def _log_outage(self, reason: str, patience: float) -> None:
+    def _log_outage(self, reason: str, patience: float, since: float) -> None:
         with self._lock:
             if self._silent_since is not None:
                 return
-            self._silent_since = time.monotonic()
+            self._silent_since = since
         log.warning("%s does not answer (%s); trying again for up to %s", self.uri, reason, _duration(patience))
 
     def _log_recovery(self) -> None:
@@ -201,6 +216,29 @@ class Requests:
             since, self._silent_since = self._silent_since, None
         if since is not None:
             log.warning("%s answers again after %s", self.uri, _duration(time.monotonic() - since))
+
+
+def in_parallel(call: Callable[[T], R], items: Iterable[T], stop: threading.Event | None = None) -> list[R]:
+    """`call(item)` for each item, a few at a time, in the order of items. The first exception sets `stop` and ends the rest."""
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        futures = [pool.submit(call, item) for item in items]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            if stop is not None:
+                stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+def raise_for(answer: Any) -> None:
+    """Raise what the client library would raise for an answer that is no success."""
+    from google.api_core.exceptions import from_http_response
+
+    if answer.status_code >= 300:
+        raise from_http_response(answer)
 
 
 def _words_of_service(error: Any) -> str:
@@ -251,4 +289,6 @@ def _phrase(code: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

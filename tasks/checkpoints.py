@@ -159,6 +159,11 @@ class Checkpoints:
             self._log.warning("checkpoint %s is not used: %s", name, problem)
         return None
 
+    def forget(self) -> None:
+        """Remove all checkpoints: they are of no use to this code."""
+        self._good = []
+        self._work.remove(FOLDER)
+
 
 def fingerprint(arrays: Mapping[str, Array]) -> str:
     """sha256 over name, dtype, shape and bytes of all arrays in the order of names. One at a time is held in memory."""

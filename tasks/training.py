@@ -154,7 +154,7 @@ def fit(
         one row per step: step, loss, grad_norm, learning_rate and what the loss reports.
 
     Raises:
-        StageFailed: the step compiled more than once, the loss is not finite, or a checkpoint holds other arrays than the trainer has.
+        StageFailed: the step compiled more than once, or the loss is not finite.
     """
     if config.batch_size % config.accumulation or config.batch_size % (config.micro_batch_size or config.batch_size):
         raise StageFailed(f"batch_size = {config.batch_size} is no multiple of micro_batch_size = {config.micro_batch_size}")
@@ -268,11 +268,16 @@ def _save(trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, st
 def _resume(
     trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, config: TrainerConfig, job: Job[Any], keeps: Keeps | None
 ) -> int:
-    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is none."""
+    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is none that fits the trainer."""
     found = checkpoints.newest()
     if found is None:
         return 0
     with found:
+        problem = _difference(trainer, found)
+        if problem:
+            job.log.warning("starting over: other code or other packages wrote checkpoint %s: %s", found.name, problem)
+            checkpoints.forget()
+            return 0
         kept = _restore(trainer, found)
     if keeps:
         keeps.restore(found.step, kept, found.values["kept"])
@@ -283,23 +288,29 @@ def _resume(
     return found.step
 
 
+def _nodes(trainer: OneProgramStep) -> dict[str, nnx.Variable[Any]]:
+    """What a step changes, by its name in a checkpoint."""
+    return {f"{part}/{name}": node for part, nodes in _variables(trainer).items() for name, node in nodes.items()}
+
+
+def _difference(trainer: OneProgramStep, found: Checkpoint) -> str | None:
+    """How the arrays of a checkpoint differ in name, shape or dtype from those that the trainer has, or None."""
+    expected = {key: (node.get_value().shape, node.get_value().dtype) for key, node in _nodes(trainer).items()}
+    forms = {key: form for key, form in found.forms.items() if not key.startswith("kept/")}
+    differing = [key for key in sorted(expected.keys() | forms.keys()) if expected.get(key) != forms.get(key)]
+    if not differing:
+        return None
+    shown = ", ".join(f"{key}: {forms.get(key)} instead of {expected.get(key)}" for key in differing[:3])
+    return f"{len(differing)} arrays differ: {shown}"
+
+
 def _restore(trainer: OneProgramStep, found: Checkpoint) -> dict[str, np.ndarray]:
     """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that are not the trainer's."""
-    live = {f"{part}/{name}": node for part, nodes in _variables(trainer).items() for name, node in nodes.items()}
-    kept = {key for key in found.forms if key.startswith("kept/")}
-    expected = {key: (node.get_value().shape, node.get_value().dtype) for key, node in live.items()}
-    differing = [key for key in sorted(expected.keys() | found.forms.keys() - kept) if expected.get(key) != found.forms.get(key)]
-    if differing:
-        shown = ", ".join(f"{key}: {found.forms.get(key)} instead of {expected.get(key)}" for key in differing[:3])
-        raise StageFailed(
-            f"checkpoint {found.name} is not one of this stage: {len(differing)} arrays differ: {shown}. It was written by other code or "
-            "other packages; remove the stage's directory below work/ in the store to start over."
-        )
-    for key, node in live.items():
+    for key, node in _nodes(trainer).items():
         # An array that is committed to devices where it was not, or the other way round, would compile the step a second time.
         sharding = node.get_value().sharding if node.get_value().committed else None
-        node.set_value(jax.block_until_ready(jax.device_put(found.read(key), sharding, may_alias=False)))
-    return {key.removeprefix("kept/"): found.read(key) for key in kept}
+        node.set_value(jax.device_put(found.read(key), sharding, may_alias=False))
+    return {key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")}
 
 
 def rows_of_step(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:

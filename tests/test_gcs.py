@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from google.cloud.storage.client import Client
 
-from infra import gcs_requests, gcs_transfer
+from infra import gcs_download, gcs_requests, gcs_upload
 from infra.files import file_entry
 from infra.gcs import Bucket, crc32c
 from infra.objects import Damaged
@@ -107,13 +107,13 @@ def test_set_aside_renames_only_the_expected_bytes(bucket: Bucket) -> None:
 def test_set_aside_never_removes_what_came_meanwhile(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody replaces the object after it was read: the new one stays."""
     bucket.write("m.json", b"old")
-    upload = Bucket._upload
+    upload = Bucket.upload
 
     def replaced_first(self: Bucket, path: str, data: bytes, **options: Any) -> None:
         upload(self, path.replace("m.old", "m"), b"new")
         upload(self, path, data, **options)
 
-    monkeypatch.setattr(Bucket, "_upload", replaced_first)
+    monkeypatch.setattr(Bucket, "upload", replaced_first)
     assert not bucket.set_aside("m.json", "m.old.json", b"old")
     assert bucket.read("m.json") == b"new"
 
@@ -121,8 +121,8 @@ def test_set_aside_never_removes_what_came_meanwhile(bucket: Bucket, monkeypatch
 def test_children_and_objects(bucket: Bucket, gcs: Emulator) -> None:
     for name in ("a/x.json", "a/deep/y", "a/deep/z", "ab/no", "a/b+c=d@1.0-2"):
         bucket.write(name, b"12345")
-    bucket._upload("team/lyceum/a/.hidden", b"")
-    bucket._upload("team/lyceum/a/folder/", b"")
+    bucket.upload("team/lyceum/a/.hidden", b"")
+    bucket.upload("team/lyceum/a/folder/", b"")
     assert bucket.children("a") == ["b+c=d@1.0-2", "deep", "folder", "x.json"]
     assert bucket.children("nothing") == []
     gcs.forget_requests()
@@ -144,7 +144,7 @@ def test_written_is_when_the_bytes_were_written(bucket: Bucket) -> None:
 def test_remove_takes_the_object_and_all_below_it_and_nothing_else(bucket: Bucket) -> None:
     for name in ("r", "r/1", "r/2/3", "ra", "other/r"):
         bucket.write(name, b"")
-    bucket._upload("team/lyceum/r/.hidden", b"")
+    bucket.upload("team/lyceum/r/.hidden", b"")
     bucket.remove("r")
     bucket.remove("r")
     assert bucket.read("ra") == b""
@@ -263,8 +263,8 @@ def test_a_tree_goes_there_and_back(bucket: Bucket, tree: Tree, gcs: Emulator, g
 
 
 def test_large_files_go_in_pieces(bucket: Bucket, tree: Tree, gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_transfer, "CHUNK", 2 * MB)
-    monkeypatch.setattr(gcs_transfer, "SLICE", MB)
+    monkeypatch.setattr(gcs_upload, "CHUNK", 2 * MB)
+    monkeypatch.setattr(gcs_download, "SLICE", MB)
     directory, entries = tree(**{"exact": 6 * MB, "odd": 5 * MB + 1, "small": 4 * MB})
     expected = digests(directory, entries)
     bucket.put_tree(directory, "t", entries)
@@ -320,8 +320,8 @@ def test_what_check_tree_finds(bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bu
     gcs.delete(gcs_bucket, "team/lyceum/t/gone")
     bucket.write("t/short", b"123")
     bucket.write("t/more", b"")
-    bucket._upload("team/lyceum/t/folder/", b"")
-    bucket._upload("team/lyceum/t/", b"")
+    bucket.upload("team/lyceum/t/folder/", b"")
+    bucket.upload("team/lyceum/t/", b"")
     flipped, gone, more, short = bucket.check_tree("t", entries)
     assert flipped.startswith("flipped: has crc32c ")
     assert (gone, more, short) == ("gone: is missing", "more: is not in the manifest", "short: has 3 bytes instead of 10")
@@ -376,7 +376,7 @@ def test_a_part_file_that_is_too_long_or_wrong_is_begun_anew(bucket: Bucket, tre
     directory, entries = tree("tree", long=100, wrong=100, complete=100)
     contents = {entry.path: (directory / entry.path).read_bytes() for entry in entries}
     bucket.put_tree(directory, "t", entries)
-    receiver = gcs_transfer.Receiver(bucket, bucket.cache, "t")
+    receiver = gcs_download.Receiver(bucket, bucket.cache, "t")
     receiver._parts.mkdir(parents=True)
     for entry, data in zip(entries, (b"x" * 101, b"x" * 50, contents["complete"]), strict=True):
         receiver._part(entry).write_bytes(data)
@@ -400,7 +400,7 @@ def test_a_full_cache_disk_is_explained(bucket: Bucket, tree: Tree, monkeypatch:
     def full(self: object, entry: FileEntry, slices: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(gcs_transfer.Receiver, "_assemble", full)
+    monkeypatch.setattr(gcs_download.Receiver, "_assemble", full)
     with pytest.raises(InputError, match=r"no space is left on its disk.*LYCEUM_CACHE"):
         bucket.get_tree("t", entries)
 
@@ -444,17 +444,17 @@ def test_importing_it_loads_no_client_library() -> None:
 RECEIVE = """
 import json, sys
 from pathlib import Path
-from infra import gcs_transfer
+from infra import gcs_download
 from infra.gcs import Bucket
 from infra.settings import Settings
 from schemas.artifact import FileEntry
-name, cache, entries, gcs_transfer.PARALLEL = *sys.argv[1:4], int(sys.argv[4])
+name, cache, entries, gcs_download.PARALLEL = *sys.argv[1:4], int(sys.argv[4])
 bucket = Bucket(name, "", Path(cache), Settings(store_seconds=20))
 print(bucket.get_tree("t", [FileEntry(**entry) for entry in json.loads(entries)]))
 """
 
 
-def receive(name: str, cache: Path, entries: Sequence[FileEntry], parallel: int = gcs_transfer.PARALLEL) -> subprocess.Popen[str]:
+def receive(name: str, cache: Path, entries: Sequence[FileEntry], parallel: int = gcs_download.PARALLEL) -> subprocess.Popen[str]:
     """A process that gets the tree `t` of a bucket, and prints where it is."""
     return run(RECEIVE, name, str(cache), json.dumps([entry.model_dump() for entry in entries]), str(parallel))
 
@@ -462,13 +462,13 @@ def receive(name: str, cache: Path, entries: Sequence[FileEntry], parallel: int 
 def test_a_killed_download_is_continued(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
     """SIGKILL after two of five slices: the successor fetches the other three."""
     bucket = Bucket(gcs_bucket, "", tmp_path / "cache", Settings(store_seconds=20))
-    directory, entries = tree("tree", large=5 * gcs_transfer.SLICE)
+    directory, entries = tree("tree", large=5 * gcs_download.SLICE)
     expected = digests(directory, entries)
     bucket.put_tree(directory, "t", entries)
     gcs.faults.add("slow", kind="download", skip=2, delay=60.0)
     process = receive(gcs_bucket, tmp_path / "cache", entries, parallel=1)
-    part = gcs_transfer.Receiver(bucket, bucket.cache, "t")._part(entries[0])
-    wait_until(lambda: part.exists() and part.stat().st_size == 2 * gcs_transfer.SLICE)
+    part = gcs_download.Receiver(bucket, bucket.cache, "t")._part(entries[0])
+    wait_until(lambda: part.exists() and part.stat().st_size == 2 * gcs_download.SLICE)
     process.kill()
     process.communicate()
     gcs.faults.clear()
@@ -478,7 +478,7 @@ def test_a_killed_download_is_continued(gcs: Emulator, gcs_bucket: str, tmp_path
 
 
 def test_processes_that_want_the_same_tree_download_it_once(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
-    directory, entries = tree("tree", large=2 * gcs_transfer.SLICE, small=10)
+    directory, entries = tree("tree", large=2 * gcs_download.SLICE, small=10)
     expected = digests(directory, entries)
     Bucket(gcs_bucket, "", tmp_path / "cache", Settings(store_seconds=20)).put_tree(directory, "t", entries)
     gcs.faults.add("slow", kind="download", delay=1.0)
@@ -494,12 +494,12 @@ def test_processes_that_want_the_same_tree_download_it_once(gcs: Emulator, gcs_b
 MEMORY = """
 import json, sys
 from pathlib import Path
-from infra import gcs_transfer
+from infra import gcs_download
 from infra.files import file_entry
 from infra.gcs import Bucket
 from infra.settings import Settings
 name, directory, cache, slice_mb = sys.argv[1:]
-gcs_transfer.SLICE = int(slice_mb) << 20
+gcs_download.SLICE = int(slice_mb) << 20
 bucket = Bucket(name, "", Path(cache), Settings())
 bucket.prepare()
 peak = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
@@ -512,7 +512,7 @@ print(json.dumps([up, peak() - before]))
 
 
 @pytest.mark.parametrize(
-    ("file_mb", "slice_mb"), [(64, 1), pytest.param(300, gcs_transfer.SLICE // MB, marks=pytest.mark.slow)], ids=["small slices", "300 MB"]
+    ("file_mb", "slice_mb"), [(64, 1), pytest.param(300, gcs_download.SLICE // MB, marks=pytest.mark.slow)], ids=["small slices", "300 MB"]
 )
 def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path, file_mb: int, slice_mb: int) -> None:
     """A process that moves a large file grows (MB) by little more than the slices in flight. Measured: by 4 up and 76 down for 300 MB."""

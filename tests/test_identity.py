@@ -91,7 +91,15 @@ OTHER_SETTINGS = {
     "lease_seconds": "99",
     "stop_seconds": "9",
     "parallel_jobs": "7",
+    "restarts": "9",
     "compile_cache": "",
+    "cache": "elsewhere",
+    "checkpoint_seconds": "9",
+    "checkpoint_steps": "9",
+    "store_seconds": "9",
+    "billing_project": "another",
+    "zone": "europe-west4-a",
+    "far_bucket": "true",
 }
 
 

@@ -1,10 +1,7 @@
-"""Whole trees to a bucket and back: several files or slices of files at a time, in bounded memory, going on where a broken transfer ended.
+"""A tree from a bucket to this machine's cache: slices of files, several at a time, in bounded memory, resumed across processes.
 
-Up: a small file is one request. A large one is a resumable upload in chunks: after a failure the service is asked how much it has. Both are
-created only if nothing is there, and the service compares the bytes with the crc32c of the file's entry before it makes them an object.
-
-Down: files are fetched in slices, a few in flight at any time, hashed and appended in order to a part file. Whoever comes after a killed
-process goes on where its part file ends. One generation of each object is read, however long it takes.
+Slices are hashed and appended in order to a part file. Whoever comes after a killed process goes on where its part file ends. One
+generation of each object is read, however long it takes.
 """
 
 import errno
@@ -13,18 +10,19 @@ import hashlib
 import itertools
 import logging
 import os
-import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from infra.files import file_entry, is_disk_full
-from infra.gcs_requests import Changed, Missing, Timeout, Unusable
+from infra.files import is_disk_full
+from infra.gcs_requests import PARALLEL, Missing, Timeout, Unusable, in_parallel, raise_for
 from infra.objects import Damaged
 from schemas.artifact import FileEntry
 from schemas.base import InputError, digest
@@ -33,151 +31,9 @@ if TYPE_CHECKING:
     from infra.gcs import Bucket
 
 log = logging.getLogger("lyceum.gcs")
-T = TypeVar("T")
-R = TypeVar("R")
 
-PARALLEL = 8
-SMALL = 4 << 20  # bytes: uploaded in one request
-CHUNK = 32 << 20  # bytes of a resumable upload in one request; a multiple of 256 KiB
-PIECE = 1 << 18  # bytes read from a file and sent at once
 SLICE = 8 << 20  # bytes downloaded in one request
-_UPLOADS = 3  # attempts, should the service lose an upload or find its bytes damaged
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What the service knows of an object: size in bytes, crc32c as in FileEntry, generation."""
-
-    size: int
-    crc32c: str
-    generation: int
-
-
-def in_parallel(call: Callable[[T], R], items: Iterable[T], stop: threading.Event | None = None) -> list[R]:
-    """`call(item)` for each item, a few at a time, in the order of items. The first exception sets `stop` and ends the rest."""
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        futures = [pool.submit(call, item) for item in items]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            if stop is not None:
-                stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [future.result() for future in futures]
-
-
-# Up
-
-
-def send_tree(bucket: "Bucket", directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
-    """See Bucket.put_tree."""
-    stop = threading.Event()
-    sent: set[str] = set()
-
-    def send(entry: FileEntry) -> None:
-        path = f"{name}/{entry.path}"
-        sent.add(path)
-        upload = _send_small if entry.size <= SMALL else _send_large
-        try:
-            stored = upload(bucket, directory, path, entry, stop)
-        except Changed as error:  # somebody else's, unless the answer to our own upload was lost
-            found = bucket.stored(path)
-            if found is None or (found.size, found.crc32c) != (entry.size, entry.crc32c):
-                sent.discard(path)
-                raise InputError(
-                    f"{bucket.uri}/{path} is there already, and is another file. If nobody is writing it, remove it: "
-                    f"gcloud storage rm {bucket.uri}/{path}"
-                ) from error
-            stored = found
-        if (stored.size, stored.crc32c) != (entry.size, entry.crc32c):
-            raise Damaged([f"{entry.path}: the service stored {stored.size} bytes with crc32c {stored.crc32c}"])
-
-    try:
-        in_parallel(send, sorted(entries, key=lambda entry: -entry.size), stop)
-    except BaseException:
-        try:
-            bucket.delete_uploaded(sent)
-        except (OSError, InputError) as error:
-            log.warning("%s/%s: files of a failed upload may be left there: %s", bucket.uri, name, error)
-        raise
-    shutil.rmtree(directory)
-
-
-def _send_small(bucket: "Bucket", directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
-    data = (directory / entry.path).read_bytes()
-    return bucket.ask(lambda timeout: bucket.upload_whole(path, data, timeout), stop=stop, of_bucket=True)
-
-
-def _send_large(bucket: "Bucket", directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
-    with (directory / entry.path).open("rb", buffering=0) as file:
-        for _ in range(_UPLOADS):
-            url = bucket.ask(lambda timeout: bucket.begin_upload(path, entry, timeout), stop=stop, of_bucket=True)
-            try:
-                return _Upload(bucket, url, file, entry).send(stop)
-            except Missing as error:
-                log.info("%s/%s: the upload begins anew: %s", bucket.uri, path, error)
-    if file_entry(directory, entry.path) != entry:
-        raise Damaged([f"{entry.path}: changed on this machine before it was uploaded"])
-    raise ConnectionError(f"{bucket.uri}/{path}: the service has given up {_UPLOADS} uploads.")
-
-
-class _Upload:
-    """A resumable upload of one file to `url`."""
-
-    def __init__(self, bucket: "Bucket", url: str, file: BinaryIO, entry: FileEntry) -> None:
-        self._bucket = bucket
-        self._url = url
-        self._file = file
-        self._entry = entry
-        self._arrived: int | None = 0  # None: not known, after a failure
-
-    def send(self, stop: threading.Event) -> Stored:
-        """Every chunk may take as long as the settings say. Raises Missing when the upload is not known any more."""
-        while True:
-            stored = self._bucket.ask(self._send_chunk, stop=stop)
-            if stored is not None:
-                return stored
-
-    def _send_chunk(self, timeout: Timeout) -> Stored | None:
-        size = self._entry.size
-        before, self._arrived = self._arrived, None
-        answer = before if before is not None else self._bucket.upload_part(self._url, b"", f"bytes */{size}", timeout)
-        if isinstance(answer, int):
-            start, stop = answer, min(answer + CHUNK, size)
-            body = _Section(self._file, start, stop)
-            answer = self._bucket.upload_part(self._url, body, f"bytes {start}-{stop - 1}/{size}", timeout)
-            if answer == start:
-                raise Unusable("nothing of what was sent has arrived")
-        if isinstance(answer, Stored):
-            return answer
-        self._arrived = answer
-        return None
-
-
-class _Section:
-    """Bytes `start` to `stop` of a file as a request body that is read piece by piece, again for every attempt."""
-
-    def __init__(self, file: BinaryIO, start: int, stop: int) -> None:
-        self._file = file
-        self._start = start
-        self._stop = stop
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def __iter__(self) -> Iterator[bytes]:
-        position = self._start
-        while position < self._stop:
-            piece = os.pread(self._file.fileno(), min(PIECE, self._stop - position), position)
-            if not piece:
-                raise ValueError(f"{self._file.name} became shorter while it was uploaded")
-            position += len(piece)
-            yield piece
-
-
-# Down
+PIECE = 1 << 18  # bytes received at once
 
 
 class Receiver:
@@ -248,13 +104,9 @@ class Receiver:
         coming, giving_up = iter(plan), threading.Event()
 
         def fetch(span: _Span, buffer: memoryview) -> memoryview | None:
-            if span.start == span.stop:
-                return buffer
-            path = f"{self._name}/{span.entry.path}"
             try:
-                self._bucket.ask(
-                    lambda timeout: self._bucket.download_slice(path, span.generation, span.start, buffer, timeout), stop=giving_up
-                )
+                if span.start < span.stop:
+                    self._bucket.ask(lambda timeout: self._download(span, buffer, timeout), stop=giving_up)
             except Missing:
                 return None
             return buffer
@@ -273,6 +125,27 @@ class Receiver:
             finally:
                 giving_up.set()
                 pool.shutdown(wait=False, cancel_futures=True)
+
+    def _download(self, span: "_Span", buffer: memoryview, timeout: Timeout) -> None:
+        """Fill the buffer. Not by the client library: it receives 8 kB at a time, or else allocates every slice three times over."""
+        bucket, start = self._bucket, span.start
+        path = quote(bucket.path(f"{self._name}/{span.entry.path}"), safe="")
+        with bucket.session.get(
+            f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{path}",
+            params={"alt": "media", "generation": str(span.generation)} | bucket.paid,
+            headers={"Range": f"bytes={start}-{span.stop - 1}", "Accept-Encoding": "identity"},
+            timeout=timeout,
+            stream=True,
+        ) as answer:
+            raise_for(answer)
+            while start < span.stop and answer.status_code == HTTPStatus.PARTIAL_CONTENT:
+                piece = answer.raw.read(min(PIECE, span.stop - start))
+                if not piece:
+                    break
+                buffer[start - span.start :][: len(piece)] = piece
+                start += len(piece)
+        if start < span.stop:
+            raise Unusable(f"{span.stop - start} bytes of a download did not come")
 
     def _assemble(self, entry: FileEntry, slices: Iterable[memoryview | None]) -> str | None:
         """Append slices to the part file, which becomes the file if its bytes are right; else what is wrong with them."""
