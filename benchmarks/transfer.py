@@ -72,7 +72,7 @@ def compare(emulator: Emulator, root: Path, rounds: int, megabytes: dict[str, in
             lambda directory, prefix: curl_up(emulator.url, directory, prefix),
             lambda directory, prefix: curl_down(emulator.url, directory, prefix, names),
         )
-        tools["curl, sha256sum"] = (
+        tools["curl+sha256sum"] = (
             lambda directory, prefix: curl_up(emulator.url, directory, prefix),
             lambda directory, prefix: curl_and_compare(emulator.url, directory, prefix, entries),
         )

@@ -85,12 +85,9 @@ class Receiver:
         return failed
 
     def _missing_slices(self, entry: FileEntry) -> list[tuple[int, int]]:
-        """What the part file lacks; an empty slice if it lacks nothing."""
+        """What the part file lacks; an empty slice if it lacks nothing, or is too long, which its digest will tell."""
         part = self._part(entry)
         have = part.stat().st_size if part.exists() else 0
-        if have > entry.size:
-            part.unlink()
-            have = 0
         return [(start, min(start + SLICE, entry.size)) for start in range(have, entry.size, SLICE)] or [(have, have)]
 
     def _in_flight(self, plan: Sequence["_Span"]) -> Generator[tuple["_Span", memoryview | None], None, None]:

@@ -46,8 +46,8 @@ class Job(Generic[ConfigT]):
         inputs: input name -> directory of the artifact that feeds it (read-only); optional inputs that are not connected are absent.
         out: an empty directory; every file in it becomes part of the artifact.
         work: what the attempts of this stage keep for each other: checkpoints, journals.
-        checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see `infra.settings.Settings`.
         data: the directory of `--data`, or None.
+        checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see `infra.settings.Settings`.
         report: receives progress; the worker writes it to status.json.
     """
 
@@ -55,9 +55,9 @@ class Job(Generic[ConfigT]):
     inputs: dict[str, Path]
     out: Path
     work: Workspace
+    data: Path | None = None
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int | None = None
-    data: Path | None = None
     report: Callable[[Progress], None] = field(default=lambda _: None)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lyceum"))
 

@@ -222,12 +222,31 @@ def test_put_tree_outlasts_a_passing_fault(
     assert are_intact(bucket.get_tree("t", entries), entries)
 
 
-def test_a_broken_upload_goes_on_where_it_ended(bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]]) -> None:
-    """Three chunks; the second is refused and asked about: four requests with a body in all, and one without."""
+def test_a_broken_upload_goes_on_where_it_ended(
+    bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of three chunks is refused: the service is asked how much it has, and gets the rest."""
     directory, entries = tree
+    ranges, put = [], gcs_upload._Upload._put
+
+    def recorded(self: gcs_upload._Upload, body: Any, content_range: str, timeout: Any) -> Any:
+        ranges.append(content_range.removeprefix("bytes "))
+        return put(self, body, content_range, timeout)
+
+    monkeypatch.setattr(gcs_upload._Upload, "_put", recorded)
     gcs.faults.add("status", code=503, method="PUT", skip=1, times=1)
     bucket.put_tree(directory, "t", entries[:1])
-    assert gcs.requests() == {"POST upload": 1, "PUT upload": 5}
+    second = "524288-1048575/1048577"
+    assert ranges == ["0-524287/1048577", second, "*/1048577", second, "1048576-1048576/1048577"]
+
+
+def test_an_upload_of_which_nothing_arrives_is_given_up(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]
+) -> None:
+    bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.2))
+    gcs.faults.add("partial", keep=0)
+    with pytest.raises(ConnectionError, match="nothing of what was sent has arrived"):
+        bucket.put_tree(tree[0], "t", tree[1])
 
 
 def test_an_upload_that_the_service_forgot_begins_anew(bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]]) -> None:
@@ -251,6 +270,20 @@ def test_a_failed_put_leaves_nothing(
     assert gcs.objects(gcs_bucket) == {}
     assert are_intact(directory, entries)
     assert not caplog.records
+
+
+def test_a_failure_ends_the_other_uploads(bucket: Bucket, gcs: Emulator, gcs_bucket: str, tmp_path: Path) -> None:
+    """The large file has sixteen chunks."""
+    directory = tmp_path / "tree"
+    directory.mkdir()
+    for name, size in (("large", 8 * MB), ("refused", 1)):
+        (directory / name).write_bytes(os.urandom(size))
+    gcs.faults.add("slow", name="large", delay=0.1)
+    gcs.faults.add("status", code=507, kind="upload", name="refused")
+    with pytest.raises(InputError, match="quota"):
+        bucket.put_tree(directory, "t", [file_entry(directory, name) for name in ("large", "refused")])
+    assert gcs.requests().get("PUT upload", 0) < 8
+    assert gcs.objects(gcs_bucket) == {}
 
 
 def test_what_a_failed_put_may_leave_is_told(
