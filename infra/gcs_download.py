@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from infra.files import is_disk_full
@@ -34,6 +34,9 @@ log = logging.getLogger("lyceum.gcs")
 
 SLICE = 8 << 20  # bytes downloaded in one request
 PIECE = 1 << 18  # bytes received at once
+WRITE = (
+    1 << 14
+)  # bytes written at once: of more the kernel makes large pages, which virtual machines do not have at hand (3 to 7 times slower)
 
 
 class Receiver:
@@ -147,14 +150,15 @@ class Receiver:
     def _assemble(self, entry: FileEntry, slices: Iterable[memoryview | None]) -> str | None:
         """Append slices to the part file, which becomes the file if its bytes are right; else what is wrong with them."""
         part, target = self._part(entry), self._files / entry.path
-        with part.open("a+b") as file, ThreadPoolExecutor(1) as beside:
+        with part.open("a+b", buffering=0) as file, ThreadPoolExecutor(1) as beside:
             file.seek(0)
             sha256 = hashlib.file_digest(file, "sha256")
             for data in slices:
                 if data is None:
                     return "was removed while it was read"
                 hashed = beside.submit(sha256.update, data)
-                file.write(data)
+                for start in range(0, len(data), WRITE):
+                    _write(file, data[start : start + WRITE])
                 hashed.result()
         if sha256.hexdigest() != entry.sha256:
             part.unlink()
@@ -204,6 +208,11 @@ class _Span:
     generation: int
     start: int
     stop: int
+
+
+def _write(file: BinaryIO, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
 
 
 def _is_intact(path: Path, entry: FileEntry) -> bool:

@@ -1,7 +1,7 @@
 """Kill a worker anywhere, run the same command again, and the artifact has the same bytes as if nothing had happened.
 
-These are real SIGKILLs of real workers (`tests/crash/workers.py`); what else a stage may be interrupted by is tested in the process, in
-test_resume.py. The long campaign over the whole chain, flow process included, is `benchmarks/crashes.py`.
+These are real SIGKILLs of real workers (`tests/crash/workers.py`). What else may interrupt a stage, at every step, is tested in-process, in
+test_resume.py; more points are marked slow; the long campaign over the whole chain, flow process included, is `benchmarks/crashes.py`.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ CHAIN = Path(__file__).parent / "crash" / "chain.toml"
 POINTS = [
     ("rebalance", "os:link", 1, "before"),  # in the commit: the files are in place, the manifest is not
     ("sft", "tasks.training:run_step", 6, "before"),
-    ("sft", "infra.files:Files.put_tree", 3, "before"),  # a checkpoint is written and not kept
     ("sft", "infra.files:Files.create", 4, "before"),  # a checkpoint is kept and not sealed
-    ("sft", "tasks.training:save_trained", 1, "before"),  # between the last step and the commit
-    ("simpo", "tasks.journal:Journal.put", 2, "before"),  # samples that are drawn and not kept
-    ("grpo", "tasks.sampling:Sampler.generate", 2, "after"),  # between rollout and update
 ]
 MORE_POINTS = [
+    ("grpo", "tasks.sampling:Sampler.generate", 2, "after"),  # between rollout and update
+    ("simpo", "tasks.journal:Journal.put", 2, "before"),  # samples that are drawn and not kept
+    ("sft", "tasks.training:save_trained", 1, "before"),  # between the last step and the commit
+    ("sft", "infra.files:Files.put_tree", 3, "before"),  # a checkpoint is written and not kept
     ("distill", "infra.store:Store.commit", 1, "before"),  # everything is written, nothing is committed
     ("rebalance", "os:link", 1, "after"),  # the manifest is there, and nobody heard of it
     *(("sft", "tasks.training:run_step", step, "after") for step in range(1, 9)),

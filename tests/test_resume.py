@@ -207,7 +207,9 @@ TWICE: Kills = [(("seal", 2, "before"), 4), (("step", 4, "before"), 3), (None, 2
     ("kind", "config", "kills"),
     [
         pytest.param(sft, SFT, EVERYWHERE, id="sft-muon-accumulation"),
-        pytest.param(sft, {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}, TWICE, id="sft-lora-adamw"),
+        pytest.param(
+            sft, {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}, TWICE, id="sft-lora-adamw", marks=pytest.mark.slow
+        ),
         pytest.param(simpo, SIMPO, TWICE, id="simpo-lora-accumulation"),
         pytest.param(grpo, GRPO, EVERYWHERE, id="grpo"),
     ],
@@ -288,6 +290,7 @@ def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(bench: Bench
     assert bench.calls["step"] == 6
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_other_arrays_is_not_used(bench: Bench, caplog: pytest.LogCaptureFixture):
     other = {**SFT, "optimizer": ADAMW}
     undisturbed = content(bench.attempt(sft, other, "undisturbed"))
@@ -296,6 +299,7 @@ def test_a_checkpoint_with_other_arrays_is_not_used(bench: Bench, caplog: pytest
     assert re.search(r"starting over: .* wrote checkpoint 00000002-\d: \d+ arrays differ: optimizer/", caplog.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("committed", [True, False])
 def test_arrays_are_committed_to_their_devices_after_a_restart_if_they_were_before(tmp_path: Path, committed: bool):
     """The step compiles a second time, and `fit` fails the stage, when some of its arrays are committed to devices and others are not."""
@@ -332,6 +336,7 @@ def test_a_checkpoint_is_saved_only_when_the_steps_it_follows_are_finished(bench
     assert bench.checkpoints("key") == []
 
 
+@pytest.mark.slow
 def test_the_artifact_says_with_which_parameters_and_which_optimizer_it_ended(bench: Bench):
     """A checkpoint after the last step holds the arrays whose fingerprints are in state.json."""
     out = bench.attempt(sft, SFT, "key")
