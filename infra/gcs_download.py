@@ -34,9 +34,8 @@ log = logging.getLogger("lyceum.gcs")
 
 SLICE = 8 << 20  # bytes downloaded in one request
 PIECE = 1 << 18  # bytes received at once
-WRITE = (
-    1 << 14
-)  # bytes written at once: of more the kernel makes large pages, which virtual machines do not have at hand (3 to 7 times slower)
+WRITE = 1 << 14
+"""Bytes written to the disk at once. Of more the kernel makes large pages, which a virtual machine seldom has at hand: 3 to 7 times slower."""
 
 
 class Receiver:
