@@ -210,7 +210,7 @@ TWICE: Kills = [(("seal", 2, "before"), 4), (("step", 4, "before"), 3), (None, 2
         pytest.param(
             sft, {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}, TWICE, id="sft-lora-adamw", marks=pytest.mark.slow
         ),
-        pytest.param(simpo, SIMPO, TWICE, id="simpo-lora-accumulation"),
+        pytest.param(simpo, SIMPO, TWICE, id="simpo-lora-accumulation", marks=pytest.mark.slow),
         pytest.param(grpo, GRPO, EVERYWHERE, id="grpo"),
     ],
 )
@@ -227,6 +227,7 @@ def test_a_trainer_that_is_killed_ends_with_the_same_bytes(
     assert [progress.done for progress in bench.progress if progress.unit == "steps"] == list(range(6 - kills[-1][1], 7))
 
 
+@pytest.mark.slow
 def test_grpo_goes_on_in_the_middle_of_a_rollout(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Two updates per rollout and a checkpoint every 3: update 4 uses the rollout of update 3, which only the checkpoint still has."""
     sampled: list[int] = []
