@@ -1,9 +1,9 @@
 """JobBackend: how a stage gets a machine. One contract for a subprocess on this computer and for a TPU in the cloud.
 
-A job is `python -m tasks.worker work/<key>/<attempt>/job.json` somewhere. What it has to say it writes below `work/<key>/<attempt>/` in the
+A job is `python -m tasks.worker .../work/<key>/<attempt>/job.json` somewhere. What it has to say lies below `work/<key>/<attempt>/` in the
 store (`status.json`, `log.txt`), and its one result is a committed artifact. States of `JobStatus`:
 
-    queued      submitted; no worker has started yet
+    queued      submitted; no worker has started yet; `phase` tells people what it waits for
     running     a worker is alive: `heartbeat` moves, `progress` tells how far it is
     succeeded   `artifact` is committed
     failed      `error` is one message for people, `exit_code` is 2 for bad input and 1 for everything else
@@ -15,6 +15,7 @@ The last three are final. A backend is a view: the truth about a result is the m
 from dataclasses import dataclass
 from typing import Protocol
 
+from infra.store import Store
 from schemas.job import JobSpec, JobStatus
 
 FINAL = ("succeeded", "failed", "cancelled")
@@ -29,17 +30,57 @@ class JobHandle:
     attempt: str
 
 
+@dataclass(frozen=True)
+class Leftover:
+    """A machine of ours that no run needs any more, or may not need.
+
+    Attributes:
+        name: what the cloud calls it, complete.
+        key, attempt: the job it was made for.
+        state: what the cloud says of it.
+        why: why it is not needed, or why nobody can tell from here, for people.
+        removable: `reap` removes it.
+        removed: it has been removed.
+    """
+
+    name: str
+    key: str
+    attempt: str
+    state: str
+    why: str
+    removable: bool
+    removed: bool = False
+
+
 class JobBackend(Protocol):
-    """Runs jobs on one target."""
+    """Runs jobs on one target. Threads may share one."""
 
     def submit(self, spec: JobSpec) -> JobHandle:
-        """Start the job, or attach to it: a key and attempt that were submitted before are never started twice."""
+        """Start the job, or attach to it: a key and attempt that were submitted before are never started twice.
+
+        Raises:
+            InputError: the store, the settings or the account do not allow it; nothing was started.
+            StageFailed: the run has spent what it may (`LYCEUM_MAX_USD`).
+        """
+
+    def attach(self, store: Store, key: str) -> JobHandle | None:
+        """The job of this key that runs on although whoever submitted it is gone, for a new holder of the key's lease.
+
+        None where there is none; then nothing of the jobs that others submitted for this key is left running either.
+        """
 
     def poll(self, handle: JobHandle) -> JobStatus:
         """The job's state. A worker that died without a final status is reported as failed, with what is known of its death."""
 
     def cancel(self, handle: JobHandle) -> None:
-        """Stop the job and wait until nothing of it is left running. Does nothing when it has ended."""
+        """See to it that nothing of the job runs or is paid for, whether it has ended or not. Returns when that is under way for certain:
+        a subprocess is gone; of a machine in the cloud the deletion is accepted, and `close` waits for its end. May be called again."""
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
         """The complete log lines from byte `offset` on, and the offset to continue from."""
+
+    def close(self) -> list[str]:
+        """Wait until nothing of the jobs that were cancelled or have ended is left. Returns a message per thing that is still there."""
+
+    def reap(self, store: Store, delete: bool) -> list[Leftover]:
+        """Machines of ours whose run is over or not known here; with `delete`, remove those that are removable."""

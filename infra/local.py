@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.backend import FINAL, JobHandle
+from infra.backend import FINAL, JobHandle, Leftover
 from infra.secrets import mask
 from infra.settings import Settings
 from infra.store import Store, attempt_file, open_store
@@ -122,6 +122,18 @@ class LocalBackend:
             data = file.read()
         data = data[: data.rfind(b"\n") + 1]
         return mask(data.decode("utf-8", errors="replace")), offset + len(data)
+
+    def attach(self, store: Store, key: str) -> JobHandle | None:
+        """See JobBackend. There is none: a local job ends with the process that submitted it."""
+        return None
+
+    def close(self) -> list[str]:
+        """See JobBackend. `cancel` leaves nothing to wait for."""
+        return []
+
+    def reap(self, store: Store, delete: bool) -> list[Leftover]:
+        """See JobBackend. There is none: see `attach`."""
+        return []
 
     def _start_what_fits(self) -> None:
         with self._lock:

@@ -46,7 +46,7 @@ def region_of(zone: str) -> str:
     match = _ZONE.fullmatch(zone)
     if not match:
         raise InputError(
-            f"zone {zone!r} is no zone of Google Cloud. A zone is a region and a letter, for example LYCEUM_ZONE=us-central1-a."
+            f"zone {zone!r} is no zone of Google Cloud. A zone is a region and a letter, for example LYCEUM_ZONES=us-central1-a."
         )
     return match[1]
 

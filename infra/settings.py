@@ -1,6 +1,7 @@
 """Settings of execution: where things are kept and how often they are looked at. None of them is ever part of a stage key.
 
-Each field is read from the environment variable `LYCEUM_<FIELD>`, e.g. `LYCEUM_STORE=/data/lyceum`; command-line options win over both.
+Each field of `Settings` is read from the environment variable `LYCEUM_<FIELD>`, e.g. `LYCEUM_STORE=/data/lyceum`, and each of `TpuSettings`
+from `LYCEUM_TPU_<FIELD>`; lists are written `a,b` and tables `a=b,c=d`. Command-line options win over both.
 """
 
 import hashlib
@@ -8,7 +9,7 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -31,8 +32,37 @@ def _default_compile_cache() -> str:
     return str(Path(_default_cache()) / f"jax-{_processor()}")
 
 
-class Settings(StrictModel):
-    """Execution settings.
+class _FromEnvironment(StrictModel):
+    """Settings whose field `f` is read from the variable `<PREFIX>F`."""
+
+    PREFIX: ClassVar[str]
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Defaults, overridden by the environment. Raises InputError naming the variable whose value does not fit."""
+        variables = {name: cls.PREFIX + name.upper() for name in cls.model_fields}
+        given = {name: _value(cls, name, environment[variable]) for name, variable in variables.items() if variable in environment}
+        try:
+            return cls.model_validate(given, strict=False)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            variable = variables[str(problem["loc"][0])]
+            raise InputError(f"environment variable {variable}={environment[variable]!r} is not valid: {problem['msg']}.") from error
+
+
+def _value(model: type[StrictModel], name: str, text: str) -> Any:
+    """A variable's text as what its field takes: `a,b` for a tuple, `a=b,c=d` for a dict."""
+    annotation = str(model.model_fields[name].annotation)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if annotation.startswith("tuple"):
+        return tuple(parts)
+    if annotation.startswith("dict"):
+        return {key.strip(): value.strip() for key, _, value in (part.partition("=") for part in parts)}
+    return text
+
+
+class Settings(_FromEnvironment):
+    """Execution settings of every target.
 
     Attributes:
         store: the store when `--store` is not given: a path or URI.
@@ -41,6 +71,8 @@ class Settings(StrictModel):
         lease_seconds: a lease that was not renewed for this long is expired and may be taken over.
         stop_seconds: how long a cancelled job may take to stop by itself before it is killed.
         parallel_jobs: how many local jobs run side by side; the others wait in the queue.
+        local_kinds: stage kinds whose jobs run on this machine although the run's target is another, e.g. `distill,rebalance`: they need no
+            accelerator, and a TPU is paid for while they keep it idle.
         restarts: how often, in one run, a stage whose worker was killed or whose machine vanished is started again; it continues from its
             checkpoint.
         compile_cache: directory of JAX's persistent compilation cache for local jobs; empty for none.
@@ -50,9 +82,13 @@ class Settings(StrictModel):
         checkpoint_steps: if given, a checkpoint is due after every so many steps as well, whatever it costs.
         store_seconds: how long a bucket that answers with errors is asked again before a stage gives up.
         billing_project: project that pays for requests to a bucket whose owner does not (requester pays).
-        zone: zone of the machines that jobs run on, e.g. `us-central1-a`; a run whose bucket is elsewhere is refused.
-        far_bucket: allow a bucket in another region than `zone`: every byte crosses regions, which is slow and costs money.
+        zones: zones of the machines that jobs run on, the preferred one first, e.g. `us-central1-a,us-west4-a`; a run whose bucket is
+            elsewhere is refused. Empty: local jobs run wherever this is, TPUs in the zones where their type is offered.
+        far_bucket: allow a bucket in another region than `zones`: every byte crosses regions, which is slow and costs money.
+        max_usd: a run that has spent this much, in US dollars by list price, starts no more machines; None for no limit.
     """
+
+    PREFIX: ClassVar[str] = "LYCEUM_"
 
     store: str = ".lyceum"
     poll_seconds: float = Field(default=0.2, gt=0)
@@ -60,6 +96,7 @@ class Settings(StrictModel):
     lease_seconds: float = Field(default=30.0, gt=0)
     stop_seconds: float = Field(default=5.0, gt=0)
     parallel_jobs: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1)
+    local_kinds: tuple[str, ...] = ()
     restarts: int = Field(default=3, ge=0)
     compile_cache: str = Field(default_factory=_default_compile_cache)
     cache: str = Field(default_factory=_default_cache)
@@ -67,20 +104,51 @@ class Settings(StrictModel):
     checkpoint_steps: int | None = Field(default=None, ge=1)
     store_seconds: float = Field(default=900.0, gt=0)
     billing_project: str = ""
-    zone: str = ""
+    zones: tuple[str, ...] = ()
     far_bucket: bool = False
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Defaults, overridden by `LYCEUM_<FIELD>`. Raises InputError naming the variable whose value does not fit."""
-        given = {name: environment[_variable(name)] for name in cls.model_fields if _variable(name) in environment}
-        try:
-            return cls.model_validate(given, strict=False)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            variable = _variable(str(problem["loc"][0]))
-            raise InputError(f"environment variable {variable}={problem['input']!r} is not valid: {problem['msg']}.") from error
+    max_usd: float | None = Field(default=None, gt=0)
 
 
-def _variable(field: str) -> str:
-    return f"LYCEUM_{field.upper()}"
+class TpuSettings(_FromEnvironment):
+    """How machines are had from the Cloud TPU API. Everything has a default but `project`.
+
+    Attributes:
+        endpoint: `host:port` of a plaintext gRPC endpoint instead of Google's (a test double).
+        project: the Google Cloud project; empty for GOOGLE_CLOUD_PROJECT.
+        tier: `spot` (cheap, may be preempted at any time: the stage resumes), `on-demand`, or `guaranteed` (from a reservation).
+        reservation: name of the reservation of the guaranteed tier, if it is not the project's default.
+        runtime: software version of the VM; empty for the one that fits the accelerator.
+        network, subnetwork: names or paths of the VPC; empty for the project's default network.
+        external_ips: VMs get public addresses. Without, the network needs Cloud NAT or Private Google Access and a package mirror.
+        service_account: e-mail of the VM's identity; empty for the project's default.
+        labels: more labels of the resources, e.g. `team=nlp,cost-center=42`.
+        tags: network tags of the VMs.
+        data_disk: path of a persistent disk that every VM gets read-only, e.g. with weights; empty for none.
+        usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in `infra/tpu_types.py`.
+        poll_seconds: time between two looks at a resource.
+        queue_seconds: how long a request may wait for resources in one zone before the next zone is tried.
+        boot_seconds: how long a VM that is there may take until its worker is heard of.
+        silence_seconds: a host that was not heard of for this long is taken for dead.
+        delete_seconds: how long the deletion of a resource is followed before it is reported as left over.
+    """
+
+    PREFIX: ClassVar[str] = "LYCEUM_TPU_"
+
+    endpoint: str = ""
+    project: str = Field(default_factory=lambda: os.environ.get("GOOGLE_CLOUD_PROJECT", ""))
+    tier: Literal["spot", "on-demand", "guaranteed"] = "spot"
+    reservation: str = ""
+    runtime: str = ""
+    network: str = ""
+    subnetwork: str = ""
+    external_ips: bool = True
+    service_account: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    data_disk: str = ""
+    usd_per_chip_hour: float | None = Field(default=None, ge=0)
+    poll_seconds: float = Field(default=5.0, gt=0)
+    queue_seconds: float = Field(default=3600.0, gt=0)
+    boot_seconds: float = Field(default=900.0, gt=0)
+    silence_seconds: float = Field(default=120.0, gt=0)
+    delete_seconds: float = Field(default=300.0, gt=0)

@@ -111,9 +111,10 @@ class Store:
         self.uri = objects.uri
 
     def require_near(self, settings: Settings) -> None:
-        """Raises InputError for a bucket far from the zone where jobs run, if that is known and not allowed; see `infra.region`."""
-        if settings.zone and (location := self._objects.location()):
-            require_near(self.uri, location, settings.zone, allowed=settings.far_bucket)
+        """Raises InputError for a bucket far from a zone where jobs run, if that is known and not allowed; see `infra.region`."""
+        if settings.zones and (location := self._objects.location()):
+            for zone in settings.zones:
+                require_near(self.uri, location, zone, allowed=settings.far_bucket)
 
     # Artifacts
 
@@ -177,8 +178,7 @@ class Store:
         winner = self.valid(draft.kind, draft.key)
         if winner is not None:
             return winner
-        with self._here.explained(directory):
-            entries = tuple(file_entry(directory, name) for name in files_below(directory))
+        entries = self._entries(directory)
         content = _pretty(draft.model_copy(update={"files": entries}).sealed())
         manifest = _parse_manifest(content, draft.kind, draft.key)  # what readers will see, e.g. lists where there were tuples
         if manifest is None:
@@ -228,8 +228,7 @@ class Store:
 
         The files are moved, so `directory` is gone afterwards. A tree that was not sealed, because its writer was killed, is not there.
         """
-        with self._here.explained(directory):
-            entries = tuple(file_entry(directory, path) for path in files_below(directory))
+        entries = self._entries(directory)
         seal = Seal(files=entries, about=about, checksum=_seal_checksum(entries, about))
         self._objects.put_tree(directory, f"{name}/data", entries)
         self._objects.create(f"{name}/seal.json", _pretty(seal))
@@ -254,6 +253,10 @@ class Store:
             problems = error.problems if isinstance(error, Damaged) else ["seal.json is damaged"]
             log.warning("%s does not verify and is not used: %s", name, "; ".join(problems))
             return None
+
+    def _entries(self, directory: Path) -> tuple[FileEntry, ...]:
+        with self._here.explained(directory):
+            return tuple(file_entry(directory, name) for name in files_below(directory))
 
     # Working files and run records
 
@@ -330,11 +333,11 @@ class Store:
 
     def create_json(self, name: str, value: StrictModel) -> bool:
         """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
-        return self._objects.create(name, _pretty(value))
+        return self.create_bytes(name, _pretty(value))
 
-    def write_text(self, name: str, text: str) -> None:
-        """Create or replace a UTF-8 text object (reports)."""
-        self._objects.write(name, text.encode("utf-8"))
+    def create_bytes(self, name: str, data: bytes) -> bool:
+        """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
+        return self._objects.create(name, data)
 
 
 class Seal(StrictModel):

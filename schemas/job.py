@@ -13,8 +13,9 @@ JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 class JobSpec(StrictModel):
     """`work/<key>/<attempt>/job.json`: all a worker needs.
 
-    `config` is the stage's validated config as JSON; `inputs` maps input names to committed artifacts in `store`; `data` is the directory
-    that `lyceum run --data` named, for stages that read files from outside the store.
+    `config` is the stage's validated config as JSON; `inputs` maps input names to committed artifacts in `store`; `run` is the run that
+    submitted it. `data` is where the files of `lyceum run --data` lie: an absolute path or, for a worker on another machine, the name of a
+    tree in the store, `data/<digest>`.
     """
 
     stage: str
@@ -23,6 +24,7 @@ class JobSpec(StrictModel):
     attempt: str
     store: str
     target: str
+    run: str = ""
     config: dict[str, Any]
     dependencies: dict[str, str | int] = Field(default_factory=dict)
     inputs: dict[str, ArtifactRef] = Field(default_factory=dict)
@@ -41,8 +43,9 @@ class Progress(StrictModel):
 class JobStatus(StrictModel):
     """`work/<key>/<attempt>/status.json`, replaced atomically by the worker; `heartbeat` is seconds since the epoch.
 
-    `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input. `lost` is said of a failed job by its
-    backend, not by the worker: it was killed, or its machine is gone, so another attempt may well succeed.
+    `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input. The backend, not the worker, says the
+    rest: `lost` of a failed job that was killed, or whose machine is gone, so that another attempt may well succeed; `phase`, for people,
+    how far a queued job's machine is; `cost_usd`, what the job's machines have cost until now by list price, None where nothing is paid.
     """
 
     state: JobState
@@ -52,3 +55,5 @@ class JobStatus(StrictModel):
     exit_code: int | None = None
     artifact: ArtifactRef | None = None
     lost: bool = False
+    phase: str = ""
+    cost_usd: float | None = None

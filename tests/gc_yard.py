@@ -62,7 +62,7 @@ class Yard:
         )
         self.store.create_json(attempt_file(key(number), attempt, "job.json"), spec)
         for name in (f"{attempt}/status.json", f"{attempt}/log.txt", f"{attempt}/out/model.txt", "kept/step-10/seal.json"):
-            self.store.write_text(f"work/{key(number)}/{name}", "text")
+            self.store.write_bytes(f"work/{key(number)}/{name}", b"text")
 
     def names(self) -> set[str]:
         """Every object in the store, keys shortened to their numbers."""

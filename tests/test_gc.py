@@ -45,12 +45,12 @@ def litter(yard: Yard) -> set[tuple[str, str]]:
     yard.commit(2, attempt="1")
     store.discard("sft", key(2))
     yard.commit(2, attempt="2")
-    store.write_text(f"artifacts/sft/{key(2)}/data/3/model.txt", "killed before its manifest")
+    store.write_bytes(f"artifacts/sft/{key(2)}/data/3/model.txt", b"killed before its manifest")
     yard.attempt(3)  # killed in the middle: its checkpoints are what it resumes from
-    store.write_text(f"artifacts/sft/{key(3)}/data/1/model.txt", "killed before its manifest")
+    store.write_bytes(f"artifacts/sft/{key(3)}/data/1/model.txt", b"killed before its manifest")
     yard.commit(4)
     yard.attempt(4)
-    store.write_text(f"work/{key(5)}/1/out/model.txt", "half-deleted: no lease, no job")
+    store.write_bytes(f"work/{key(5)}/1/out/model.txt", b"half-deleted: no lease, no job")
     [aside] = [name for name in store.children(f"artifacts/sft/{key(2)}") if name.startswith("manifest.discarded")]
     assert aside
     return {
@@ -135,7 +135,7 @@ def test_what_lyceum_did_not_make_is_left_alone(yard: Yard) -> None:
         f"work/{'f' * 63}/a.txt",
         "runs/mine/a.txt",
     ):
-        yard.store.write_text(name, "mine")
+        yard.store.write_bytes(name, b"mine")
     before = yard.names()
     assert yard.found("--delete") == set()
     assert yard.names() == before
@@ -183,7 +183,7 @@ def test_a_damaged_run_record_ends_the_matter(yard: Yard) -> None:
     yard.run("good", 1)
     yard.commit(1)
     yard.commit(2)
-    yard.store.write_text(record_name("bad"), "{")
+    yard.store.write_bytes(record_name("bad"), b"{")
     before = yard.names()
     yard.gc("--delete", code=2)
     assert "what run bad needs" in yard.messages
@@ -196,7 +196,7 @@ def test_a_damaged_run_record_ends_the_matter(yard: Yard) -> None:
 def test_dropping_a_run_makes_garbage_of_what_only_it_needs(yard: Yard) -> None:
     yard.run("old", 1, 2)
     yard.run("new", 2)
-    yard.store.write_text("runs/old/report.html", "report")
+    yard.store.write_bytes("runs/old/report.html", b"report")
     for number in (1, 2):
         yard.commit(number)
     before = yard.names()

@@ -98,8 +98,10 @@ OTHER_SETTINGS = {
     "checkpoint_steps": "9",
     "store_seconds": "9",
     "billing_project": "another",
-    "zone": "europe-west4-a",
+    "zones": "europe-west4-a,us-west4-a",
     "far_bucket": "true",
+    "local_kinds": "distill,rebalance",
+    "max_usd": "9",
 }
 
 

@@ -154,7 +154,7 @@ def test_a_holder_that_was_replaced_notices_and_leaves_the_new_lease_alone(store
 
 
 def test_a_damaged_lease_counts_as_a_dead_holder(store: Store) -> None:
-    store.write_text(attempt_file(KEY, "1", "lease.json"), "{")
+    store.write_bytes(attempt_file(KEY, "1", "lease.json"), b"{")
     assert take(store).attempt == "2"
 
 
@@ -184,7 +184,7 @@ def test_of_many_racers_one_holds_the_lease_at_a_time(store: Store) -> None:
 
 def test_of_a_half_deleted_attempt_the_number_is_not_used_again(store: Store) -> None:
     """Its lease is gone, its job.json is not: a job submitted under that number would be taken for the old one."""
-    store.write_text(attempt_file(KEY, "1", "job.json"), "{}")
+    store.write_bytes(attempt_file(KEY, "1", "job.json"), b"{}")
     assert take(store).attempt == "2"
 
 

@@ -54,7 +54,7 @@ def test_a_far_bucket_is_explained(location: str, described: str) -> None:
 )
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     for allowed in (False, True):
-        with pytest.raises(InputError, match="LYCEUM_ZONE=us-central1-a"):
+        with pytest.raises(InputError, match="LYCEUM_ZONES=us-central1-a"):
             require_near(URI, "US-CENTRAL1", zone, allowed=allowed)
 
 

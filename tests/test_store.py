@@ -262,7 +262,7 @@ def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
     with pytest.raises(InputError, match="not allowed in a store"):
         store.path(name)
     with pytest.raises(InputError, match="not allowed in a store"):
-        store.write_text(f"runs/{name}", "x")
+        store.write_bytes(f"runs/{name}", b"x")
 
 
 def test_a_manifest_that_names_a_file_outside_is_damaged(store: Store, tmp_path: Path) -> None:
@@ -327,16 +327,16 @@ def test_json_objects_are_replaced_whole_and_created_once(store: Store) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"state": "dreaming", "heartbeat": 1}', '{"state": "running"}', "[]"])
 def test_a_damaged_json_object_is_an_input_error_that_names_it(store: Store, text: str) -> None:
-    store.write_text("runs/x/run.json", text)
+    store.write_bytes("runs/x/run.json", text.encode())
     with pytest.raises(InputError, match=r"runs/x/run.json is no valid JobStatus"):
         store.read_json("runs/x/run.json", JobStatus)
 
 
 def test_runs_and_artifacts_are_listed(store: Store) -> None:
     manifest = committed(store)
-    store.write_text("runs/b/run.json", "{}")
-    store.write_text("runs/a/run.json", "{}")
-    store.write_text("runs/c/report.html", "")
+    store.write_bytes("runs/b/run.json", b"{}")
+    store.write_bytes("runs/a/run.json", b"{}")
+    store.write_bytes("runs/c/report.html", b"")
     assert store.list_runs() == ["a", "b"]
     assert list(store.artifacts()) == list(store.artifacts("sft")) == [manifest]
     assert list(store.artifacts("grpo")) == []

@@ -59,7 +59,7 @@ def render_comparison(store: Store, comparison: dict[str, Any]) -> str:
     overall = [row for row in comparison["metrics"] if row["domain"] is None]
     bars = [plots.Bar(f"{row['label']}, {row['model']}", **row["difference"], direction=row["direction"]) for row in overall]
     plot = plots.forest("Second run minus first, percentage points", bars) if bars else None
-    store.write_text(name, environment().get_template("compare.html.j2").render(**comparison, plot=plot))
+    store.write_bytes(name, environment().get_template("compare.html.j2").render(**comparison, plot=plot).encode())
     return store.location(name)
 
 

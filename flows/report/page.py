@@ -25,7 +25,7 @@ def render_report(store: Store, record: RunRecord) -> str:
         Damaged: a file of an artifact was damaged on its way here.
     """
     name = f"runs/{record.run_id}/report.html"
-    store.write_text(name, report_html(read_results(store, record)))
+    store.write_bytes(name, report_html(read_results(store, record)).encode())
     return store.location(name)
 
 
