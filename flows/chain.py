@@ -16,7 +16,8 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
-from tasks.stage import CACHED, Watch, submit_stage
+from tasks.plugins import stage_module
+from tasks.stage import CACHED, Watch, close_backends, submit_stage
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Chain:
 
     Args:
         changed: receives the record of each stage that begins, ends, is skipped or fails.
-        target: where jobs run.
+        run: the run's id.
+        target: where jobs run, but for those of `local_kinds`, which run on this machine.
         data: the absolute directory of `--data`, or None.
         force: names of stages whose artifacts are set aside first.
         parallel: how many stages may run side by side. More than the target runs at once would only wait there, and look slow.
@@ -49,12 +51,16 @@ class Chain:
         store: Store,
         changed: Callable[[StageRecord], None],
         *,
+        run: str,
         target: str,
+        local_kinds: Collection[str],
         data: Path | None,
         force: Collection[str],
         parallel: int,
     ) -> None:
-        self._store, self._changed = store, changed
+        for kind in local_kinds:
+            stage_module(kind)  # raises InputError naming the valid ones
+        self._store, self._changed, self._run, self._local_kinds = store, changed, run, set(local_kinds)
         self._target, self._data, self._force, self._parallel = target, data, set(force), parallel
         self._stages = {stage.name: stage for stage in resolved.stages}
         self._waiting = list(resolved.stages)
@@ -67,14 +73,20 @@ class Chain:
     def walk(self, watch: Watch) -> None:
         """Run every stage as soon as its inputs are there, in file order, until all have ended or `watch.stop` is set.
 
-        A stage that fails takes those that need it with it; the others go on.
+        A stage that fails takes those that need it with it; the others go on. When this returns no machine of theirs is left.
         """
+        self._walk(watch)
+        for message in close_backends():
+            watch.say("machines", message)
+            get_run_logger().error(message)
+
+    def _walk(self, watch: Watch) -> None:
         while self._running or (self._waiting and not watch.stop.is_set()):
             for stage in list(self._waiting):
                 if self._lost & set(stage.inputs.values()):
                     self._skip(stage)
                 elif set(stage.inputs.values()) <= self._made.keys() and len(self._running) < self._parallel and not watch.stop.is_set():
-                    self._submit(stage)
+                    self._submit(stage, watch)
             if self._running:
                 future = next(as_completed(list(self._running)))
                 future.wait()  # before this the future knows no state of its own, and asks an API that lags behind
@@ -86,7 +98,7 @@ class Chain:
         self._lost.add(stage.name)
         self._changed(StageRecord(name=stage.name, kind=stage.kind, status="skipped", error=f"its input {', '.join(causes)} was not made"))
 
-    def _submit(self, stage: ResolvedStage) -> None:
+    def _submit(self, stage: ResolvedStage, watch: Watch) -> None:
         self._waiting.remove(stage)
         began = time.monotonic()
         inputs = {name: self._made[source].ref() for name, source in stage.inputs.items()}
@@ -96,7 +108,8 @@ class Chain:
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
             attempt="",
             store=self._store.uri,
-            target=self._target,
+            target="local" if stage.kind in self._local_kinds else self._target,
+            run=self._run,
             config=stage.config_json,
             dependencies=stage.dependencies,
             inputs=inputs,
@@ -110,7 +123,7 @@ class Chain:
                 self._force.remove(stage.name)
             self._running[submit_stage(spec)] = submitted
         except (OSError, InputError) as error:
-            self._end(submitted, _failure(error))
+            self._end(submitted, _failure(error), watch)
 
     def _finish(self, state: State[Any], job: _Submitted, watch: Watch) -> None:
         """Record how a stage ended. What it made is read from the store."""
@@ -119,20 +132,22 @@ class Chain:
             if manifest is None and not state.is_cancelled() and not watch.stop.is_set() and self._heal(job, state.is_completed(), watch):
                 return
         except (OSError, InputError) as error:
-            self._end(job, _failure(error))
+            self._end(job, _failure(error), watch)
             return
         if manifest is None:
-            self._end(job, _loss(state))
+            self._end(job, _loss(state), watch)
             return
         self._made[job.stage.name], self._made_from[job.stage.name] = manifest, job.given
-        self._end(job, {"status": "cached" if state.name == CACHED else "ran", "artifact": manifest.ref(), "metrics": manifest.metrics})
+        status = "cached" if state.name == CACHED else "ran"
+        self._end(job, {"status": status, "artifact": manifest.ref(), "metrics": manifest.metrics}, watch)
         self._run_again_what_is_stale(watch)
 
-    def _end(self, job: _Submitted, changes: dict[str, Any]) -> None:
+    def _end(self, job: _Submitted, changes: dict[str, Any], watch: Watch) -> None:
         if changes["status"] not in ("ran", "cached"):
             self._lost.add(job.stage.name)
         seconds = time.monotonic() - job.began
-        self._changed(StageRecord(name=job.stage.name, kind=job.stage.kind, key=job.spec.key, seconds=seconds, **changes))
+        cost = watch.costs.get(job.stage.name)
+        self._changed(StageRecord(name=job.stage.name, kind=job.stage.kind, key=job.spec.key, seconds=seconds, cost_usd=cost, **changes))
 
     def _heal(self, job: _Submitted, completed: bool, watch: Watch) -> bool:
         """Whether a stage without an artifact waits for another try, because what it was given, or what it made, is gone from the store.

@@ -75,7 +75,9 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     stages = []
     for stage in record.stages:
         described = stage.model_dump(mode="json")
-        stages.append({name: value for name, value in described.items() if name not in ("error", "exit_code") or value is not None})
+        stages.append(
+            {name: value for name, value in described.items() if name not in ("cost_usd", "error", "exit_code") or value is not None}
+        )
     return {
         "run_id": record.run_id,
         "recipe": record.recipe.name,

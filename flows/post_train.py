@@ -48,7 +48,17 @@ def post_train(
     opened = open_store(store or settings.store)
     opened.require_near(settings)
     run = RunLog(opened, resolved, target, watch.record)
-    chain = Chain(resolved, opened, run.stage, target=target, data=directory, force=force, parallel=settings.parallel_jobs)
+    chain = Chain(
+        resolved,
+        opened,
+        run.stage,
+        run=run.record.run_id,
+        target=target,
+        local_kinds=settings.local_kinds,
+        data=directory,
+        force=force,
+        parallel=settings.parallel_jobs,
+    )
     with interruptible(watch.stop):
         try:
             chain.walk(watch)

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-import schemas.job
 from flows.plain import plain
+from schemas.job import JobStatus
 from schemas.reports import RunRecord, StageRecord
 
 LINE_SECONDS = 10.0
@@ -59,8 +59,9 @@ class Terminal:
         """One line about a stage."""
         self.say(f"  {stage}: {text}")
 
-    def progress(self, stage: str, progress: schemas.job.Progress) -> None:
-        """A running stage is this far."""
+    def progress(self, stage: str, status: JobStatus) -> None:
+        """The job of a running stage is this far."""
+        progress = status.progress
         values = " ".join(f"{name}={value:.4g}" for name, value in progress.values.items())
         with self._lock:
             now = time.monotonic()
@@ -68,11 +69,14 @@ class Terminal:
                 if stage not in self._bar_ids:
                     self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
                 total = progress.total or None
-                self._bars.update(self._bar_ids[stage], completed=progress.done, total=total, unit=progress.unit, values=values)
+                self._bars.update(
+                    self._bar_ids[stage], completed=progress.done, total=total, unit=status.phase or progress.unit, values=values
+                )
             elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
                 self._spoke[stage] = now
                 running = now - self._began.get(stage, now)
                 done = f"{progress.done}/{progress.total} {progress.unit} {values}" if progress.total else f"running for {running:.0f} s"
+                done = status.phase or done
                 self.say_of(stage, done.rstrip())
 
     def record(self, record: RunRecord) -> None:

@@ -3,9 +3,10 @@
 1. If there is a valid manifest, there is nothing to do: the task ends at once, in a state called Cached.
 2. Otherwise it takes the lease of the key; another run that has it is waited for.
 3. Somebody else may have committed in the meantime: adopt what is there.
-4. Otherwise submit one job to the target's backend, and follow it: its log goes to Prefect's logger, its progress to the terminal and to a
+4. A job that an earlier holder of the lease submitted to a machine in the cloud, and that outlived it, is taken over.
+5. Otherwise submit one job to the target's backend. Follow it: its log goes to Prefect's logger, its progress to the terminal and to a
    Prefect progress artifact. Whatever ends the task early (Ctrl-C, a cancelled flow, an error here) cancels the job. A job whose worker was
-   killed is submitted again, as another attempt, a limited number of times.
+   killed, or whose machine is gone, is submitted again, as another attempt, a limited number of times.
 
 The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is given no result to keep and asked for
 none. A stored result names its own serializer, and one of those is pickle: whoever can write where results lie could run code here.
@@ -17,7 +18,6 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
@@ -32,10 +32,10 @@ from prefect.states import Cancelled, Completed, State
 from infra import lease
 from infra.backend import FINAL, JobBackend, JobHandle
 from infra.settings import Settings
-from infra.store import open_store
+from infra.store import Store, open_store
 from infra.targets import open_backend
 from schemas.base import InputError, StageFailed, Stopped
-from schemas.job import JobSpec, JobStatus, Progress
+from schemas.job import JobSpec, JobStatus
 from schemas.reports import RunRecord
 
 PROGRESS_SECONDS = 3.0
@@ -48,15 +48,17 @@ class Watch:
 
     Attributes:
         stop: set it, and every stage cancels its job and ends.
-        progress: is told how far a stage is, from the stage's thread.
+        progress: is told how a running stage's job is, from the stage's thread.
         say: is told what else there is to know of a stage, e.g. that it waits for another run.
         record: is told each new version of the run record.
+        costs: stage -> what its jobs have cost in this run, US dollars; stages that cost nothing are absent.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
-    progress: Callable[[str, Progress], None] = field(default=lambda stage, progress: None)
+    progress: Callable[[str, JobStatus], None] = field(default=lambda stage, status: None)
     say: Callable[[str, str], None] = field(default=lambda stage, text: None)
     record: Callable[[RunRecord], None] = field(default=lambda record: None)
+    costs: dict[str, float] = field(default_factory=dict)
 
 
 Logger = logging.Logger | LoggingAdapter
@@ -102,11 +104,7 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
             if store.valid(job.kind, job.key) is not None:
                 return adopted
-            status = _run_job(job.model_copy(update={"attempt": held.attempt}), watch, settings, logger)
-            for restart in range(1, settings.restarts + 1):
-                if status.lost:
-                    say(f"{status.error}\nstarted again from its last checkpoint ({restart} of {settings.restarts} restarts)")
-                    status = _run_job(job.model_copy(update={"attempt": f"{held.attempt}-{restart}"}), watch, settings, logger)
+            status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
     except Stopped as stopped:
         return Cancelled(message=str(stopped))
     if status.artifact is None:
@@ -115,37 +113,81 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
     return Completed(message=f"artifact {job.kind}/{job.key} was made")
 
 
-@cache
 def backend(target: str) -> JobBackend:
-    """The backend of a target; one per process, because it limits how many jobs run side by side."""
-    return open_backend(target, Settings.from_environment())
+    """The backend of a target; one per process, because it limits how many jobs run side by side and knows what they cost."""
+    with _BACKENDS_LOCK:
+        if target not in _BACKENDS:
+            _BACKENDS[target] = open_backend(target, Settings.from_environment())
+        return _BACKENDS[target]
 
 
-def _run_job(job: JobSpec, watch: Watch, settings: Settings, logger: Logger) -> JobStatus:
-    """Submit the job and follow it to its end; it never outlives this call. Raises Stopped."""
-    machines = backend(job.target)
-    bar = _ProgressArtifact(job, logger)
-    handle = machines.submit(job)
-    offset = 0
-    try:
-        while True:
-            status = machines.poll(handle)
-            offset = _forward_log(machines, handle, offset, logger)
-            watch.progress(job.stage, status.progress)
-            bar.update(status)
-            if status.state in FINAL:
-                return status
-            if watch.stop.wait(settings.poll_seconds):
-                raise Stopped(f"stage {job.stage} was stopped")
-    finally:
-        machines.cancel(handle)
+_BACKENDS: dict[str, JobBackend] = {}
+_BACKENDS_LOCK = threading.Lock()
 
 
-def _forward_log(machines: JobBackend, handle: JobHandle, offset: int, logger: Logger) -> int:
-    text, offset = machines.log(handle, offset)
-    for line in text.splitlines():
-        logger.info(line)
-    return offset
+def close_backends() -> list[str]:
+    """Wait until nothing of this process' jobs is left running or is paid for. Returns a message per thing that is still there."""
+    return [message for one in list(_BACKENDS.values()) for message in one.close()]
+
+
+class _Follower:
+    """Follows jobs of one stage to their ends: forwards what they say, and sees to it that none outlives this task."""
+
+    def __init__(self, job: JobSpec, watch: Watch, settings: Settings, logger: Logger, say: Callable[[str], None]) -> None:
+        self.job, self.say = job, say
+        self.machines = backend(job.target)
+        self._watch, self._settings, self._logger = watch, settings, logger
+        self._bar = _ProgressArtifact(job, logger)
+        self._spent = 0.0
+
+    def submit(self, attempt: str) -> JobStatus:
+        """Submit the job as an attempt and follow it. Raises Stopped."""
+        return self.follow(self.machines.submit(self.job.model_copy(update={"attempt": attempt})))
+
+    def follow(self, handle: JobHandle) -> JobStatus:
+        """Follow a job until it ends. Raises Stopped."""
+        offset, phase = 0, ""
+        status = JobStatus(state="queued", heartbeat=0.0)
+        try:
+            while True:
+                status = self.machines.poll(handle)
+                offset = self._forward_log(handle, offset)
+                if status.phase.partition(",")[0] != phase:  # what follows a comma is how long it takes
+                    phase = status.phase.partition(",")[0]
+                    self._logger.info("%s", status.phase or status.state)
+                self._tell(status)
+                if status.state in FINAL:
+                    return status
+                if self._watch.stop.wait(self._settings.poll_seconds):
+                    raise Stopped(f"stage {self.job.stage} was stopped")
+        finally:
+            self.machines.cancel(handle)
+            self._spent += status.cost_usd or 0.0
+
+    def _tell(self, status: JobStatus) -> None:
+        self._watch.progress(self.job.stage, status)
+        self._bar.update(status)
+        if status.cost_usd is not None:
+            self._watch.costs[self.job.stage] = self._spent + status.cost_usd
+
+    def _forward_log(self, handle: JobHandle, offset: int) -> int:
+        text, offset = self.machines.log(handle, offset)
+        for line in text.splitlines():
+            self._logger.info(line)
+        return offset
+
+
+def _run_to_the_end(follower: _Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
+    """Take over the job that outlived whoever submitted it, or submit one; and again, a limited number of times, for one that was lost."""
+    attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
+    running = follower.machines.attach(store, follower.job.key)
+    if running:
+        follower.say(f"job {running.attempt} of an earlier run goes on; following it")
+    status = follower.follow(running) if running else follower.submit(next(attempts))
+    while status.lost and (again := next(attempts, None)):
+        follower.say(f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to {restarts} restarts a run)")
+        status = follower.submit(again)
+    return status
 
 
 class _ProgressArtifact:
@@ -159,12 +201,12 @@ class _ProgressArtifact:
 
     def update(self, status: JobStatus) -> None:
         progress = status.progress
-        if not progress.total or (time.monotonic() < self._next and status.state not in FINAL):
+        if not (progress.total or status.phase) or (time.monotonic() < self._next and status.state not in FINAL):
             return
         self._next = time.monotonic() + PROGRESS_SECONDS
-        percent = 100.0 * progress.done / progress.total
+        percent = 100.0 * progress.done / progress.total if progress.total else 0.0
         values = ", ".join(f"{name} {value:.4g}" for name, value in progress.values.items())
-        text = f"{progress.done}/{progress.total} {progress.unit} {values}".strip()
+        text = status.phase or f"{progress.done}/{progress.total} {progress.unit} {values}".strip()
         try:
             if self._id is None:
                 self._id = cast(UUID, create_progress_artifact(percent, key=self._key, description=text))
