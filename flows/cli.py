@@ -128,6 +128,7 @@ def _force(parser: argparse.ArgumentParser) -> None:
 
 
 def _garbage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", metavar="T", help="look for machines of this target instead, e.g. v5e-8")
     parser.add_argument("--delete", action="store_true", help="remove what is listed; without this nothing is changed")
     parser.add_argument(
         "--drop-run", metavar="RUN", action="append", default=[], dest="drop_runs", help="give up this run's record and report (repeatable)"

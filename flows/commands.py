@@ -3,15 +3,16 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows import explain, show
 from flows.resolve import resolve, shipped_recipes
 from flows.run_record import read_run, record_name, run_status
 from infra.settings import Settings
-from infra.store import open_store
-from infra.targets import check_target
+from infra.store import Store, open_store
+from infra.targets import check_target, open_backend
+from schemas.base import InputError
 from schemas.reports import RunRecord
 
 if TYPE_CHECKING:
@@ -156,15 +157,20 @@ def serve(options: argparse.Namespace) -> Answer:
 
 
 def gc(options: argparse.Namespace) -> Answer:
-    """List what no run needs any more, and how big it is; with --delete, remove it.
+    """List what no run needs any more, in the store or (--target) of machines in the cloud; with --delete, remove it.
 
     Needed is whatever a run record names, also that of a run that failed or was killed, and whatever a live lease holds. Of a committed
     stage the artifact stays and its checkpoints go; lease.json, job.json, status.json and log.txt of each attempt stay as long as a run
     names the stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run names becomes garbage.
+
+    With --target v5e-8, TPUs that runs of this store requested and that nobody follows any more are listed instead: they cost money, or
+    hold quota. A machine that works for a run that is alive is never removed.
     """
     from flows.gc import collect_garbage
 
     store = open_store(options.store, write=False)
+    if options.target is not None:
+        return _machines(options, store)
     found = collect_garbage(
         store,
         options.drop_runs,
@@ -182,6 +188,21 @@ def gc(options: argparse.Namespace) -> Answer:
         "deleted_bytes": sum(item.bytes for item in found if item.deleted),
     }
     return Answer(value, lambda: show.show_garbage(value))
+
+
+def _machines(options: argparse.Namespace, store: Store) -> Answer:
+    """The part of `gc` that looks for machines."""
+    if options.drop_runs:
+        raise InputError("--drop-run is about the store and --target about machines; give one of them.")
+    check_target(options.target)
+    leftovers = open_backend(options.target, Settings.from_environment()).reap(store, options.delete)
+    value = {
+        "target": options.target,
+        "store": store.uri,
+        "delete": options.delete,
+        "machines": [asdict(leftover) for leftover in leftovers],
+    }
+    return Answer(value, lambda: show.show_machines(value))
 
 
 def _total(items: Sequence["Garbage"]) -> dict[str, int]:

@@ -132,6 +132,19 @@ def show_garbage(garbage: dict[str, Any]) -> None:
             line(f"{item['name']} was not: it is in use by now.")
 
 
+def show_machines(machines: dict[str, Any]) -> None:
+    """Machines in the cloud that no run follows any more, and what became of them."""
+    found = machines["machines"]
+    if not found:
+        line(f"No machine of ours is left over on {machines['target']}.")
+        return
+    done = [(one, "removed" if one["removed"] else "removable" if one["removable"] else "kept") for one in found]
+    rows = [(one["name"], one["state"], one["attempt"], what, one["why"]) for one, what in done]
+    table(f"machines of {machines['target']}", ("machine", "state", "attempt", "", "because"), rows)
+    if any(one["removable"] and not one["removed"] for one in found):
+        line("Some could not be removed; see above." if machines["delete"] else "Nothing was removed; --delete removes what is removable.")
+
+
 def show_recipes(recipes: dict[str, Any]) -> None:
     """The shipped recipes."""
     rows = [(recipe["name"], recipe["model"], " -> ".join(recipe["stages"])) for recipe in recipes["recipes"]]
