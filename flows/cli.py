@@ -81,8 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     add("ask", commands.ask, _run, _question, _store)
     add("recipes", commands.recipes)
     add("gc", commands.gc, _store, _garbage)
-    add("doctor", commands.doctor, _store)
-    add("serve", commands.serve, _port)
+    add("doctor", commands.doctor, _store, _target)
+    add("gate", commands.gate, _run, _against, _store)
+    add("promote", commands.promote, _champion, _store)
+    add("serve", commands.serve, _port, _recipes)
+    add("deploy", commands.deploy, _pool, _recipes)
     return parser
 
 
@@ -133,6 +136,26 @@ def _garbage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop-run", metavar="RUN", action="append", default=[], dest="drop_runs", help="give up this run's record and report (repeatable)"
     )
+
+
+def _against(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--against", metavar="RUN", help="the run whose model is to be beaten (default: the champion's)")
+
+
+def _champion(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("run", metavar="RUN", nargs="?", help="the run whose model becomes the champion of its recipe")
+    what.add_argument("--rollback", metavar="RECIPE", help="return to the champion of this recipe before the current one")
+    what.add_argument("--history", metavar="RECIPE", help="list the champions of this recipe")
+    parser.add_argument("--why", metavar="TEXT", default="by hand", help="what the history will say (default: by hand)")
+
+
+def _pool(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pool", metavar="NAME", required=True, help="an existing work pool of type process of the configured Prefect API")
+
+
+def _recipes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--recipes", metavar="DIR", type=Path, help="a directory whose TOML files are offered beside the shipped recipes")
 
 
 def _port(parser: argparse.ArgumentParser) -> None:

@@ -140,20 +140,58 @@ def recipes(options: argparse.Namespace) -> Answer:
 
 
 def doctor(options: argparse.Namespace) -> Answer:
-    """Check this machine: versions, processor, memory, disk, store, Prefect."""
+    """Check this machine: versions, processor, memory, disk, store, Prefect; with --target v5e-8 also the way to its TPUs."""
     from flows.doctor import examine
 
-    checks = examine(options.store)
+    checks = examine(options.store, options.target)
     value = {"ok": all(check.well for check in checks), "checks": [check.as_json() for check in checks]}
     return Answer(value, lambda: show.show_checks(value), 0 if value["ok"] else 1)
 
 
 def serve(options: argparse.Namespace) -> Answer:
-    """Serve the flow: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
+    """Serve the flows: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
     from flows.serve import serve as serve_until_stopped
 
-    serve_until_stopped(options.port)
+    serve_until_stopped(options.port, options.recipes)
     return Answer({"stopped": True}, lambda: None)
+
+
+def deploy(options: argparse.Namespace) -> Answer:
+    """Register the flows post-train and nightly with the configured Prefect API, for a worker of a process pool to run."""
+    from flows.deploy import deploy as register
+
+    pages = register(options.pool, options.recipes)
+
+    def show_pages() -> None:
+        for name, page in pages.items():
+            show.line(f"{name}: {page}")
+        show.line(f"A worker runs them where Lyceum is installed: prefect worker start --pool {options.pool}")
+
+    return Answer({"pool": options.pool, "deployments": pages}, show_pages)
+
+
+def gate(options: argparse.Namespace) -> Answer:
+    """Say whether a run's model may replace the champion: a bounded gain, and no bounded loss, on the same held-out prompts."""
+    from flows.gate import gate_run, show_gate
+
+    value = gate_run(open_store(options.store, write=False), options.run, options.against)
+    return Answer(value, lambda: show_gate(value))
+
+
+def promote(options: argparse.Namespace) -> Answer:
+    """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list the champions."""
+    from flows import champion
+
+    store = open_store(options.store, write=False)
+    if options.history is not None:
+        champions = champion.history_json(store, options.history)
+        return Answer(champions, lambda: champion.show_history(champions))
+    if options.rollback is not None:
+        entry = champion.rollback(store, options.rollback, options.why)
+    else:
+        entry = champion.promote_by_hand(store, options.run, options.why)
+    value = champion.entry_json(store, entry)
+    return Answer(value, lambda: champion.show_entry(value))
 
 
 def gc(options: argparse.Namespace) -> Answer:
@@ -161,7 +199,8 @@ def gc(options: argparse.Namespace) -> Answer:
 
     Needed is whatever a run record names, also that of a run that failed or was killed, and whatever a live lease holds. Of a committed
     stage the artifact stays and its checkpoints go; lease.json, job.json, status.json and log.txt of each attempt stay as long as a run
-    names the stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run names becomes garbage.
+    names the stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run names becomes garbage. Runs
+    that champions stand on are kept.
 
     With --target v5e-8, TPUs that runs of this store requested and that nobody follows any more are listed instead: they cost money, or
     hold quota. A machine that works for a run that is alive is never removed.

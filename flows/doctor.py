@@ -14,7 +14,10 @@ from packaging.requirements import Requirement
 
 from flows.prefect_api import LOCAL_SERVER, answers, api_problem, bypass_proxy
 from infra.secrets import mask
+from infra.settings import Settings, TpuSettings
 from infra.store import open_store
+from infra.targets import check_target
+from infra.tpu_types import TPU_TYPES
 from schemas.base import InputError
 
 MEMORY_GIB = 4.0
@@ -34,9 +37,18 @@ class Check:
         return asdict(self)
 
 
-def examine(store: str) -> list[Check]:
-    """Look at everything; nothing is changed (in a bucket one object is written and removed), and no store is created."""
-    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu()]
+def examine(store: str, target: str) -> list[Check]:
+    """Look at everything; nothing is changed (in a bucket one object is written and removed), and no store is created.
+
+    Args:
+        target: with one in the cloud, also whether machines could be had there; nothing is asked for.
+
+    Raises:
+        InputError: an unknown target.
+    """
+    check_target(target)
+    cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
+    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), *cloud]
 
 
 def _python() -> Check:
@@ -115,3 +127,32 @@ def _tpu() -> Check:
         return Check("tpu compiler", True, f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
         return Check("tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`")
+
+
+def _cloud(target: str) -> Iterator[Check]:
+    """Whether the Cloud TPU API answers, in each zone that a run would try."""
+    from infra.tpu_api import ApiError, TpuApi
+
+    kind, settings = TPU_TYPES[target], TpuSettings.from_environment()
+    api = TpuApi(kind, settings)
+    try:
+        api.connect()
+    except InputError as error:
+        yield Check("cloud tpu", False, str(error))
+        return
+    yield Check(
+        "cloud tpu", True, f"project {api.project}, {kind.accelerator}, {settings.tier}, {settings.endpoint or 'tpu.googleapis.com'}"
+    )
+    for zone in Settings.from_environment().zones or kind.zones:
+        try:
+            found = api.list(zone)
+        except ApiError as error:
+            yield Check(zone, False, str(error))
+        else:
+            yield Check(zone, True, f"answers; the project has {len(found)} TPU resources there")
+
+
+def _bucket_of(location: str) -> Check:
+    """A machine in the cloud reads and writes the store itself."""
+    well = location.startswith("gs://")
+    return Check("store of jobs", well, location if well else f"{location} cannot be reached from there: give --store gs://BUCKET/PREFIX")

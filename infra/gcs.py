@@ -30,8 +30,8 @@ from schemas.artifact import FileEntry
 from schemas.base import InputError
 
 if TYPE_CHECKING:
+    import google.cloud.storage as storage
     from google.auth.transport.requests import AuthorizedSession
-    from google.cloud import storage
 
 _BUCKET = re.compile(r"(?=.{3,222}$)[a-z0-9][a-z0-9_-]{0,61}[a-z0-9](?:\.[a-z0-9][a-z0-9_-]{0,61}[a-z0-9])*")
 _CONNECTIONS = 32  # kept open per host
@@ -349,7 +349,7 @@ def _stored(blob: "storage.Blob") -> Stored:
 @functools.lru_cache
 def _client(emulator: str) -> "storage.Client":
     """The one client of this process. Raises DefaultCredentialsError when there are none."""
-    from google.cloud import storage
+    import google.cloud.storage as storage
     from requests.adapters import HTTPAdapter
 
     client = storage.Client(project=None)

@@ -20,7 +20,7 @@ _WORD = r"key|token|secret|password|passwd|passphrase|auth|auth_string"
 _VARIABLE = re.compile(rf"(?:{_WORD}|_pass|_pat)(?:_?\d+)?\Z", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^\s/]+@")
 _ASSIGNED = re.compile(
-    r"((?:[a-z]+[_-])?(?:api_?key|access_?key|private_?key|token|secret|password|passwd|passphrase|auth_string)"
+    r"((?:api_?key|access_?key|private_?key|token|secret|password|passwd|passphrase|auth_string)"
     rf"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]{{{LEAST},}}",
     re.IGNORECASE,
 )

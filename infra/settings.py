@@ -127,7 +127,7 @@ class TpuSettings(_FromEnvironment):
         usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in `infra/tpu_types.py`.
         poll_seconds: time between two looks at a resource.
         queue_seconds: how long a request may wait for resources in one zone before the next zone is tried.
-        boot_seconds: how long a VM that is there may take until its worker is heard of.
+        boot_seconds: how long a TPU may take to be provisioned, and then its VMs until a worker is heard of.
         silence_seconds: a host that was not heard of for this long is taken for dead.
         delete_seconds: how long the deletion of a resource is followed before it is reported as left over.
     """

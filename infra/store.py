@@ -233,26 +233,40 @@ class Store:
         self._objects.put_tree(directory, f"{name}/data", entries)
         self._objects.create(f"{name}/seal.json", _pretty(seal))
 
+    def has_tree(self, name: str) -> bool:
+        """Whether the tree is there, complete, and as it was written; from a bucket nothing is transferred."""
+        return self._sound_tree(name) is not None
+
     def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
         """A local directory with the tree's files, every byte verified, and what was said about them.
 
         None when there is no such tree, or it is damaged or incomplete, which is logged.
         """
+        seal = self._sound_tree(name)
+        try:
+            return None if seal is None else (self._objects.get_tree(f"{name}/data", seal.files), seal.about)
+        except Damaged as error:
+            self._warn_of_tree(name, error.problems)
+            return None
+
+    def _sound_tree(self, name: str) -> "Seal | None":
         raw = self._objects.read(f"{name}/seal.json")
         if raw is None:
             return None
         try:
             seal = Seal.model_validate_json(raw)
-            if seal.checksum != _seal_checksum(seal.files, seal.about):
-                raise Damaged(["seal.json is damaged"])
+        except ValidationError:
+            seal = None
+        if seal is None or seal.checksum != _seal_checksum(seal.files, seal.about):
+            problems = ["seal.json is damaged"]
+        else:
             problems = self._objects.check_tree(f"{name}/data", seal.files)
-            if problems:
-                raise Damaged(problems)
-            return self._objects.get_tree(f"{name}/data", seal.files), seal.about
-        except (ValidationError, Damaged) as error:
-            problems = error.problems if isinstance(error, Damaged) else ["seal.json is damaged"]
-            log.warning("%s does not verify and is not used: %s", name, "; ".join(problems))
-            return None
+        if problems:
+            self._warn_of_tree(name, problems)
+        return None if problems else seal
+
+    def _warn_of_tree(self, name: str, problems: Sequence[str]) -> None:
+        log.warning("%s does not verify and is not used: %s", name, "; ".join(problems))
 
     def _entries(self, directory: Path) -> tuple[FileEntry, ...]:
         with self._here.explained(directory):
@@ -288,9 +302,13 @@ class Store:
         """The object's bytes, or None if there is none."""
         return self._objects.read(name)
 
-    def write_bytes(self, name: str, data: bytes) -> None:
-        """Create or replace an object: readers see the old one or the new one, nothing between."""
-        self._objects.write(name, data)
+    def write_bytes(self, name: str, data: bytes, seconds: float | None = None) -> None:
+        """Create or replace an object: readers see the old one or the new one, nothing between.
+
+        Args:
+            seconds: give up after so long (OSError) if the store does not answer; None for `LYCEUM_STORE_SECONDS`.
+        """
+        self._objects.write(name, data, seconds)
 
     def children(self, name: str) -> list[str]:
         """Names directly below a prefix, sorted, e.g. `children("work/<key>")` for the attempts of a stage."""
@@ -324,12 +342,8 @@ class Store:
             raise InputError(f"store {self.uri}: {name} is no valid {model.__name__} ({reason}). Remove the file and run again.") from error
 
     def write_json(self, name: str, value: StrictModel, seconds: float | None = None) -> None:
-        """Create or replace an object: readers see the old one or the new one, nothing between.
-
-        Args:
-            seconds: give up after so long (OSError) if the store does not answer; None for `LYCEUM_STORE_SECONDS`.
-        """
-        self._objects.write(name, _pretty(value), seconds)
+        """`write_bytes` of the value as JSON."""
+        self.write_bytes(name, _pretty(value), seconds)
 
     def create_json(self, name: str, value: StrictModel) -> bool:
         """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""

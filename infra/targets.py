@@ -1,11 +1,13 @@
 """Targets: the names of places where jobs run, and the backend behind each."""
 
 from infra.backend import JobBackend
+from infra.cloud_tpu import CloudTpuBackend
 from infra.local import LocalBackend
-from infra.settings import Settings
+from infra.settings import Settings, TpuSettings
+from infra.tpu_types import TPU_TYPES
 from schemas.base import InputError, nearest
 
-TARGETS = ("local",)
+TARGETS = ("local", *TPU_TYPES)
 
 
 def check_target(target: str) -> None:
@@ -15,6 +17,8 @@ def check_target(target: str) -> None:
 
 
 def open_backend(target: str, settings: Settings) -> JobBackend:
-    """A backend for a target. Raises InputError for a target that does not exist."""
+    """A backend for a target. Raises InputError for a target that does not exist, or settings of TPUs that do not fit."""
     check_target(target)
-    return LocalBackend(settings)
+    if target == "local":
+        return LocalBackend(settings)
+    return CloudTpuBackend(TPU_TYPES[target], settings, TpuSettings.from_environment())

@@ -15,12 +15,17 @@ KEPT = "kept"
 
 
 class Workspace:
-    """The workspace of one stage key, seen by one attempt. Names are relative to `work/<key>/kept/`."""
+    """The workspace of one stage key, seen by one attempt. Names are relative to `work/<key>/kept/`.
 
-    def __init__(self, store: Store, key: str, attempt: str) -> None:
+    Of a job on several hosts host 0 writes; what another host writes or removes is left undone, for host 0 does the same.
+    """
+
+    def __init__(self, store: Store, key: str, attempt: str, host: int = 0) -> None:
         self._store = store
         self._key = key
+        self._host = host
         self.attempt = attempt
+        self.writes = host == 0
 
     def read(self, name: str) -> bytes | None:
         """An object's bytes, or None if there is none."""
@@ -28,7 +33,8 @@ class Workspace:
 
     def write(self, name: str, data: bytes) -> None:
         """Create or replace an object: readers see the old one or the new one, nothing between."""
-        self._store.write_bytes(self._name(name), data)
+        if self.writes:
+            self._store.write_bytes(self._name(name), data)
 
     def children(self, name: str) -> list[str]:
         """Names directly below a prefix, sorted."""
@@ -36,11 +42,16 @@ class Workspace:
 
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any."""
-        self._store.remove(self._name(name))
+        if self.writes:
+            self._store.remove(self._name(name))
+
+    def local(self, name: str) -> Path:
+        """A path on this machine, of this attempt and host alone; where the store is a directory it lies on its disk."""
+        return self._store.path(attempt_file(self._key, self.attempt, f"hosts/{self._host}/{name}" if self._host else name))
 
     def scratch(self, name: str) -> Path:
-        """A fresh empty directory on this machine, of this attempt alone; where the store is a directory it lies on the same disk."""
-        path = self._store.path(attempt_file(self._key, self.attempt, name))
+        """A fresh empty directory at `local(name)`."""
+        path = self.local(name)
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path

@@ -8,6 +8,8 @@ import pytest
 from absl import logging as absl_logging
 
 from tests.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
+from tests.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
+from tests.tpu_workshop import shop  # noqa: F401
 
 
 @pytest.fixture(scope="session")

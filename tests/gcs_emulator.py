@@ -50,7 +50,8 @@ class Emulator:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.gcs_emulator", "--port=0", *self._arguments]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        # A process group of its own: on Ctrl-C whoever uses it cleans up first.
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:

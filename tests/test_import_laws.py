@@ -77,17 +77,19 @@ def test_the_command_line_starts_without_prefect_and_jax() -> None:
     assert run("import sys, flows.cli; print(sorted({'prefect', 'jax', 'matplotlib', 'datasets'} & set(sys.modules)))") == "[]"
 
 
-def test_only_buckets_talk_to_google_storage() -> None:
-    """Both clients, however they are imported, in `infra/gcs*.py` alone; and nobody pays for them whose store is a directory."""
-    clients = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media")
+def test_only_buckets_and_the_tpu_api_talk_to_google() -> None:
+    """Storage's clients, however they are imported, in `infra/gcs*.py` alone, and that of TPUs in `infra/tpu_api.py`; and nobody pays for
+    them whose store is a directory and whose target is this machine."""
+    clients = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media", "grpc")
     users = {
         str(path.relative_to(ROOT))
         for path in FILES
         if any(name.startswith(clients) for name in imports(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    assert users
-    assert all(user.startswith("infra/gcs") for user in users), users
-    assert run("import sys, infra.store, tasks.worker; print([name for name in sys.modules if name.startswith('google.cloud')])") == "[]"
+    assert "infra/tpu_api.py" in users
+    assert all(user.startswith("infra/gcs") for user in users - {"infra/tpu_api.py"}), users
+    loaded = "[name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))]"
+    assert run(f"import sys, infra.store, infra.targets, tasks.worker; print({loaded})") == "[]"
 
 
 def run(script: str) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from infra.backend import FINAL
-from infra.local import ROOT, LocalBackend
+from infra.local import LocalBackend
+from infra.process import ROOT
 from infra.settings import Settings
 from infra.store import open_store
 from schemas.artifact import ArtifactRef, Manifest, stage_key

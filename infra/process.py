@@ -1,0 +1,158 @@
+"""A worker as a process of this machine: what `infra.local` and the agent of a cloud machine (`infra.host`) share.
+
+The worker's environment is the caller's with these defaults: JAX on the CPU, quiet native logs, unbuffered output, a fixed hash seed,
+and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache was tried with jax 0.10.2
+on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is noticed (a warning) and compiled again.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from infra.backend import FINAL
+from infra.secrets import mask
+from infra.store import Store, attempt_file
+from schemas.base import InputError
+from schemas.job import JobStatus
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The directory that holds the packages `schemas`, `infra` and `tasks`: a checkout, site-packages, or what a machine was sent."""
+
+WORKER = (sys.executable, "-m", "tasks.worker")
+LOG_LINES_IN_ERROR = 10
+
+
+class Worker:
+    """The worker of one job: not started, running, or ended, which it is when nothing of its process group is left.
+
+    Args:
+        store: where `job.json` lies (`Store.path`), the worker writes `status.json`, and its output goes.
+        key, attempt: the job.
+        log: name of the file that takes the output, beside `job.json`.
+        command: how to start a worker; the path of `job.json` is appended.
+    """
+
+    def __init__(self, store: Store, key: str, attempt: str, log: str = "log.txt", command: Sequence[str] = WORKER) -> None:
+        self._store = store
+        self._command = [*command, str(store.path(attempt_file(key, attempt, "job.json")))]
+        self._status = attempt_file(key, attempt, "status.json")
+        self._log = attempt_file(key, attempt, log)
+        self.log = store.path(self._log)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+        self.ended = False
+
+    @property
+    def started(self) -> bool:
+        """Whether there is, or was, a process."""
+        return self._process is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, compile_cache: str) -> None:
+        """Start the process, in a session of its own. `compile_cache` is JAX's directory for compiled programs, or empty for none."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,  # makes `tasks` importable; the user's directory might hold a file of that name
+                env=_environment(compile_cache),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def poll(self, stop_seconds: float) -> JobStatus:
+        """The status of a started worker. Once it is final the worker has ended.
+
+        Args:
+            stop_seconds: how long a worker that has written its final status may take to end before it is killed.
+        """
+        assert self._process is not None
+        code = self._process.poll()  # before the status is read: a worker that has ended will not write another one
+        status = self._store.read_here(self._status, JobStatus)
+        if status is not None and status.state in FINAL:
+            self._end(stop_seconds)
+            return status
+        status = status or JobStatus(state="running", heartbeat=time.time())
+        if code is None:
+            return status
+        self._end(stop_seconds)
+        if self._stopped:
+            return JobStatus(state="cancelled", heartbeat=time.time())
+        return self._died(status, code)
+
+    def stop(self, seconds: float) -> None:
+        """Ask the worker to stop (SIGTERM), and kill it with all its children after so many seconds. Returns when it is gone."""
+        self._stopped = True
+        if self._process is not None and not self.ended:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+            self._end(seconds)
+
+    def _end(self, seconds: float) -> None:
+        """Wait for a worker that is about to end, then end whatever is left of its process group; once, for ids are used again."""
+        if self.ended or self._process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.ended = True
+
+    def _died(self, status: JobStatus, code: int) -> JobStatus:
+        """The status of a worker that ended without a final one: how it ended, and the end of its log."""
+        how = f"ended with exit code {code}"
+        if code < 0:
+            how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
+        if -code == signal.SIGKILL:
+            how += ", most likely because memory ran out"
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_IN_ERROR:]
+        error = "\n".join([f"the worker {how}; the end of {self._store.location(self._log)}:", *(lines or ["(empty)"])])
+        final = failed(status, error, 2 if code == 2 else 1, lost=code < 0)
+        try:
+            self._store.write_here(self._status, final)
+        except InputError as problem:  # it said nothing because there was no place left to say it
+            return failed(status, str(problem), exit_code=2)
+        return final
+
+
+def failed(status: JobStatus, error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:
+    """`status` as that of a job that failed."""
+    return status.model_copy(update={"state": "failed", "error": mask(error), "exit_code": exit_code, "lost": lost})
+
+
+def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
+    """The complete lines of a growing file from byte `offset` on, b"" if there are none yet.
+
+    Args:
+        limit: at most so many bytes, -1 for all there are; a longer line comes in pieces.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(limit)
+    except FileNotFoundError:
+        return b""
+    return data if len(data) == limit and b"\n" not in data else data[: data.rfind(b"\n") + 1]
+
+
+def _environment(compile_cache: str) -> dict[str, str]:
+    defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
+    if compile_cache:
+        defaults |= {
+            "JAX_COMPILATION_CACHE_DIR": compile_cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    return {**defaults, **os.environ, "PYTHONUNBUFFERED": "1", "LYCEUM_PARENT_PID": str(os.getpid())}

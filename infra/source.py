@@ -1,0 +1,199 @@
+"""What a machine in the cloud is sent by way of the store: this code with the environment it needs, and the files of `lyceum run --data`.
+
+    src/<sha256>.tar.gz     the packages schemas, infra and tasks, and environment/{python,requirements.txt,constraints.txt}
+    data/<digest>/          a tree (`Store.save_tree`) with the files of a data directory
+
+Both are named after their content, so they are sent once. The environment is that of this process: the exact versions installed here of all
+that a worker needs, whether Lyceum is a checkout or a wheel. What differs on a machine with a TPU follows from jax's own extra `tpu`.
+"""
+
+import functools
+import gzip
+import hashlib
+import importlib.metadata
+import io
+import logging
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from infra.files import file_entry
+from infra.objects import name_problem
+from infra.process import ROOT
+from infra.store import Store
+from schemas.artifact import FileEntry
+from schemas.base import InputError, digest
+
+log = logging.getLogger("lyceum.source")
+
+PACKAGES = ("schemas", "infra", "tasks")
+SUFFIXES = (".py", ".tsv")
+"""Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform, is not the worker's."""
+
+FLOW_ONLY = frozenset({"fastapi", "httpx", "jinja2", "matplotlib", "prefect", "pytest", "rich", "sqlalchemy"})
+"""Requirements of Lyceum that no worker imports."""
+
+_MACHINE = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "sys_platform": "linux",
+}
+"""What requirements' markers see on a machine in the cloud."""
+
+_shipped: set[str] = set()
+_sending_data = threading.Lock()
+
+
+def ship_source(store: Store) -> str:
+    """The name of the archive in the store, which is there afterwards. Raises InputError when Lyceum is not installed."""
+    name, archive = _archive()
+    if store.uri not in _shipped:
+        if not store.create_bytes(name, archive) and store.read_bytes(name) != archive:
+            store.write_bytes(name, archive)  # it was damaged
+        _shipped.add(store.uri)
+    return name
+
+
+def ship_data(store: Store, directory: Path) -> str:
+    """The name of the tree with a data directory's files, which is in the store afterwards. The files themselves stay as they are.
+
+    Hidden files, links to directories, and links that lead out of the directory are left out. Files that are in the store already are not
+    sent again.
+
+    Raises:
+        InputError: a file that cannot be read, or whose name cannot be kept in a store.
+    """
+    with _sending_data:  # stages run side by side and may all need the same files
+        files = _data_files(directory)
+        name = _tree_name(_entry(path, relative) for relative, path in files.items())
+        if store.has_tree(name):
+            return name
+        place = store.path("data")
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as temporary:
+            copy = Path(temporary, "copy")
+            copy.mkdir()
+            _copy(files, copy)
+            name = _tree_name(file_entry(copy, relative) for relative in files)  # should a file have changed in this moment
+            store.remove(name)
+            log.info("sending %d files of %s to %s/%s", len(files), directory, store.uri, name)
+            store.save_tree(name, copy, {})
+        return name
+
+
+def environment() -> dict[str, str]:
+    """The files of `environment/` by name: Python's minor version, what a worker needs, and the exact version of all that this needs."""
+    try:
+        requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InputError("lyceum is not installed, so nobody knows what its workers need. Install it: uv sync, or pip install.") from error
+    direct: dict[str, set[str]] = {}
+    for requirement in requirements:
+        name = canonicalize_name(requirement.name)
+        if name not in FLOW_ONLY and _applies(requirement, {"", "tpu"}):
+            direct.setdefault(name, set()).update(requirement.extras)
+    versions = _closure(direct)
+    lines = [f"{name}{_bracketed(extras)}=={versions[name]}" for name, extras in direct.items()]
+    return {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}\n",
+        "requirements.txt": "".join(f"{line}\n" for line in sorted(lines)),
+        "constraints.txt": "".join(f"{name}=={version}\n" for name, version in sorted(versions.items())),
+    }
+
+
+def _closure(direct: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Name -> installed version of packages (with extras) and all that they need.
+
+    Those that are not installed here, such as libtpu, are left out: their versions follow from the others.
+    """
+    versions: dict[str, str] = {}
+    waiting = [(name, extra) for name, extras in direct.items() for extra in ("", *extras)]
+    seen = set(waiting)
+    while waiting:
+        name, extra = waiting.pop()
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        versions[name] = found.version
+        for requirement in map(Requirement, found.requires or []):
+            if _applies(requirement, {extra}):
+                needed = {(canonicalize_name(requirement.name), wanted) for wanted in ("", *requirement.extras)} - seen
+                seen |= needed
+                waiting += needed
+    return versions
+
+
+def _applies(requirement: Requirement, extras: set[str]) -> bool:
+    return requirement.marker is None or any(requirement.marker.evaluate({**_MACHINE, "extra": extra}) for extra in extras)
+
+
+def _bracketed(extras: set[str]) -> str:
+    return f"[{','.join(sorted(extras))}]" if extras else ""
+
+
+@functools.cache
+def _archive() -> tuple[str, bytes]:
+    """Name and bytes, which depend on nothing but the files' names and contents. Made once: a process runs the code that it has loaded."""
+    contents = {f"environment/{name}": text.encode() for name, text in environment().items()}
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
+        if path.suffix in SUFFIXES and (path.parent / "__init__.py").exists():
+            contents[path.relative_to(ROOT).as_posix()] = path.read_bytes()
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name, data in sorted(contents.items()):
+            member = tarfile.TarInfo(name)  # owned by nobody in particular, of no time, readable by all
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    archive = gzip.compress(plain.getvalue(), mtime=0)
+    return f"src/{hashlib.sha256(archive).hexdigest()}.tar.gz", archive
+
+
+def _data_files(directory: Path) -> dict[str, Path]:
+    """POSIX paths below a data directory -> the files, in the order of paths."""
+    root, found = directory.resolve(), {}
+    for parent, subdirectories, names in os.walk(root):
+        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
+        for name in names:
+            path = Path(parent, name)
+            if name.startswith(".") or not path.is_file() or not path.resolve().is_relative_to(root):
+                continue
+            relative = path.relative_to(root).as_posix()
+            if problem := name_problem(relative):
+                raise InputError(f"--data {directory}: {problem} Rename it, or name a directory with the data alone.")
+            found[relative] = path
+    return dict(sorted(found.items()))
+
+
+def _copy(files: Mapping[str, Path], place: Path) -> None:
+    for relative, path in files.items():
+        try:
+            (place / relative).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place / relative)
+        except OSError as error:
+            raise InputError(
+                f"cannot copy the data file {path} on its way to the store: {error.strerror} ({error.filename}). LYCEUM_CACHE names a "
+                "directory on a disk with more space."
+            ) from error
+
+
+def _entry(path: Path, relative: str) -> FileEntry:
+    try:
+        return file_entry(path.parent, path.name).model_copy(update={"path": relative})
+    except OSError as error:
+        raise InputError(f"cannot read the data file {path}: {error.strerror}. Check its permissions.") from error
+
+
+def _tree_name(entries: Iterable[FileEntry]) -> str:
+    return f"data/{digest([[entry.path, entry.sha256] for entry in entries])}"
