@@ -8,8 +8,8 @@ A checkpoint is the tree `checkpoints/<step>-<attempt>` of the stage's workspace
 Arrays are streamed: one at a time is fetched, written and forgotten, and one at a time is read. Orbax was measured beside it
 (`benchmarks/checkpoint_memory.py`): saving 1 GiB it holds 0.45 to 0.9 GiB more in memory where this holds nothing, and restoring it all of
 it again where this holds the largest array twice; it is slower (the quickstart's model: 0.16 s, here 0.03 s with checksums and fsync); its
-limit on memory has to exceed the largest array; it compares no checksums, and casts where dtypes differ. What only it can do is a model
-spread over several hosts, which no target has.
+limit on memory has to exceed the largest array; it compares no checksums, and casts where dtypes differ. What only it can do is that each
+host writes its part of a model that is spread over several: here host 0 gathers and writes one array after the other.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from infra.workspace import Workspace
+from tasks.hosts import agree, barrier, fetch, gathered
 
 FOLDER = "checkpoints"
 KEEP = 2
@@ -119,17 +120,21 @@ class Checkpoints:
         self._good: list[str] = []
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint should be saved now that `step` steps are finished."""
-        return self._clock() >= self._next or (self._every is not None and step % self._every == 0)
+        """Whether a checkpoint should be saved now that `step` steps are finished. Host 0 decides."""
+        return agree(self._clock() >= self._next or (self._every is not None and step % self._every == 0))
 
     def save(self, step: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> None:
-        """Save a checkpoint, then remove those that it makes superfluous. It is complete when this returns.
+        """Save a checkpoint, then remove those that it makes superfluous. Host 0 writes it; it is complete when this returns there.
 
         Args:
             step: how many steps are finished.
             arrays: name -> array; of those on a device one at a time is held in memory.
             values: JSON; floats survive exactly, NaN and infinities included.
         """
+        if not self._work.writes:
+            for key in sorted(arrays):
+                gathered(arrays[key])
+            return
         began = self._clock()
         name = f"{step:08d}-{self._work.attempt}"
         directory = self._work.scratch("checkpoint")
@@ -145,8 +150,24 @@ class Checkpoints:
         self._log.info("checkpoint at step %d saved in %.2f s", step, took)
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, opened; None where there is none. Those that do not verify are logged and passed over."""
-        for name in sorted(self._work.children(FOLDER), key=_step, reverse=True):
+        """The newest checkpoint that verifies, opened; None where there is none. Those that do not verify are logged and passed over.
+
+        Host 0 says which it is, and nobody goes on before every host has opened it. Raises OSError where another host cannot.
+        """
+        if self._work.writes:
+            found = self._newest(sorted(self._work.children(FOLDER), key=_step, reverse=True))
+            agree(found.name if found else None)
+        else:
+            name = agree("")
+            found = self._newest([name] if name else [])
+            if name and found is None:
+                raise OSError(f"host 0 goes on from checkpoint {name}, which cannot be read here")
+        barrier()
+        return found
+
+    def _newest(self, names: list[str]) -> Checkpoint | None:
+        """The first of these checkpoints that verifies."""
+        for name in names:
             try:
                 found = self._work.load_tree(f"{FOLDER}/{name}")
                 if found is not None:
@@ -169,7 +190,7 @@ def fingerprint(arrays: Mapping[str, Array]) -> str:
     """sha256 over name, dtype, shape and bytes of all arrays in the order of names. One at a time is held in memory."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
-        value = _fetch(arrays[name])
+        value = fetch(arrays[name])
         digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
         digest.update(_raw(value))
     return digest.hexdigest()
@@ -190,24 +211,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     with path.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
         for name in header:
-            out.write(_raw(_fetch(arrays[name])))
-
-
-def _fetch(array: Array) -> np.ndarray:
-    """The array's values on this host, from each of its shards once.
-
-    Every shard is asked through an object of its own (`addressable_data`): JAX keeps what it fetched beside the array it was asked for, and
-    the values of a whole tree would stay in host memory until the next step.
-    """
-    if isinstance(array, np.ndarray):
-        return array
-    shards = [shard for shard in array.addressable_shards if shard.replica_id == 0]
-    if len(shards) == 1:
-        return np.asarray(shards[0].data.addressable_data(0))
-    whole = np.empty(array.shape, array.dtype)
-    for shard in shards:
-        whole[shard.index] = np.asarray(shard.data.addressable_data(0))
-    return whole
+            out.write(_raw(fetch(arrays[name])))
 
 
 def _raw(value: np.ndarray) -> memoryview:

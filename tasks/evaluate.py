@@ -14,6 +14,7 @@ from schemas.base import InputError, StageFailed, StrictModel
 from schemas.examples import Example, Prompt
 from schemas.reports import EvalItem
 from tasks.data.tokens import Tokenizer, prompt_tokens
+from tasks.hosts import make_mesh
 from tasks.intervals import mcnemar, paired_bootstrap, wilson
 from tasks.job import Job, read_jsonl
 from tasks.journal import Journal
@@ -69,7 +70,7 @@ def answer_all(job: Job[Any], examples: Sequence[Example], judge: Judge) -> list
     from tasks.sampling import Sampler
 
     config: EvalConfig = job.config
-    loaded = policy_or_base(job.inputs, config.model, config.seed)
+    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh({"batch_size": config.batch_size}))
     _require_fit(loaded.tokenizer, examples, config.prompt_length)
     sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
     prompts = [example.prompt for example in examples]

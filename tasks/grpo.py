@@ -19,6 +19,7 @@ from schemas.base import StageFailed
 from schemas.examples import Example
 from schemas.training import TrainerConfig
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens
+from tasks.hosts import fetch, make_mesh, spread
 from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
 from tasks.plugins import plugin_versions
 from tasks.rewarding import parse_rewards, score_completions
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
 
 VERSION = 2
+USES_DEVICES = True
 INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
 
@@ -187,9 +189,13 @@ class RolloutBatches:
 
     def _logps(self, state: Any, prompt_ids: np.ndarray, completion_ids: np.ndarray, temperature: float) -> np.ndarray:
         """(B, R) float32 log-probabilities, one micro-batch at a time."""
-        size = len(prompt_ids) // self.config.accumulation
+        import jax
+
+        size, mesh = len(prompt_ids) // self.config.accumulation, self.loaded.mesh
         slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
-        return np.concatenate([np.asarray(self.token_logps(state, prompt_ids[s], completion_ids[s], temperature)) for s in slices])
+        with jax.set_mesh(mesh):
+            logps = [self.token_logps(state, *spread((prompt_ids[s], completion_ids[s]), mesh), temperature) for s in slices]
+        return np.concatenate([fetch(of_micro) for of_micro in logps])
 
     def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What the updates after the first `step` ones need: see `tasks.training.Keeps`."""
@@ -228,10 +234,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many prompts do not fit, StageFailed when a program compiled more than once."""
     from tasks.losses.grpo import grpo_config, grpo_loss_fn
     from tasks.models.loading import load_model
-    from tasks.training import PolicyTrainer, fit, make_trainer, save_trained
+    from tasks.training import PolicyTrainer, fit, make_trainer, rows_at_once, save_trained
 
     config = job.config
-    loaded = load_model(job.inputs["policy"])
+    loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config)))
     tokenizer = loaded.tokenizer
     examples, dropped = fitting_prompts(
         read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), tokenizer, config.prompt_length, config.max_dropped_fraction

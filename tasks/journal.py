@@ -1,7 +1,7 @@
 """A journal: results that were paid for (a sampled batch, an answer of a teacher or a judge), kept for the attempts after this one.
 
 One object per entry in the stage's workspace: a line with the sha256 of the rest, and a JSON list. An entry is a function of the stage key
-and its name, so it does not matter which attempt wrote it.
+and its name, so it does not matter which attempt wrote it. Of several hosts the first says whether an entry is used.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from infra.workspace import Workspace
+from tasks.hosts import agree
 
 log = logging.getLogger("lyceum")
 
@@ -23,7 +24,19 @@ class Journal:
         self._work, self._name = work, name
 
     def get(self, entry: str) -> Rows | None:
-        """The rows of an entry, or None if there is none, or it is damaged, which is logged."""
+        """The rows of an entry, or None if there is none, or it is damaged, which is logged.
+
+        Raises:
+            OSError: host 0 has the entry and this host cannot read it.
+        """
+        rows = self._read(entry)
+        if not agree(rows is not None):
+            return None
+        if rows is None:
+            raise OSError(f"host 0 uses journal entry {self._name}/{entry}, which cannot be read here")
+        return rows
+
+    def _read(self, entry: str) -> Rows | None:
         raw = self._work.read(self._object(entry))
         if raw is None:
             return None

@@ -24,6 +24,7 @@ from tasks.job import TRAINED, Input, Job, write_jsonl
 from tasks.verify import verify
 
 VERSION = 1
+USES_DEVICES = True
 INPUTS = {
     "prompts": Input(("rebalance",)),
     "policy": Input(TRAINED, required=False),

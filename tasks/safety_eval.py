@@ -28,6 +28,7 @@ from tasks.grounding import judge_grounded
 from tasks.job import TRAINED, Input, Job, write_jsonl
 
 VERSION = 1
+USES_DEVICES = True
 INPUTS = {
     "prompts": Input(("rebalance",)),
     "policy": Input(TRAINED, required=False),

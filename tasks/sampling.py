@@ -16,6 +16,7 @@ from flax import nnx
 
 from schemas.base import InputError
 from tasks.data.tokens import TooLong, pad_left, prompt_tokens
+from tasks.hosts import by_rows, fetch, spread
 from tasks.journal import Journal
 from tasks.models.loading import LoadedModel
 
@@ -38,7 +39,7 @@ class Completion:
 
 
 class Sampler:
-    """Samples from a model's current weights in batches of a fixed shape.
+    """Samples from a model's current weights in batches of a fixed shape, each device its part of the rows.
 
     Attributes:
         compiles: how many programs this sampler has compiled, or one before it whose results it took from a journal: 1 after any number
@@ -83,14 +84,16 @@ class Sampler:
             rows = pad_left([prompt_tokens(tokenizer, prompt) for prompt in prompts], self.prompt_length, tokenizer.pad_id)
         except TooLong as error:
             raise InputError(f"a prompt does not fit prompt_length = {self.prompt_length}: {error}. Raise prompt_length.") from error
-        state = nnx.state(self.loaded.model)
+        state, mesh = nnx.state(self.loaded.model), self.loaded.mesh
         out: list[Completion] = []
         for start in range(0, len(rows), self.batch_size):
             entry = f"{start:08d}"
             kept = journal.get(entry) if journal else None
             if kept is None:
                 indices = np.minimum(np.arange(start, start + self.batch_size), len(rows) - 1)
-                tokens, logps = jax.device_get(self._program(state, rows[indices], indices, np.uint32(seed), np.float32(temperature)))
+                with jax.set_mesh(mesh):
+                    drawn = self._program(state, *spread((rows[indices], indices), mesh), np.uint32(seed), np.float32(temperature))
+                tokens, logps = map(fetch, drawn)
                 wanted = min(self.batch_size, len(rows) - start)
                 batch = [self._completion(tokens[row], logps[row]) for row in range(wanted)]
                 if journal:
@@ -136,8 +139,8 @@ class Sampler:
             return token, logp
 
         token, logp = draw(model.unembed(hidden[:, -1]), jnp.int32(0))
-        tokens = jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token)
-        logps = jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp)
+        tokens = by_rows(jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token))
+        logps = by_rows(jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp))
 
         def unfinished(carry: tuple[Any, ...]) -> jax.Array:
             step, done = carry[0], carry[1]

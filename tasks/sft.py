@@ -16,9 +16,11 @@ from schemas.examples import Example
 from schemas.training import TrainerConfig
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.hosts import make_mesh
 from tasks.job import TRAINED, Input, Job, read_jsonl
 
 VERSION = 2
+USES_DEVICES = True
 INPUTS = {"examples": Input(("rebalance",)), "policy": Input(TRAINED, required=False)}
 
 
@@ -130,10 +132,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
     from tasks.losses.cross_entropy import cross_entropy
     from tasks.models.loading import policy_or_base
-    from tasks.training import SftTrainer, fit, make_trainer, rows_of_step, save_trained
+    from tasks.training import SftTrainer, fit, make_trainer, rows_at_once, rows_of_step, save_trained
 
     config = job.config
-    loaded = policy_or_base(job.inputs, config.model, config.seed)
+    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)))
     packed, dropped = {}, {}
     for split in ("train", "validation"):
         examples = read_jsonl(job.inputs["examples"] / f"{split}.jsonl", Example)

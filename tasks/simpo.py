@@ -14,12 +14,14 @@ from pydantic import Field
 from schemas.examples import Example, PreferencePair
 from schemas.training import TrainerConfig
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
+from tasks.hosts import by_rows, make_mesh
 from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
 from tasks.journal import Journal
 from tasks.preference_pairs import mine_pairs, require_pairs
 from tasks.rollouts import fitting_prompts, rollout_seed, sample_groups
 
 VERSION = 2
+USES_DEVICES = True
 INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
 
@@ -84,15 +86,17 @@ def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: C
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Sample, mine, train and write the model. Raises InputError when no prompt fits, StageFailed when there are too few pairs."""
+    import jax
     from tunix.sft.dpo.dpo_trainer import TrainingInput
 
     from tasks.losses.simpo import simpo_loss_fn, stack_pairs
     from tasks.models.loading import load_model
     from tasks.sampling import Sampler
-    from tasks.training import PreferenceTrainer, fit, make_trainer, rows_of_step, save_trained
+    from tasks.training import PreferenceTrainer, fit, make_trainer, rows_at_once, rows_of_step, save_trained
 
     config = job.config
-    loaded = load_model(job.inputs["policy"])
+    mesh = make_mesh({"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)})
+    loaded = load_model(job.inputs["policy"], mesh)
     tokenizer = loaded.tokenizer
     fitting, dropped = fitting_prompts(
         read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), tokenizer, config.prompt_length, config.max_dropped_fraction
@@ -129,7 +133,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     def model_input(batch: TrainingInput) -> dict[str, Any]:
         return {
-            "train_example": stack_pairs(batch),
+            "train_example": jax.tree.map(by_rows, stack_pairs(batch)),
             "beta": config.beta,
             "gamma_beta_ratio": config.gamma_beta_ratio,
             "sft_weight": config.sft_weight,

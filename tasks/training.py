@@ -15,12 +15,13 @@ import numpy as np
 import optax
 from flax import nnx
 from tunix.rl import trainer as policy_trainer
-from tunix.sft import peft_trainer, sharding_utils
+from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
 from schemas.base import StageFailed
 from schemas.training import TrainerConfig
 from tasks.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
+from tasks.hosts import by_rows, on_all, place, put, spread
 from tasks.job import Job
 from tasks.models.gemma3 import Gemma3
 from tasks.models.loading import LoadedModel, save_model
@@ -34,9 +35,11 @@ TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 class OneProgramStep(peft_trainer.PeftTrainer):
     """A Tunix trainer whose step averages loss, metrics and gradients over `accumulation` micro-batches in one compiled program.
 
-    Every array of the training input has the batch as its first axis, and micro-batch k holds rows k*B/A to (k+1)*B/A.
+    Every array of the training input has the batch as its first axis, and micro-batch k holds rows k*B/A to (k+1)*B/A. Each device of the
+    mesh computes its part of the rows of every micro-batch.
     """
 
+    mesh: jax.sharding.Mesh
     accumulation: int = 1
     compiled_before: int = 0
     """How many programs the step compiled in the attempt that this one goes on from."""
@@ -47,9 +50,17 @@ class OneProgramStep(peft_trainer.PeftTrainer):
         compiled = self.jit_train_and_eval_step(cache_nnx_graph=True)[0].func.jitted_fn._cache_size()
         return max(compiled, self.compiled_before)
 
+    def _shard_optimizer(self, mesh: jax.sharding.Mesh) -> None:
+        """Nothing: `make_trainer` has placed the optimizer."""
+
     def _train_step(self, model: nnx.Module, optimizer: nnx.Optimizer, inputs: Any) -> tuple[Any, Any, Any]:
-        if self.accumulation == 1:
-            return super()._train_step(model, optimizer, inputs)
+        out = super()._train_step(model, optimizer, inputs) if self.accumulation == 1 else self._accumulate(model, optimizer, inputs)
+        for variables in _variables(model, optimizer, self._lora_enabled).values():
+            for node in variables.values():  # the next step finds them where this one did, whatever the compiler would choose
+                node.set_value(on_all(node.get_value()))
+        return out
+
+    def _accumulate(self, model: nnx.Module, optimizer: nnx.Optimizer, inputs: Any) -> tuple[Any, Any, Any]:
         trained = nnx.LoRAParam if self._lora_enabled else nnx.Param
         graph, weights, rest = nnx.split(model, trained, ...)  # type: ignore[misc]
 
@@ -60,7 +71,7 @@ class OneProgramStep(peft_trainer.PeftTrainer):
         def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, total, jax.value_and_grad(loss_of, has_aux=True)(weights, micro)), None
 
-        micros = jax.tree.map(lambda x: x.reshape(self.accumulation, -1, *x.shape[1:]), inputs)
+        micros = jax.tree.map(lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), inputs)
         first = jax.tree.map(lambda x: x[0], micros)
         shapes = jax.eval_shape(jax.value_and_grad(loss_of, has_aux=True), weights, first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -108,7 +119,15 @@ def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfi
     """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained."""
     if config.lora:
         add_lora(loaded, config.lora, seed)
-    return kind(loaded.model, make_optimizer(config.optimizer, config.steps))
+    trainer = kind(loaded.model, make_optimizer(config.optimizer, config.steps))
+    trainer.mesh = loaded.mesh
+    place(trainer.optimizer, loaded.mesh)
+    return trainer
+
+
+def rows_at_once(config: TrainerConfig) -> dict[str, int]:
+    """Of how many rows a trainer computes the gradient at a time, by the name of the setting: what `make_mesh` takes."""
+    return {"micro_batch_size" if config.micro_batch_size else "batch_size": config.batch_size // config.accumulation}
 
 
 def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any]) -> None:
@@ -187,7 +206,8 @@ def fit(
 def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
     """Dispatch one step. What it reports can be read from the result, which waits for the step to finish."""
     step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
-    loss, aux, grad_norm = step(sharding_utils.shard_input(batch, trainer.config.data_sharding_axis))
+    with jax.set_mesh(trainer.mesh):
+        loss, aux, grad_norm = step(spread(batch, trainer.mesh))
     reported = {"grad_norm": (grad_norm, np.mean)}
     buffer = trainer._buffered_train_metrics = trainer._buffer_metrics(None, loss, step=0, additional_metrics=reported)
     trainer._post_process_train_step(aux)  # adds to the buffer
@@ -197,7 +217,8 @@ def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
 def _validate(trainer: OneProgramStep, batches: Sequence[Any]) -> float:
     """The mean of the batches' losses."""
     _, measure = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
-    losses = [measure(sharding_utils.shard_input(batch, trainer.config.data_sharding_axis))[0] for batch in batches]
+    with jax.set_mesh(trainer.mesh):
+        losses = [measure(spread(batch, trainer.mesh))[0] for batch in batches]
     return float(np.mean(np.array(jax.device_get(losses))))
 
 
@@ -241,21 +262,25 @@ class _Curves:
         self._file.flush()
 
 
-def _variables(trainer: OneProgramStep) -> dict[str, dict[str, nnx.Variable[Any]]]:
+def _variables(model: nnx.Module, optimizer: nnx.Optimizer, lora: bool) -> dict[str, dict[str, nnx.Variable[Any]]]:
     """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
-    trained = nnx.LoRAParam if trainer._lora_enabled else nnx.Param
+    trained = nnx.LoRAParam if lora else nnx.Param
     return {
         part: {
             ".".join(map(str, path)): node
             for path, node in nnx.iter_graph(root)
             if isinstance(node, kind) and isinstance(node.get_value(), jax.Array)  # optax leaves place-holders where it keeps nothing
         }
-        for part, root, kind in (("parameters", trainer.model, trained), ("optimizer", trainer.optimizer, nnx.Variable))
+        for part, root, kind in (("parameters", model, trained), ("optimizer", optimizer, nnx.Variable))
     }
 
 
+def _trained(trainer: OneProgramStep) -> dict[str, dict[str, nnx.Variable[Any]]]:
+    return _variables(trainer.model, trainer.optimizer, trainer._lora_enabled)
+
+
 def _state(trainer: OneProgramStep) -> dict[str, dict[str, Array]]:
-    return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _variables(trainer).items()}
+    return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _trained(trainer).items()}
 
 
 def _save(trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
@@ -290,7 +315,7 @@ def _resume(
 
 def _nodes(trainer: OneProgramStep) -> dict[str, nnx.Variable[Any]]:
     """What a step changes, by its name in a checkpoint."""
-    return {f"{part}/{name}": node for part, nodes in _variables(trainer).items() for name, node in nodes.items()}
+    return {f"{part}/{name}": node for part, nodes in _trained(trainer).items() for name, node in nodes.items()}
 
 
 def _difference(trainer: OneProgramStep, found: Checkpoint) -> str | None:
@@ -307,9 +332,7 @@ def _difference(trainer: OneProgramStep, found: Checkpoint) -> str | None:
 def _restore(trainer: OneProgramStep, found: Checkpoint) -> dict[str, np.ndarray]:
     """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that are not the trainer's."""
     for key, node in _nodes(trainer).items():
-        # An array that is committed to devices where it was not, or the other way round, would compile the step a second time.
-        sharding = node.get_value().sharding if node.get_value().committed else None
-        node.set_value(jax.device_put(found.read(key), sharding, may_alias=False))
+        node.set_value(put(found.read(key), node.get_value().sharding))
     return {key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")}
 
 

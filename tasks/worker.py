@@ -3,6 +3,8 @@
 Reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and says how it is doing in `status.json` beside the
 spec. Knows nothing of Prefect. Exit codes: 0 done (also when somebody else committed the artifact first), 1 the stage failed, 2 bad input,
 130 cancelled (SIGTERM, SIGINT, or the process that submitted the job is gone).
+
+On several hosts (`tasks.hosts`) every host runs a worker of the same job, and host 0 commits. A stage without devices runs on host 0 only.
 """
 
 import importlib.metadata
@@ -16,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,13 +27,15 @@ from pydantic import ValidationError
 
 from infra.files import is_disk_full
 from infra.objects import Damaged
+from infra.remote import host_status
 from infra.secrets import mask, mask_output
 from infra.settings import Settings
-from infra.store import Store, attempt_file, open_store
+from infra.store import Store, open_store
 from infra.workspace import KEPT, Workspace
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.base import InputError, StageFailed, canonical_json, explain_validation
 from schemas.job import JobSpec, JobStatus
+from tasks import hosts
 from tasks.job import Job
 from tasks.plugins import stage_module
 from tasks.supervisor import CANCELLED, Supervisor
@@ -50,8 +55,10 @@ def main(arguments: list[str]) -> int:
     spec = JobSpec.model_validate_json(Path(arguments[0]).read_bytes())
     store = open_store(spec.store, write=False)  # whoever submitted the job has proved that it can be written
     parent = os.environ.get("LYCEUM_PARENT_PID")
+    # Hosts share a directory; of a bucket each has a place of its own.
+    status_file = host_status(spec.key, spec.attempt, hosts.host() if store.is_directory else 0)
     supervisor = Supervisor(
-        write=lambda status: store.write_here(attempt_file(spec.key, spec.attempt, "status.json"), status),
+        write=lambda status: store.write_here(status_file, status),
         heartbeat_seconds=Settings.from_environment().heartbeat_seconds,
         parent=int(parent) if parent else None,
     )
@@ -63,18 +70,24 @@ def main(arguments: list[str]) -> int:
         supervisor.finish(final)
     if final.error:
         log.error(final.error)
-    if final.state == "cancelled":
+    if final.state != "cancelled":
+        hosts.leave()
+    if final.state == "cancelled" or hosts.hosts() > 1:
         sys.stdout.flush()
-        os._exit(CANCELLED)  # threads of XLA may still be computing, and crash when the interpreter is torn down under them
+        # Threads of XLA may still be computing, and crash when the interpreter is torn down under them.
+        os._exit(final.exit_code or 0)
     return final.exit_code or 0
 
 
 def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor) -> JobStatus:
     """Run the job and turn whatever happens into its final status. An unfinished output directory is removed."""
     try:
-        manifest = run_job(spec, store, supervisor)
-        store.remove(f"work/{spec.key}/{KEPT}")  # nobody needs another attempt
-        return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=manifest.ref())
+        artifact = run_job(spec, store, supervisor)
+        if hosts.is_committer():
+            store.remove(f"work/{spec.key}/{KEPT}")  # nobody needs another attempt
+        return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=artifact)
+    except hosts.HostLost as error:
+        return JobStatus(state="failed", heartbeat=time.time(), error=str(error), exit_code=1, lost=True)
     except InputError as error:
         return _failed(str(error), exit_code=2)
     except StageFailed as error:
@@ -83,27 +96,42 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor) -> JobStatus:
         if is_disk_full(error):
             return _failed(f"store {store.uri}: no space is left on the disk. Free some, or give --store a place on another disk.", 2)
         log.exception("stage %s failed", spec.stage)
-        return _failed(f"{type(error).__name__}: {error}")
+        return _failed(f"{type(error).__name__}: {error}", sure=False)
     finally:
-        shutil.rmtree(_out(spec, store), ignore_errors=True)
+        shutil.rmtree(_workspace(spec, store).local("out"), ignore_errors=True)
 
 
-def _failed(message: str, exit_code: int = 1) -> JobStatus:
-    return JobStatus(state="failed", heartbeat=time.time(), error=mask(message), exit_code=exit_code)
+def _failed(message: str, exit_code: int = 1, *, sure: bool = True) -> JobStatus:
+    message, exit_code = hosts.first_failure(mask(message), exit_code, sure=sure)
+    return JobStatus(state="failed", heartbeat=time.time(), error=message, exit_code=exit_code)
 
 
-def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
+def _workspace(spec: JobSpec, store: Store) -> Workspace:
+    return Workspace(store, spec.key, spec.attempt, hosts.host())
+
+
+def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef | None:
     """Run one stage and commit its artifact, or adopt a valid one that exists already.
+
+    Returns:
+        the artifact, or None on a host that has no part in it.
 
     Raises:
         InputError: what the recipe's author can fix (config, data, a full disk).
         StageFailed: an input artifact is missing or damaged, this code is not the code the key was made with, or a metric is not finite.
+        HostLost: the hosts of the job did not find each other.
     """
-    adopted = store.valid(spec.kind, spec.key)
+    settings = Settings.from_environment()
+    module = stage_module(spec.kind)
+    if getattr(module, "USES_DEVICES", False):
+        hosts.connect(settings)
+    elif not hosts.is_committer():
+        log.info("stage %s uses no devices: host 0 runs it alone", spec.stage)
+        return None
+    adopted = _of_first(lambda: store.valid(spec.kind, spec.key))
     if adopted is not None:
         log.info("stage %s: the artifact exists already", spec.stage)
         return adopted
-    module = stage_module(spec.kind)
     try:
         config = module.Config.parse(spec.config)
     except ValidationError as error:
@@ -115,11 +143,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
             f"stage {spec.stage}: the job was submitted for key {spec.key}, which is not the key of kind {spec.kind!r} VERSION "
             f"{module.VERSION} with this config and these inputs. The code changed in between; run the same command again."
         )
-    out = _out(spec, store)
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    settings = Settings.from_environment()
-    work = Workspace(store, spec.key, spec.attempt)
+    work = _workspace(spec, store)
+    out = work.scratch("out")
     job = Job(
         config=config,
         inputs=inputs,
@@ -127,7 +152,7 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
         work=work,
         checkpoint_seconds=settings.checkpoint_seconds,
         checkpoint_steps=settings.checkpoint_steps,
-        data=Path(spec.data) if spec.data else None,
+        data=_data_directory(spec, store),
         report=supervisor.report,
         log=log,
     )
@@ -146,11 +171,14 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> Manifest:
         metrics=metrics,
         execution=_execution(spec, started),
     )
-    return store.commit(draft, out)
+    return _of_first(lambda: store.commit(draft, out))
 
 
-def _out(spec: JobSpec, store: Store) -> Path:
-    return store.path(attempt_file(spec.key, spec.attempt, "out"))
+def _of_first(manifest: Callable[[], Manifest | None]) -> ArtifactRef | None:
+    """The artifact that host 0 finds or makes, told to all hosts."""
+    found = manifest() if hosts.is_committer() else None
+    ref = hosts.agree(found.ref().model_dump(mode="json") if found else None)
+    return ArtifactRef.parse(ref) if ref else None
 
 
 def _input_directory(store: Store, spec: JobSpec, name: str, ref: ArtifactRef) -> Path:
@@ -162,6 +190,19 @@ def _input_directory(store: Store, spec: JobSpec, name: str, ref: ArtifactRef) -
         f"stage {spec.stage}: the artifact of its input {name!r}, {ref.kind}/{ref.key}, is missing, damaged or another one by now. "
         "Run the same command again: it will be computed again."
     )
+
+
+def _data_directory(spec: JobSpec, store: Store) -> Path | None:
+    """Where the files of `--data` are on this machine. Raises StageFailed when they should have come by way of the store and did not."""
+    if spec.data is None or Path(spec.data).is_absolute():
+        return None if spec.data is None else Path(spec.data)
+    loaded = store.load_tree(spec.data)
+    if loaded is None:
+        raise StageFailed(
+            f"stage {spec.stage}: the files of --data, {spec.data} in store {store.uri}, are missing or damaged. Run the same command again: "
+            "they will be sent again."
+        )
+    return loaded[0]
 
 
 def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
@@ -186,6 +227,7 @@ def _execution(spec: JobSpec, started: float) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "target": spec.target,
+        **hosts.topology(),
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},

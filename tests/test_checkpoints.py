@@ -231,13 +231,14 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax, numpy as np
 from pathlib import Path
 from jax.sharding import NamedSharding, PartitionSpec as P
-from tasks.checkpoints import _fetch, fingerprint
+from tasks.checkpoints import fingerprint
+from tasks.hosts import fetch
 
 mesh = jax.make_mesh((2,), ("x",))
 whole = np.arange(24, dtype=np.float32).reshape(4, 6)
 arrays = {str(spec): jax.device_put(whole, NamedSharding(mesh, spec)) for spec in (P(), P("x"), P(None, "x"))}
 for array in arrays.values():
-    np.testing.assert_array_equal(_fetch(array), whole)
+    np.testing.assert_array_equal(fetch(array), whole)
     assert array._npy_value is None and all(shard.data._npy_value is None for shard in array.addressable_shards)
 print(len({fingerprint({"a": array}) for array in (whole, *arrays.values())}))
 """

@@ -1,6 +1,7 @@
 """Cross entropy over a large vocabulary without a (B, T, V) array.
 
-Hidden states are unembedded a fixed number of tokens at a time, and each chunk's logits are recomputed in the backward pass.
+Hidden states are unembedded a fixed number of tokens at a time, each device its own, and each chunk's logits are recomputed in the backward
+pass.
 """
 
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tasks.hosts import batch_parts, by_rows
+
 CHUNK = 2048
-"""Tokens whose logits exist at one time."""
+"""Tokens whose logits exist at one time on one device."""
 
 
 def token_logps(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
@@ -24,23 +27,27 @@ def token_logps(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
         (B, T) float32.
     """
     batch, length = targets.shape
-    flat_hidden, flat_targets = hidden.reshape(batch * length, -1), targets.reshape(-1)
-    chunks = -(-batch * length // CHUNK)
-    padding = chunks * CHUNK - batch * length if chunks > 1 else 0
-    flat_hidden = jnp.pad(flat_hidden, ((0, padding), (0, 0)))
-    flat_targets = jnp.pad(flat_targets, (0, padding))
+    parts = batch_parts()
+    each = batch * length // parts
+    chunks = -(-each // CHUNK)
 
     @jax.checkpoint
     def of_chunk(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
         hidden, targets = chunk
-        logits = model.unembed(hidden).astype(jnp.float32)
-        chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-        return chosen - jax.nn.logsumexp(logits, axis=-1)
+        logits = model.unembed(hidden.reshape(-1, hidden.shape[-1])).astype(jnp.float32)
+        chosen = jnp.take_along_axis(logits, targets.reshape(-1)[:, None], axis=-1)[:, 0]
+        return (chosen - jax.nn.logsumexp(logits, axis=-1)).reshape(targets.shape)
+
+    def chunked(tokens: jax.Array) -> jax.Array:
+        """(B, T, ...) -> (chunks, parts, CHUNK, ...): chunk i has the i-th tokens of every device, so that none asks another for its."""
+        own = tokens.reshape(parts, each, *tokens.shape[2:])
+        own = jnp.pad(own, ((0, 0), (0, chunks * CHUNK - each), *[(0, 0)] * (own.ndim - 2)))
+        return by_rows(own.reshape(parts, chunks, CHUNK, *own.shape[2:]).swapaxes(0, 1), axis=1)
 
     if chunks == 1:
-        return of_chunk((flat_hidden, flat_targets)).reshape(batch, length)
-    stacked = (flat_hidden.reshape(chunks, CHUNK, -1), flat_targets.reshape(chunks, CHUNK))
-    return jax.lax.map(of_chunk, stacked).reshape(-1)[: batch * length].reshape(batch, length)
+        return of_chunk((hidden, targets))
+    logps = jax.lax.map(of_chunk, (chunked(hidden), chunked(targets)))
+    return logps.swapaxes(0, 1).reshape(parts, -1)[:, :each].reshape(batch, length)
 
 
 def cross_entropy(model: Any, tokens: jax.Array, weights: jax.Array, positions: jax.Array, attention_mask: jax.Array) -> jax.Array:

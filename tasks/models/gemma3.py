@@ -15,6 +15,7 @@ from tunix.models.gemma3 import model as tunix_gemma3
 from tunix.models.gemma3.model import ModelConfig
 
 from schemas.base import InputError, nearest
+from tasks.hosts import by_rows
 
 
 def tiny() -> ModelConfig:
@@ -72,11 +73,12 @@ class Gemma3(tunix_gemma3.Gemma3):
         Returns:
             logits or hidden states, and the new cache (None without one).
         """
-        x = self.embedder.encode(last_tokens)
+        x = by_rows(self.embedder.encode(last_tokens))
         new_cache: dict[str, Any] | None = None if cache is None else {}
         for index, layer in enumerate(self.layers):
             name = f"layer_{index}"
             layer_cache, x = layer(x, positions, None if cache is None else cache[name], attention_mask)
+            x = by_rows(x)
             if new_cache is not None:
                 new_cache[name] = layer_cache
         x = self.final_norm(x)
@@ -89,9 +91,9 @@ class Gemma3(tunix_gemma3.Gemma3):
     def init_cache(self, batch_size: int, length: int) -> dict[str, dict[str, jax.Array]]:
         """An empty key/value cache for `batch_size` rows of `length` tokens."""
         shape = (batch_size, length, self.config.num_kv_heads, self.config.head_dim)
-        zeros = jnp.zeros(shape, self.config.param_dtype)
+        zeros = by_rows(jnp.zeros(shape, self.config.param_dtype))
         return {
-            f"layer_{index}": {"k": zeros, "v": zeros, "end_index": jnp.zeros((batch_size,), jnp.int32)}
+            f"layer_{index}": {"k": zeros, "v": zeros, "end_index": by_rows(jnp.zeros((batch_size,), jnp.int32))}
             for index in range(self.config.num_layers)
         }
 

@@ -7,6 +7,7 @@ import qwix
 from flax import nnx
 
 from schemas.training import LoraConfig
+from tasks.hosts import place
 from tasks.models.gemma3 import Gemma3
 from tasks.models.loading import LoadedModel
 
@@ -18,6 +19,7 @@ def add_lora(loaded: LoadedModel, lora: LoraConfig, seed: int) -> None:
     provider = qwix.LoraProvider(module_path=PROJECTIONS, rank=lora.rank, alpha=lora.alpha)
     inputs = loaded.model.get_model_input()
     loaded.model = qwix.apply_lora_to_model(loaded.model, provider, rngs=nnx.Rngs(seed), **inputs)
+    place(loaded.model, loaded.mesh)
 
 
 def merge_lora(loaded: LoadedModel, lora: LoraConfig) -> None:

@@ -1,8 +1,8 @@
 """Starts workers fast: one process imports JAX, Tunix and the stages once, and forks for each job.
 
 A worker takes six seconds to import what it needs and one to do the work of a test; forked before JAX has a backend, it starts at once. Run
-as a program it reads one request per line from stdin, `{"job": path of job.json, "points": [...]}`, and answers with the exit code of the
-worker, negative for a signal.
+as a program it reads one request per line from stdin, a list of workers that run side by side, and answers with the list of their exit
+codes, negative for a signal. `LYCEUM_TEST_LAYERS` in a worker's environment gives it a `gemma3-tiny` of so many layers.
 """
 
 import json
@@ -10,11 +10,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PRELOADED = ("tunix.rl.trainer", "tunix.sft.dpo.dpo_trainer", "tasks.training", "tasks.sampling", "tasks.checkpoints", "tasks.models.lora")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A worker to start: the path of its job.json, crash points (`sitecustomize.Point`), and what is its own of its environment."""
+
+    job: str
+    points: Sequence[Sequence[Any]] = ()
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 class Workers:
@@ -40,12 +50,17 @@ class Workers:
         self._process.wait(30)
 
     def run(self, job: Path, points: Sequence[Sequence[Any]] = ()) -> int:
-        """Run the worker of a job to its end, or to the first of the crash points (`sitecustomize.Point`); returns its exit code."""
+        """Run the worker of a job to its end, or to the first of the crash points; returns its exit code."""
+        return self.run_together([Start(str(job), points)])[0]
+
+    def run_together(self, starts: Sequence[Start]) -> list[int]:
+        """Run workers side by side, the hosts of a job, until all have ended; returns their exit codes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"job": str(job), "points": list(points)}) + "\n")
+        self._process.stdin.write(json.dumps([asdict(start) for start in starts]) + "\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        codes: list[int] = json.loads(self._process.stdout.readline())
+        return codes
 
 
 def _serve() -> None:
@@ -54,29 +69,36 @@ def _serve() -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _work(request)
-        _, status = os.waitpid(child, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        children = []
+        for start in json.loads(line):
+            children.append(os.fork())
+            if children[-1] == 0:
+                _work(Start(**start))
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        sys.stdout.write(f"{json.dumps(codes)}\n")
         sys.stdout.flush()
 
 
-def _work(request: dict[str, Any]) -> None:
+def _work(start: Start) -> None:
     """In the child: become the worker of a job. Never returns."""
     code = 1
     try:
         os.setsid()
-        job = Path(request["job"])
+        os.environ.update(start.environment)
+        job = Path(start.job)
         log = os.open(job.with_name("log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         import sitecustomize
 
+        from tasks.models import gemma3
         from tasks.worker import main
 
-        points = [sitecustomize.Point(*point) for point in request["points"]]
+        smaller = gemma3.tiny()
+        smaller.num_layers = int(os.environ.get("LYCEUM_TEST_LAYERS", smaller.num_layers))
+        gemma3.SIZES["gemma3-tiny"] = lambda: smaller
+
+        points = [sitecustomize.Point(*point) for point in start.points]
         sitecustomize.install(points, json.loads(job.read_bytes())["kind"])
         code = main([str(job)])
         sys.stdout.flush()
