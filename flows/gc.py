@@ -1,8 +1,9 @@
 """`lyceum gc`: what no run needs any more, how big it is, and its removal.
 
-Needed is what a run record names, also that of a run that failed, was stopped or killed: it resumes from there. Of a stage that is
-committed the artifact is needed and its working files are not, but for SMALL, which are small and tell what happened. Of a key with a live
-lease everything is needed, and so are its job's inputs. The rest is garbage:
+Needed is what a run record names, also that of a run that failed, was stopped or killed: it resumes from there; and the evaluations that a
+nightly run's decision rests on. Of a stage that is committed the artifact is needed and its working files are not, but for SMALL, which are
+small and tell what happened. Of a key with a live lease everything is needed, and so are its job's inputs. The run of a champion, or of one
+that a rollback may lead back to, cannot be dropped. The rest is garbage:
 
     run         a run that is to be dropped (its record is removed first, and what only it named is garbage)
     artifact    an artifact of no run, with everything that belongs to its key
@@ -27,6 +28,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.champion import protected
+from flows.fresh import Decision, decision_name
 from flows.run_record import record_name, run_status
 from infra.lease import seize, unheld
 from infra.objects import Found, name_problem
@@ -88,7 +91,7 @@ def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings:
         say: receives what a person should know meanwhile, e.g. that leases are watched.
 
     Raises:
-        InputError: a run to drop is unknown or still running, a run record cannot be read, or something cannot be removed.
+        InputError: a run to drop is unknown, still running or a champion's, a run record cannot be read, or something cannot be removed.
     """
     _check_drop(store, drop)
     needed = _needed(store, drop)
@@ -104,6 +107,7 @@ def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings:
     used = held | {key for one in held for key in _job_inputs(store, one)}
     found = [item for item in found if item.key not in used]
     if delete:
+        _check_drop(store, drop)  # leases were watched meanwhile
         _delete_records_and_temporaries(store, found)
         begun = _needed(store, drop) - needed
         _delete_keys(store, [item for item in found if item.key and item.key not in begun], free, settings.lease_seconds)
@@ -111,10 +115,12 @@ def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings:
 
 
 def _check_drop(store: Store, drop: Collection[str]) -> None:
-    known = store.list_runs() if drop else []
+    known, champions = (store.list_runs(), protected(store)) if drop else ([], {})
     for run in drop:
         if run not in known:
             raise InputError(f"unknown run {run!r} in store {store.uri}.{nearest(run, known)}")
+        if run in champions:
+            raise InputError(f"run {run!r} cannot be dropped: {champions[run]}.")
         with suppress(ValidationError):
             record = RunRecord.model_validate_json(store.read_bytes(record_name(run)) or b"")
             if run_status(record) == "running":
@@ -136,6 +142,11 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
                 f"Nothing was removed. Restore the file, or give up the run with --drop-run {run}."
             ) from error
         needed |= {stage.key for stage in record.stages if stage.key}
+        with suppress(
+            ValidationError
+        ):  # a decision that cannot be read is passed over by everybody, and what it rests on can be made again
+            decision = Decision.model_validate_json(store.read_bytes(decision_name(run)) or b"")
+            needed |= {evaluation.key for evaluation in decision.gate.evaluations}
     return needed
 
 
@@ -167,8 +178,9 @@ class _Sweep:
             yield from self._artifact(f"artifacts/{kind}/{key}", kind, key, group)
         for (_, key), group in self._grouped(self._store, "work", 2):
             yield from self._work("work", f"work/{key}", key, group)
-        for _ in self._grouped(self._store, "runs", 1):
-            pass  # for its temporary files
+        for top in ("runs", "champions"):
+            for _ in self._grouped(self._store, top, 1):
+                pass  # for their temporary files
         if not self._store.is_directory:
             yield from self._cache()
         yield from self._temporary

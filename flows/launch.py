@@ -53,7 +53,7 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
                     target=target,
                     store=opened.uri,
                     overrides=tuple(overrides),
-                    data=str(data) if data else None,
+                    data=str(data) if data else "",
                     force=tuple(force),
                 )
     assert terminal.latest is not None, "the flow begins its record before it returns a state"

@@ -4,50 +4,66 @@
 run before.
 """
 
+import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from prefect import flow, get_run_logger
+from prefect.exceptions import CancelledRun, FailedRun
 from prefect.states import Cancelled, Completed, Failed, State
-from pydantic import Field
 
 from flows.chain import Chain
 from flows.interrupt import interruptible
-from flows.publish import publish
-from flows.report.page import render_report
+from flows.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
+from flows.publish import announce, publish
+from flows.report.page import report_html, write_report
 from flows.report.results import read_results
-from flows.report.wording import verdict_markdown
 from flows.resolve import resolve
 from flows.run_record import RunLog
 from infra.objects import Damaged
 from infra.settings import Settings
 from infra.store import Store, open_store
 from infra.targets import check_target
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 from tasks.stage import WATCH, Watch
 
 
-@flow(name="post-train", flow_run_name="{recipe}", persist_result=False, result_serializer="json")  # else an exception is pickled
+def _tells_more_than_the_state(record: logging.LogRecord) -> bool:
+    """Prefect logs how runs end twice: in a line of their state, and as pages of its own code that raised what we told it."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, (InputError, StageFailed, FailedRun, CancelledRun))
+
+
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_tells_more_than_the_state)
+
+
+@flow(name="post-train", persist_result=False, result_serializer="json")  # else an exception is pickled
 def post_train(
-    recipe: Annotated[str, Field(title="Recipe", description="A shipped recipe's name, or the path of a TOML file")] = "quickstart",
-    target: Annotated[str, Field(title="Target", description="Where jobs run")] = "local",
-    store: Annotated[str | None, Field(title="Store", description="Path or URI; empty for LYCEUM_STORE, or else ./.lyceum")] = None,
-    overrides: Annotated[tuple[str, ...], Field(title="Overrides", description="E.g. stages.grpo.config.steps=20")] = (),
-    data: Annotated[str | None, Field(title="Data", description="Directory of the data files that the recipe reads")] = None,
-    force: Annotated[tuple[str, ...], Field(title="Force", description="Stages to run again although they are cached")] = (),
+    recipe: Recipe = "quickstart",
+    target: Target = "local",
+    store: StoreUri = "",
+    overrides: Overrides = (),
+    data: Data = "",
+    force: Force = (),
 ) -> State[Any]:
     """Train a small model through a recipe's stages, reusing every stage whose artifact exists, and report what each stage was worth."""
     watch = WATCH.get(None) or Watch()
     WATCH.set(watch)
-    settings = Settings.from_environment()
-    directory = Path(data).absolute() if data else None
-    resolved = resolve(recipe, overrides, directory)
-    check_target(target)
-    for name in force:
-        resolved.stage(name)
-    opened = open_store(store or settings.store)
-    opened.require_near(settings)
+    try:
+        settings, directory = Settings.from_environment(), Path(data).absolute() if data else None
+        resolved = resolve(recipe, overrides, directory)
+        check_target(target)
+        for name in force:
+            resolved.stage(name)
+        opened = open_store(store or settings.store)
+        opened.require_near(settings)
+    except InputError as error:
+        get_run_logger().error("%s", error)
+        return Failed(message=str(error), data=error)  # raised, Prefect would log it as a page of its own code
     run = RunLog(opened, resolved, target, watch.record)
+    announce(run.record, resolved, opened)
     chain = Chain(
         resolved,
         opened,
@@ -68,20 +84,22 @@ def post_train(
             raise
     if watch.stop.is_set():
         run.finish("cancelled")
-        return Cancelled(message=f"run {run.record.run_id} was stopped; run the same command again to continue")
-    failed = [stage.name for stage in run.record.stages if stage.status == "failed"]
+        return Cancelled(message=f"run {run.record.run_id} was stopped; the same run again, or Retry, continues it")
+    failed = [f"stage {stage.name}: {stage.error}" for stage in run.record.stages if stage.status == "failed"]
     run.finish("failed" if failed else "succeeded")
     _publish(opened, run, watch)
     if failed:
-        return Failed(message=f"run {run.record.run_id}: stage {', '.join(failed)} failed")
+        return Failed(message=f"run {run.record.run_id} failed; {'; '.join(failed)}")
     return Completed(message=f"run {run.record.run_id}: {run.record.report}")
 
 
 def _publish(store: Store, run: RunLog, watch: Watch) -> None:
     """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing from a run that has ended."""
     try:
-        run.report(render_report(store, run.record))
-        publish(run.record, verdict_markdown(read_results(store, run.record)))
+        results = read_results(store, run.record)
+        page = report_html(results)
+        run.report(write_report(store, run.record.run_id, page))
+        publish(replace(results, record=run.record), page)
     except (OSError, InputError, Damaged) as error:
         why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
         watch.say("report", why)

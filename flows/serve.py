@@ -1,46 +1,86 @@
-"""`lyceum serve`: a Prefect server with its UI, and a process that runs the flow when the UI asks for it. Ctrl-C stops all of it.
+"""`lyceum serve`: a Prefect server with its UI, the deployments, and a worker that runs them on this machine. Ctrl-C stops all of it.
 
-`python -m flows.serve` is that second process. The flow is found by module name, not by file: a file's directory would come first on the
-import path, and `flows/` has names of its own.
+`python -m flows.serve` is the worker. Each run is a process of its own, tied to the worker: when the worker ends, however it ends, the run
+gets a SIGTERM, cancels its jobs and is recorded as cancelled.
 """
 
 import asyncio
+import fcntl
 import os
+import platform
+import shlex
 import signal
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows import tied
 from flows.interrupt import interruptible
 from flows.prefect_api import QUIET, answers, bypass_proxy, prefect_server
+from infra.settings import Settings
 from schemas.base import InputError, StageFailed
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.workers.process import ProcessWorker
+
+POOL = "lyceum"
+"""The work pool of `lyceum serve`. Only one of its workers runs on a machine and Prefect home, so that what it finds there is its own."""
 
 LOOK_SECONDS = 0.5
 """How often the main process looks whether the other one is still there."""
 
+QUERY_SECONDS = "2"
+"""How often the worker asks for runs to start."""
 
-def serve(port: int) -> None:
+MOST_RUNS = 100
+"""Runs that the worker has going at the same time; more wait."""
+
+
+def serve(port: int, recipes: Path | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM. A Prefect server that already listens on the port is used and left running.
 
+    Args:
+        recipes: a directory whose TOML files are offered in the form.
+
     Raises:
-        InputError: something else listens on the port.
-        StageFailed: the process that runs flows ended by itself; the message ends with its output.
+        InputError: something else listens on the port, another `lyceum serve` works here, or the directory has no recipes.
+        StageFailed: the worker ended by itself; the message ends with its output.
     """
     stop = threading.Event()
-    with interruptible(stop), _server(port, stop) as api, tempfile.TemporaryFile() as log:
-        process = tied.start("flows.serve", environment={**os.environ, **QUIET, "PREFECT_API_URL": api}, log=log)
+    with interruptible(stop), _alone(), _server(port, stop) as api, tempfile.TemporaryFile() as log:
+        page = _register(api, recipes)
+        environment = {"PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS, **os.environ, **QUIET, "PREFECT_API_URL": api}
+        process = tied.start("flows.serve", environment=environment, log=log)
         try:
-            sys.stderr.write(f"Prefect UI: {api.removesuffix('/api')} (deployment post-train/local). Ctrl-C stops everything.\n")
+            sys.stderr.write(f"Prefect UI: {api.removesuffix('/api')}\nStart a run: {page}\nCtrl-C stops everything.\n")
             while not stop.wait(LOOK_SECONDS):
                 if process.poll() is not None:
                     tail = os.pread(log.fileno(), 1 << 20, 0).decode("utf-8", "replace")[-2000:]
-                    raise StageFailed(f"the process that runs flows ended with exit code {process.returncode}. It said:\n{tail}")
+                    raise StageFailed(f"the worker that runs flows ended with exit code {process.returncode}. It said:\n{tail}")
+            sys.stderr.write(f"Stopping; runs have {tied.STOP_SECONDS:.0f} s to cancel their jobs ...\n")
         finally:
             tied.stop(process)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the right to be the one `lyceum serve` of this Prefect home. Raises InputError."""
+    from prefect.settings import get_current_settings
+
+    home = get_current_settings().home
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lyceum-serve.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up when the file is closed, or its holder dies
+        except BlockingIOError as error:
+            raise InputError(f"another `lyceum serve` works with {home}; stop it, or set PREFECT_HOME to another directory.") from error
+        yield
 
 
 @contextmanager
@@ -63,29 +103,72 @@ def _server(port: int, stop: threading.Event) -> Iterator[str]:
         yield started
 
 
-async def run_deployments() -> None:
-    """Wait for runs of the deployment and run each in a process of its own, until SIGTERM; then cancel those that run, and end."""
-    from prefect.flows import EntrypointType
-    from prefect.runner import Runner
+def _register(api: str, recipes: Path | None) -> str:
+    """See to the work pool and the deployments; returns where a run is started."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.workers.process import ProcessWorker
 
-    from flows.post_train import post_train
+    from flows.deploy import POOL_TYPE, register
 
-    runner = Runner(name="lyceum")
-    deployment = await post_train.ato_deployment(
-        "local", description="Runs a recipe on this machine.", entrypoint_type=EntrypointType.MODULE_PATH
-    )
-    await runner.aadd_deployment(deployment)
-    running = asyncio.create_task(runner.start())
-    while not (runner.started or running.done()):
-        await asyncio.sleep(0.1)
+    store = Settings.from_environment().store
+    command = shlex.join([sys.executable, "-m", "flows.tied", "prefect.engine"])
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        if POOL not in [pool.name for pool in client.read_work_pools()]:
+            template = ProcessWorker.get_default_base_job_template()
+            client.create_work_pool(
+                WorkPoolCreate(name=POOL, type=POOL_TYPE, base_job_template=template, description="Runs flows where `lyceum serve` is.")
+            )
+        _crash_what_is_left(client)
+        pages = register(
+            client,
+            POOL,
+            store if "://" in store else str(Path(store).absolute()),
+            recipes,
+            {"command": command, "working_dir": str(Path.cwd())},
+        )
+    return f"{api.removesuffix('/api')}/v2{pages['post-train/post-train']}/run"
+
+
+def _crash_what_is_left(client: "SyncPrefectClient") -> None:
+    """Runs that a worker had going when the machine went down have no process any more. Nobody else says so: they would run for ever."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, WorkPoolFilter, WorkPoolFilterName
+    from prefect.client.schemas.objects import StateType
+    from prefect.states import Crashed
+
+    begun = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
+    for run in client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=begun)),
+        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
+    ):
+        client.set_flow_run_state(run.id, Crashed(message="its process ended with `lyceum serve`; Retry continues it"), force=True)
+
+
+async def work() -> None:
+    """Run what is scheduled in the pool until SIGTERM; then have all runs cancel themselves, wait for them, and end."""
+    from prefect.workers.process import ProcessWorker
+
+    worker = ProcessWorker(work_pool_name=POOL, name=f"lyceum serve on {platform.node()}", limit=MOST_RUNS)
     stopped = asyncio.Event()
-    # The runner's own handler, put there by start(), ends this process and leaves the flow runs to be killed in mid-air.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    running = asyncio.create_task(worker.start())
     await asyncio.wait({running, asyncio.create_task(stopped.wait())}, return_when=asyncio.FIRST_COMPLETED)
     if stopped.is_set():
-        await runner.astop()
-    await running
+        await _wait_for_runs(worker)
+        running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def _wait_for_runs(worker: "ProcessWorker") -> None:
+    """Runs are processes of this process group. Prefect would leave them, or kill them in mid-air."""
+    worker.limiter.total_tokens = max(1, worker.limiter.borrowed_tokens)  # no more than there are
+    if worker.limiter.borrowed_tokens:
+        os.killpg(0, signal.SIGTERM)
+    while worker.limiter.borrowed_tokens:
+        await asyncio.sleep(0.1)
 
 
 if __name__ == "__main__":
-    asyncio.run(run_deployments())
+    asyncio.run(work())

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO
 
-STOP_SECONDS = 20.0
-"""How long a tree may take to stop by itself: running flows cancel their jobs first."""
+STOP_SECONDS = 45.0
+"""How long a tree may take to stop by itself: running flows cancel their jobs first, for which Prefect gives each 30 s."""
 
 
 def start(module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -25,13 +26,24 @@ def start(module: str, *arguments: str, environment: Mapping[str, str], log: IO[
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the tree's first process to stop, then kill whatever is left of the tree."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=STOP_SECONDS)
+    """Ask the tree's first process to stop, wait until all of the tree has ended, and kill what is left of it after `STOP_SECONDS`."""
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        process.terminate()
+        while time.monotonic() < deadline and _some_are_left(process):
+            time.sleep(0.05)
+    finally:  # also after a second Ctrl-C
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _some_are_left(process: "subprocess.Popen[bytes]") -> bool:
+    process.poll()  # else its own remains would count as a process of the tree
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        os.killpg(process.pid, 0)
+        return True
+    return False
 
 
 def _stop_when_the_starter_is_gone() -> None:

@@ -75,7 +75,7 @@ def write_run(
                 records += [StageRecord(name=later.name, kind=later.kind, status="skipped") for later in stages[number + 1 :]]
             break
         out = root / f"out-{stage.name}"
-        out.mkdir()
+        out.mkdir(exist_ok=True)  # an artifact that existed was adopted, and this left
         metrics = _write_stage(stage, out, skill, text, prompts)
         manifest = _commit(store, stage, manifests, out, metrics, version)
         manifests[stage.name] = manifest

@@ -24,8 +24,13 @@ def render_report(store: Store, record: RunRecord) -> str:
         InputError: the store is full or cannot be written.
         Damaged: a file of an artifact was damaged on its way here.
     """
-    name = f"runs/{record.run_id}/report.html"
-    store.write_bytes(name, report_html(read_results(store, record)).encode())
+    return write_report(store, record.run_id, report_html(read_results(store, record)))
+
+
+def write_report(store: Store, run_id: str, page: str) -> str:
+    """Write the page of a run. Returns and raises what `render_report` does."""
+    name = f"runs/{run_id}/report.html"
+    store.write_bytes(name, page.encode())
     return store.location(name)
 
 

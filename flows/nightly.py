@@ -1,0 +1,208 @@
+"""The nightly flow: train again on the rows that have come in, and promote the new model if, and only if, it is better for certain.
+
+Everything it does can be done again. The run reuses what is cached; whether a champion was decided on is what the store says
+(`flows.champion`), so a night that was killed anywhere, even between the gate and the promotion, is finished by the next one or by *Retry*,
+and a model is never promoted twice. Whatever goes wrong, the champion stays.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.states import Cancelled, Completed, Failed, State
+
+from flows.champion import Champion, current, history, model_of, promote, withdrawn
+from flows.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
+from flows.gate import Gate, gate, rematches
+from flows.interrupt import interruptible
+from flows.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
+from flows.post_train import post_train
+from flows.report.wording import percent
+from flows.resolve import resolve
+from flows.run_record import record_name
+from infra.settings import Settings
+from infra.store import Store, open_store
+from schemas.base import InputError, StageFailed, Stopped
+from schemas.reports import RunRecord
+from tasks.stage import WATCH, Watch, close_backends, submit_stage
+
+BY = "nightly"
+"""Who promotes, in the history of champions."""
+
+
+@flow(name="nightly", flow_run_name="{recipe}", persist_result=False, result_serializer="json")  # else an exception is pickled
+def nightly(
+    recipe: Recipe = "quickstart",
+    target: Target = "local",
+    store: StoreUri = "",
+    overrides: Overrides = (),
+    data: Data = "",
+    force: Force = (),
+) -> State[Any]:
+    """Train a recipe again with the rows that are new; promote the model if it gained for certain and lost nothing; say why or why not."""
+    try:
+        settings = Settings.from_environment()
+        resolved = resolve(recipe, overrides, Path(data).absolute() if data else None)
+        opened = open_store(store or settings.store)
+    except InputError as error:
+        get_run_logger().error("%s", error)
+        return Failed(message=str(error), data=error)  # raised, Prefect would log it as a page of its own code
+    champion, last = current(opened, resolved.recipe.name), last_nightly(opened, resolved.recipe.name)
+    if last and not force and is_unchanged(opened, resolved, *last, champion):
+        return Completed(name="Unchanged", message=f"nothing is new since run {last[0].run_id}; {_stays(champion)}")
+    with _watched() as (watch, seen), interruptible(watch.stop):
+        state = post_train(recipe=recipe, target=target, store=opened.uri, overrides=overrides, data=data, force=force, return_state=True)
+        if state.is_cancelled():
+            return Cancelled(message=state.message)
+        if not state.is_completed():
+            return Failed(message=f"{state.message}; {_stays(champion)}")
+        run = seen[-1]
+        fresh = fresh_rows(opened, run, last[0] if last else None)
+        get_run_logger().info("%s", fresh.text)
+        try:
+            outcome = _decide(opened, run, watch, settings)
+        except Stopped as stopped:
+            return Cancelled(message=str(stopped))
+        except (InputError, StageFailed) as error:
+            return Failed(message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}")
+    decision = Decision(
+        run_id=run.run_id,
+        fresh=fresh,
+        gate=outcome.gate,
+        why=outcome.why,
+        promoted=outcome.promoted,
+        champion=outcome.champion.number if outcome.champion else None,
+        decided=time.time(),
+    )
+    opened.write_json(decision_name(run.run_id), decision)
+    _publish(run, decision, outcome)
+    return Completed(name="Promoted" if outcome.promoted else "Kept", message=f"{outcome.sentence}; {fresh.text}")
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What was decided and done; `champion` is the one that counts since."""
+
+    gate: Gate
+    why: str
+    promoted: bool
+    champion: Champion | None
+
+    @property
+    def sentence(self) -> str:
+        """The decision, for people."""
+        if self.promoted:
+            return f"run {self.gate.candidate} was promoted: {self.why}"
+        return f"{_stays(self.champion)}; run {self.gate.candidate} was not promoted: {self.why}"
+
+
+def _stays(champion: Champion | None) -> str:
+    return f"the champion stays run {champion.run_id}" if champion else "there is no champion yet"
+
+
+@contextmanager
+def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
+    """The watch of the flow and its stages, and the versions of the run record that it is told from here on, the newest last."""
+    outer = WATCH.get(None) or Watch()
+    seen: list[RunRecord] = []
+
+    def record(version: RunRecord) -> None:
+        seen[:] = [version]
+        outer.record(version)
+
+    token = WATCH.set(replace(outer, record=record))
+    try:
+        yield WATCH.get(), seen
+    finally:
+        WATCH.reset(token)
+
+
+def _decide(store: Store, run: RunRecord, watch: Watch, settings: Settings) -> _Outcome:
+    """Ask the gate and promote or not; again, when another champion counts by the time of the promotion.
+
+    Raises:
+        Stopped: the flow was stopped; nothing was promoted.
+        InputError: the champion's run, or an artifact of this one, is gone or damaged.
+        StageFailed: the champion could not be evaluated again.
+    """
+    while True:
+        entries = history(store, run.recipe.name)
+        champion = entries[-1] if entries else None
+        opponent = _run_of(store, champion) if champion else None
+        _evaluate(store, run, opponent, watch, settings)
+        verdict = gate(store, run, opponent)
+        model = model_of(run).artifact
+        given_up = withdrawn(entries).get(model.digest) if model else None
+        if verdict.promote and given_up:
+            why = f"its model was given up before, by {given_up.by} ({given_up.why}); `lyceum promote {run.run_id}` overrules that"
+            return _Outcome(verdict, why, False, champion)
+        if not verdict.promote:
+            return _Outcome(verdict, verdict.why, False, champion)
+        if watch.stop.is_set():
+            raise Stopped("stopped before the promotion; retry, or the next night, finishes it")
+        entry = promote(store, run, verdict.why, by=BY, replacing=champion)
+        if entry is not None:
+            return _Outcome(verdict, verdict.why, True, entry)
+        get_run_logger().warning("somebody else promoted another run in this moment; deciding again")
+
+
+def _run_of(store: Store, champion: Champion) -> RunRecord:
+    record = store.read_json(record_name(champion.run_id), RunRecord)
+    if record is None:
+        raise InputError(
+            f"the champion's run {champion.run_id} has no record in store {store.uri}, so nothing can be compared with it; "
+            "`lyceum promote RUN` makes another run's model the champion"
+        )
+    return record
+
+
+def _evaluate(store: Store, run: RunRecord, opponent: RunRecord | None, watch: Watch, settings: Settings) -> None:
+    """Have the opponent answer the candidate's held-out prompts, where it has not. Raises Stopped and StageFailed."""
+    targets = dict.fromkeys(settings.local_kinds, "local")
+    specs = [spec.model_copy(update={"target": targets.get(spec.kind, spec.target)}) for spec in rematches(store, run, opponent)]
+    jobs = [(spec, submit_stage(spec)) for spec in specs]
+    for _, future in jobs:
+        future.wait()
+    for message in close_backends() if jobs else ():
+        get_run_logger().error(message)
+    if watch.stop.is_set():
+        raise Stopped("stopped before the decision; retry, or the next night, finishes it")
+    for spec, future in jobs:
+        if not future.state.is_completed():
+            raise StageFailed(f"{spec.stage}: {future.state.result(raise_on_failure=False)}")
+
+
+def _publish(run: RunRecord, decision: Decision, outcome: _Outcome) -> None:
+    """Show the decision in Prefect. It is only a view: when the API cannot be reached, all is decided and done."""
+    key = f"{run.recipe.name.replace('_', '-')}-nightly"
+    try:
+        create_markdown_artifact(markdown=_page(run, decision, outcome), key=key, description=outcome.sentence)
+    except httpx.HTTPError as error:
+        get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
+
+
+def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> str:
+    """The decision in Markdown: candidate and champion, what is new, every metric with its interval, and why."""
+    verdict = outcome.gate
+    opponent = f"the champion, run `{verdict.champion}`" if verdict.champion else "its own base: there is no champion"
+    rows = [
+        f"| {one.label} | {one.domain or 'all'} | {percent(one.before.value)} | {percent(one.after.value)} | {one.text} |"
+        for one in verdict.findings
+    ]
+    table = ["| held out | domain | before | after | |", "|---|---|---|---|---|", *rows] if rows else []
+    return "\n\n".join(
+        [
+            f"# {run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}",
+            outcome.sentence,
+            f"Candidate: run `{run.run_id}`, model of stage {model_of(run).name}, against {opponent}.",
+            f"Data: {decision.fresh.text}.",
+            *(f"- {problem}" for problem in verdict.problems),
+            "\n".join(table),
+        ]
+    )
