@@ -2,11 +2,11 @@
 
     python -m benchmarks.tpu_faults [WORD...] [--jobs 3] [--patience 1] [--list]
 
-Each case drives a real job (a distill stage that needs no JAX) through `infra.targets.open_backend("v5e-8")` against the fakes of Cloud TPU
-and Cloud Storage in tests/, as `tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel, close. One
-fault strikes it in one state. Then it is asked: was there an end, the right one, with the right words? Is the artifact committed where it
-should be, and what is left? `tests/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the end; exits 1 when
-anything is wrong.
+Each case drives a real job (a distill stage, which needs no JAX) through `infra.targets.open_backend` against the fakes of Cloud TPU and
+Cloud Storage in tests/, as `tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel, close. One fault
+strikes it in one state. Then it is asked: was there an end, the right one, with the right words? Is the artifact committed where it should
+be, and what is left? `tests/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the end; exits 1 when anything
+is wrong.
 
 WORDs choose the cases that contain all of them, and none after a `!`: `preempted running`, `!API`. All times are multiplied by
 `--patience`, for slow machines.
@@ -27,7 +27,8 @@ from typing import Any
 
 from tests.gcs_emulator import Emulator
 from tests.tpu_fake import FakeTpu
-from tests.tpu_scenes import STATES, Case, cases, play, submit
+from tests.tpu_play import play, submit
+from tests.tpu_scenes import STATES, Case, cases
 
 BUCKET = "lyceum-faults"
 TINY = """
@@ -45,7 +46,7 @@ grounded = {}
 
 def settings(patience: float, scratch: str) -> dict[str, str]:
     """Settings that hurry. Two zones, so that there is another one to go to."""
-    seconds = {"TPU_QUEUE_SECONDS": 4, "TPU_BOOT_SECONDS": 15, "TPU_SILENCE_SECONDS": 6, "TPU_DELETE_SECONDS": 8, "LEASE_SECONDS": 5}
+    seconds = {"TPU_QUEUE_SECONDS": 4, "TPU_BOOT_SECONDS": 15, "TPU_SILENCE_SECONDS": 6, "TPU_DELETE_SECONDS": 16, "LEASE_SECONDS": 5}
     return {
         "LYCEUM_ZONES": "us-central1-a,us-west4-a",
         "LYCEUM_FAR_BUCKET": "true",

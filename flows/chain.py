@@ -17,7 +17,7 @@ from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
 from tasks.plugins import stage_module
-from tasks.stage import CACHED, Watch, close_backends, submit_stage
+from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Chain:
 
         A stage that fails takes those that need it with it; the others go on. When this returns no machine of theirs is left.
         """
+        backend(self._target)  # the client of a cloud takes seconds to load; it does so while the first stages are looked up
         self._walk(watch)
         for message in close_backends():
             watch.say("machines", message)
@@ -188,7 +189,7 @@ def _loss(state: State[Any]) -> dict[str, Any]:
         return {"status": "skipped", "error": state.message}
     if state.is_completed():
         return {"status": "failed", "error": "its artifact was removed from the store as soon as it was made", "exit_code": 1}
-    return _failure(state.result(raise_on_failure=False))
+    return {"status": "failed", "error": state.message, "exit_code": 2 if state.name == BAD_INPUT else 1}
 
 
 def _failure(error: Exception) -> dict[str, Any]:

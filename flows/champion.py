@@ -175,8 +175,7 @@ def require_history(store: Store, recipe: str) -> list[Champion]:
     entries = history(store, recipe) if recipe in known else []
     if not entries:
         raise InputError(
-            f"recipe {recipe!r} has no champion in store {store.uri}; `lyceum promote RUN` makes a run's model one. "
-            f"Recipes with a champion:{nearest(recipe, known).replace('Valid: ', '')}"
+            f"recipe {recipe!r} has no champion in store {store.uri}; `lyceum promote RUN` makes a run's model one.{nearest(recipe, known)}"
         )
     return entries
 

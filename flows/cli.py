@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("recipes", commands.recipes)
     add("gc", commands.gc, _store, _garbage)
     add("doctor", commands.doctor, _store, _target)
-    add("gate", commands.gate, _run, _against, _store)
+    add("gate", commands.gate, _run, _opponent, _store)
     add("promote", commands.promote, _champion, _store)
     add("serve", commands.serve, _port, _recipes)
     add("deploy", commands.deploy, _pool, _recipes)
@@ -138,8 +138,8 @@ def _garbage(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _against(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--against", metavar="RUN", help="the run whose model is to be beaten (default: the champion's)")
+def _opponent(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--champion", metavar="RUN", help="the run whose model is to be beaten (default: that of its recipe's champion)")
 
 
 def _champion(parser: argparse.ArgumentParser) -> None:

@@ -171,11 +171,11 @@ def deploy(options: argparse.Namespace) -> Answer:
 
 
 def gate(options: argparse.Namespace) -> Answer:
-    """Say whether a run's model may replace the champion: a bounded gain, and no bounded loss, on the same held-out prompts."""
+    """Say whether a run's model may replace the champion: a bounded gain, and no bounded loss, on the same held-out prompts; if not, exit 1."""
     from flows.gate import gate_run, show_gate
 
-    value = gate_run(open_store(options.store, write=False), options.run, options.against)
-    return Answer(value, lambda: show_gate(value))
+    value = gate_run(open_store(options.store, write=False), options.run, options.champion)
+    return Answer(value, lambda: show_gate(value), 0 if value["promote"] else 1)
 
 
 def promote(options: argparse.Namespace) -> Answer:

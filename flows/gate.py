@@ -25,7 +25,7 @@ from flows import show
 from flows.champion import current, model_of
 from flows.report.effects import EXACT, METRICS, Change, Metric, Rate, change_between, outcomes
 from flows.report.results import BASE, StageOutput, read_results
-from flows.report.wording import change_text, percent, sample_text
+from flows.report.wording import bounds, change_text, percent, points, sample_text
 from flows.run_record import read_run
 from infra.store import Store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
@@ -34,7 +34,7 @@ from schemas.examples import Domain
 from schemas.job import JobSpec
 from schemas.reports import EvalItem, RunRecord, StageRecord
 from tasks.evaluate import prompt_of
-from tasks.intervals import mcnemar
+from tasks.intervals import Interval, mcnemar
 from tasks.job import read_jsonl
 
 ALPHA = 0.05
@@ -177,13 +177,28 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
 
 def show_gate(value: dict[str, Any]) -> None:
     """What `gate_run` returned."""
-    rows = [
-        (row["label"], row["domain"] or "all", percent(row["before"]["value"]), percent(row["after"]["value"]), row["text"])
-        for row in value["findings"]
-    ]
-    if rows:
-        show.table(f"{value['candidate']} against {value['champion'] or 'its base'}", ("metric", "domain", "before", "after", ""), rows)
-    show.line(f"{'Passed' if value['promote'] else 'Not passed'}: {value['why']}.")
+    verdict = Gate.parse(value)
+    if verdict.findings:
+        show.table(f"{verdict.candidate} against {verdict.champion or 'its base'}", COLUMNS, [row(one) for one in verdict.findings])
+    show.line(f"{'Passed' if verdict.promote else 'Not passed'}: {verdict.why}.")
+
+
+COLUMNS = ("held out", "domain", "before", "after", "difference (points)", "prompts", "p", "")
+
+
+def row(finding: Finding) -> tuple[str, ...]:
+    """A finding under COLUMNS, for people."""
+    before, after, difference = finding.before, finding.after, finding.difference
+    return (
+        finding.label,
+        finding.domain or "all",
+        f"{percent(before.value)} {bounds(Interval(before.low, before.high))}",
+        f"{percent(after.value)} {bounds(Interval(after.low, after.high))}",
+        f"{points(difference.value)} {bounds(Interval(difference.low, difference.high), signed=True)}",
+        str(finding.n),
+        f"{finding.p:.2g}",
+        finding.direction,
+    )
 
 
 def _meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tuple[list[_Match], list[str]]:

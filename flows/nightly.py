@@ -19,11 +19,10 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.champion import Champion, current, history, model_of, promote, withdrawn
 from flows.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
-from flows.gate import Gate, gate, rematches
+from flows.gate import COLUMNS, Gate, gate, rematches, row
 from flows.interrupt import interruptible
 from flows.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.post_train import post_train
-from flows.report.wording import percent
 from flows.resolve import resolve
 from flows.run_record import record_name
 from infra.settings import Settings
@@ -175,7 +174,7 @@ def _evaluate(store: Store, run: RunRecord, opponent: RunRecord | None, watch: W
         raise Stopped("stopped before the decision; retry, or the next night, finishes it")
     for spec, future in jobs:
         if not future.state.is_completed():
-            raise StageFailed(f"{spec.stage}: {future.state.result(raise_on_failure=False)}")
+            raise StageFailed(f"{spec.stage}: {future.state.message}")
 
 
 def _publish(run: RunRecord, decision: Decision, outcome: _Outcome) -> None:
@@ -191,11 +190,7 @@ def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> str:
     """The decision in Markdown: candidate and champion, what is new, every metric with its interval, and why."""
     verdict = outcome.gate
     opponent = f"the champion, run `{verdict.champion}`" if verdict.champion else "its own base: there is no champion"
-    rows = [
-        f"| {one.label} | {one.domain or 'all'} | {percent(one.before.value)} | {percent(one.after.value)} | {one.text} |"
-        for one in verdict.findings
-    ]
-    table = ["| held out | domain | before | after | |", "|---|---|---|---|---|", *rows] if rows else []
+    rows = [f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *map(row, verdict.findings))]
     return "\n\n".join(
         [
             f"# {run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}",
@@ -203,6 +198,6 @@ def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> str:
             f"Candidate: run `{run.run_id}`, model of stage {model_of(run).name}, against {opponent}.",
             f"Data: {decision.fresh.text}.",
             *(f"- {problem}" for problem in verdict.problems),
-            "\n".join(table),
+            "\n".join(rows) if verdict.findings else "",
         ]
     )

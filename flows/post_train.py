@@ -25,18 +25,17 @@ from infra.objects import Damaged
 from infra.settings import Settings
 from infra.store import Store, open_store
 from infra.targets import check_target
-from schemas.base import InputError, StageFailed
+from schemas.base import InputError
 from tasks.stage import WATCH, Watch
 
 
 def _tells_more_than_the_state(record: logging.LogRecord) -> bool:
     """Prefect logs how runs end twice: in a line of their state, and as pages of its own code that raised what we told it."""
     kind = record.exc_info[0] if record.exc_info else None
-    return kind is None or not issubclass(kind, (InputError, StageFailed, FailedRun, CancelledRun))
+    return kind is None or not issubclass(kind, (InputError, FailedRun, CancelledRun))
 
 
-for _name in ("prefect.flow_runs", "prefect.task_runs"):
-    logging.getLogger(_name).addFilter(_tells_more_than_the_state)
+logging.getLogger("prefect.flow_runs").addFilter(_tells_more_than_the_state)
 
 
 @flow(name="post-train", persist_result=False, result_serializer="json")  # else an exception is pickled

@@ -29,9 +29,10 @@ STARTUP_SECONDS = 300.0
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
-"""Environment of our process and the server: no telemetry, and Prefect's logs go to its API because the terminal is ours."""
+"""Environment of our process and the server: no telemetry, no advertisements, and Prefect's logs go to its API because the terminal is ours."""
 
 
 @contextmanager
@@ -74,7 +75,8 @@ def prefect_server(port: int, options: Sequence[str], stop: threading.Event) -> 
     """Run a Prefect server on 127.0.0.1 while inside; yields its API's URL. Raises Stopped or RuntimeError."""
     url = f"http://127.0.0.1:{port}/api"
     command = ("server", "start", "--host", "127.0.0.1", "--port", str(port), *options)
-    environment = {**os.environ, **QUIET, "PREFECT_SERVER_API_PORT": str(port)}  # without the latter the UI asks port 4200
+    # Without the latter two the UI asks port 4200, or the API that is configured here.
+    environment = {**os.environ, **QUIET, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_API_URL": url}
     with tempfile.TemporaryFile() as log, ExitStack() as stack:
         with _starting_alone(stop):
             process = tied.start("prefect", *command, environment=environment, log=log)

@@ -9,13 +9,12 @@ import fcntl
 import os
 import platform
 import shlex
-import signal
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,6 @@ from schemas.base import InputError, StageFailed
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.workers.process import ProcessWorker
 
 POOL = "lyceum"
 """The work pool of `lyceum serve`. Only one of its workers runs on a machine and Prefect home, so that what it finds there is its own."""
@@ -37,9 +35,6 @@ LOOK_SECONDS = 0.5
 
 QUERY_SECONDS = "2"
 """How often the worker asks for runs to start."""
-
-MOST_RUNS = 100
-"""Runs that the worker has going at the same time; more wait."""
 
 
 def serve(port: int, recipes: Path | None = None) -> None:
@@ -126,7 +121,7 @@ def _register(api: str, recipes: Path | None) -> str:
             POOL,
             store if "://" in store else str(Path(store).absolute()),
             recipes,
-            {"command": command, "working_dir": str(Path.cwd())},
+            {"command": command, "working_dir": str(Path.cwd()), "stream_output": False},
         )
     return f"{api.removesuffix('/api')}/v2{pages['post-train/post-train']}/run"
 
@@ -146,28 +141,14 @@ def _crash_what_is_left(client: "SyncPrefectClient") -> None:
 
 
 async def work() -> None:
-    """Run what is scheduled in the pool until SIGTERM; then have all runs cancel themselves, wait for them, and end."""
+    """Run what is scheduled in the pool, until SIGTERM, which ends this process at once: its runs notice that, and stop by themselves.
+
+    Nothing here stops them: Prefect's worker would kill them in mid-air.
+    """
     from prefect.workers.process import ProcessWorker
 
-    worker = ProcessWorker(work_pool_name=POOL, name=f"lyceum serve on {platform.node()}", limit=MOST_RUNS)
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    running = asyncio.create_task(worker.start())
-    await asyncio.wait({running, asyncio.create_task(stopped.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    if stopped.is_set():
-        await _wait_for_runs(worker)
-        running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
-
-
-async def _wait_for_runs(worker: "ProcessWorker") -> None:
-    """Runs are processes of this process group. Prefect would leave them, or kill them in mid-air."""
-    worker.limiter.total_tokens = max(1, worker.limiter.borrowed_tokens)  # no more than there are
-    if worker.limiter.borrowed_tokens:
-        os.killpg(0, signal.SIGTERM)
-    while worker.limiter.borrowed_tokens:
-        await asyncio.sleep(0.1)
+    # No limit of its own: a worker that has one falls over a run that is retried before the process of the last attempt has ended.
+    await ProcessWorker(work_pool_name=POOL, name=f"lyceum serve on {platform.node()}").start()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.logging.loggers import LoggingAdapter
-from prefect.states import Cancelled, Completed, State
+from prefect.states import Cancelled, Completed, Failed, State
 
 from infra import lease
 from infra.backend import FINAL, JobBackend, JobHandle
@@ -68,6 +68,9 @@ WATCH: ContextVar[Watch] = ContextVar("lyceum_watch")
 CACHED = "Cached"
 """Name of the state of a stage that ran no job: its artifact was there already, or another run made it while we waited."""
 
+BAD_INPUT = "Bad input"
+"""Name of the state of a stage that failed because of what it was given."""
+
 
 def submit_stage(spec: JobSpec) -> PrefectFuture[Any]:
     """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may end in."""
@@ -83,13 +86,23 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         spec: a JobSpec as JSON; its `attempt` is filled in here.
 
     Returns:
-        Completed, by the name of `CACHED` when no job ran, or Cancelled. What was made is in the store, not in the state.
-
-    Raises:
-        StageFailed: the job failed; the message is the worker's.
-        InputError: the job found its input wrong (an unfillable quota, a full store); the message is the worker's.
+        Completed, by the name of `CACHED` when no job ran: what was made is in the store, not in the state. Or Cancelled. Or Failed, by the
+        name of `BAD_INPUT` when the job found its input wrong (an unfillable quota, a full store), with the worker's message. A failure
+        that people can read is returned, not raised: Prefect shows a traceback of whatever is raised.
     """
-    job, watch, settings, logger = JobSpec.parse(spec), WATCH.get(), Settings.from_environment(), get_run_logger()
+    try:
+        return _run_stage(JobSpec.parse(spec))
+    except Stopped as stopped:
+        return Cancelled(message=str(stopped))
+    except InputError as error:
+        return Failed(name=BAD_INPUT, message=str(error))
+    except (OSError, StageFailed) as error:
+        return Failed(message=str(error))
+
+
+def _run_stage(job: JobSpec) -> State[Any]:
+    """Raises Stopped, InputError, StageFailed, and OSError when the store does not answer."""
+    watch, settings, logger = WATCH.get(), Settings.from_environment(), get_run_logger()
     store = open_store(job.store)
     adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")
     if store.valid(job.kind, job.key) is not None:
@@ -100,13 +113,10 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         watch.say(job.stage, message)
 
     timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
-    try:
-        with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
-            if store.valid(job.kind, job.key) is not None:
-                return adopted
-            status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
-    except Stopped as stopped:
-        return Cancelled(message=str(stopped))
+    with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
+        if store.valid(job.kind, job.key) is not None:
+            return adopted
+        status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
     if status.artifact is None:
         failure = InputError if status.exit_code == 2 else StageFailed
         raise failure(status.error or f"the job of stage {job.stage} ended as {status.state} without saying why")

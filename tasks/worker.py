@@ -199,8 +199,8 @@ def _data_directory(spec: JobSpec, store: Store) -> Path | None:
     loaded = store.load_tree(spec.data)
     if loaded is None:
         raise StageFailed(
-            f"stage {spec.stage}: the files of --data, {spec.data} in store {store.uri}, are missing or damaged. Run the same command again: "
-            "they will be sent again."
+            f"stage {spec.stage}: the files of --data, {spec.data} in store {store.uri}, are missing or damaged. "
+            "Run the same command again: they will be sent again."
         )
     return loaded[0]
 

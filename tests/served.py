@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ class Served:
     """A context manager; inside, runs can be started. `root` holds everything: Prefect's home, the working directory, the store."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.work, self.port = root, root / "work", free_port()
+        self.root, self.work, self.log, self.port = root, root / "work", root / "serve.log", free_port()
         self.ui, self.api = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port}/api"
         self.mark = f"LYCEUM_TEST_MARK={root}"
 
@@ -50,28 +51,26 @@ class Served:
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
-        self.process = subprocess.Popen(
-            self.command(), cwd=self.work, env=self.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert self.process.stderr is not None
-        self.said = ""
-        while "Ctrl-C" not in self.said:
-            line = self.process.stderr.readline()
-            assert line, f"serve ended: {self.said}"
-            self.said += line
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(self.command(), cwd=self.work, env=self.environment, stderr=log, start_new_session=True)
+        until(lambda: "Ctrl-C" in self.said or self.process.poll() is not None)
+        assert self.process.poll() is None, self.said
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.process.poll() is None:
             self.stop()
 
+    @property
+    def said(self) -> str:
+        """What it has written to standard error."""
+        return self.log.read_text(encoding="utf-8")
+
     def stop(self) -> float:
         """Ctrl-C; returns the seconds it took until all had ended."""
         began = time.monotonic()
         os.killpg(self.process.pid, signal.SIGINT)
-        assert self.process.wait(timeout=PATIENCE) == 0
-        assert self.process.stderr is not None
-        self.said += self.process.stderr.read()
+        assert self.process.wait(timeout=PATIENCE) == 0, self.said
         return time.monotonic() - began
 
     def processes(self) -> dict[int, str]:
@@ -86,11 +85,17 @@ class Served:
         return found
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """One request to Prefect's REST API."""
+        """One request to Prefect's REST API, again when the server is busy, as Prefect's own clients do."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.load(response)
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+                time.sleep(1)
 
     def start(self, deployment: str = "post-train", **parameters: Any) -> str:
         """Start a run of a deployment; returns the flow run's id."""

@@ -294,7 +294,7 @@ def test_a_rollback_that_somebody_else_was_faster_than_is_refused(store: Store, 
 
 def test_a_recipe_without_a_champion_is_named_with_those_that_have_one(store: Store) -> None:
     crown(store, "a")
-    with pytest.raises(InputError, match=r"recipe 'dmo' has no champion .*Did you mean 'demo'\? demo\."):
+    with pytest.raises(InputError, match=r"recipe 'dmo' has no champion .*Did you mean 'demo'\? Valid: demo\."):
         rollback(store, "dmo", "")
     with pytest.raises(InputError, match=r"recipe .* has no champion"):
         rollback(store, "../runs", "")

@@ -145,6 +145,19 @@ def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
     assert final(backend, again).artifact == REF
 
 
+def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(shop: Workshop) -> None:
+    """The machine succeeds, and is preempted before anybody has looked at the store again."""
+    backend = shop.backend()
+    handle = backend.submit(shop.spec())
+    resource = running(shop, backend, handle)
+    listener = backend._jobs[handle]._listener
+    listener.attentive, listener._seconds = False, 60.0
+    time.sleep(0.5)  # the look that is under way
+    shop.says("succeeded", artifact=REF.model_dump())
+    shop.tpu.strike("preempt", resource.id)
+    assert final(backend, handle).artifact == REF
+
+
 def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
     backend = shop.backend(tpu_silence_seconds=0.5)
     handle = backend.submit(shop.spec())

@@ -96,50 +96,16 @@ os.write(1, b"no end")
     assert store.valid("toy", vm.spec.key) is not None
 
 
-def take_notice(vm: Vm) -> None:
-    vm.metadata["instance/preempted"] = "TRUE"
-
-
-def shut_down(vm: Vm) -> None:
-    vm.signal(signal.SIGTERM)
-
-
-@pytest.mark.parametrize(("end", "why"), [(take_notice, "the machine is being preempted"), (shut_down, "shutting down")])
-def test_a_machine_that_is_taken_away_stops_the_worker_and_the_job_is_lost(
-    start: Callable[..., Vm], end: Callable[[Vm], None], why: str
-) -> None:
+def test_a_machine_that_is_shut_down_stops_the_worker_and_the_job_is_lost(start: Callable[..., Vm]) -> None:
+    """SIGTERM to the script, the agent and the worker, as an operating system sends it."""
     vm = start("job.progress(1, 2)\n" + BLOCK)
     until(vm.log, lambda text: "blocking" in text)
-    end(vm)
+    vm.signal(signal.SIGTERM)
     status = vm.final(25)  # a preempted machine has 30 s
     assert (status.state, status.exit_code, status.lost, status.progress.done) == ("failed", 1, True, 1)
-    assert why in (status.error or "")
-    assert why in vm.log(final=True)
+    assert "the machine is shutting down" in (status.error or "")
+    assert "the machine is shutting down" in vm.log(final=True)
     assert vm.processes("tasks.worker") == []
-
-
-def test_an_outage_of_the_store_loses_neither_the_log_nor_the_last_word(start: Callable[..., Vm], gcs: Emulator, tmp_path: Path) -> None:
-    code = """
-import pathlib
-print('blocking', flush=True)
-while not pathlib.Path(os.environ["HOME"], "go").exists(): time.sleep(0.02)
-for number in range(100): print(f"line {number}", flush=True)
-(pathlib.Path(os.environ["HOME"], "gone")).touch()
-raise StageFailed("as it must")
-"""
-    vm = start(code)
-    until(vm.log, lambda text: "blocking" in text)
-    fault = gcs.faults.add("status", code=503, name="lyceum/work/")
-    (tmp_path / "go").touch()
-    until((tmp_path / "gone").exists)
-    until(lambda: gcs.faults.fired(fault) > 3)
-    assert vm.processes("infra.host") != []
-    gcs.faults.clear()
-    status = vm.final()
-    assert (status.state, status.error) == ("failed", "as it must")
-    log = vm.log(final=True)
-    assert [line for line in log.splitlines() if line.startswith("line")] == [f"line {number}" for number in range(100)]
-    assert "does not answer (503 Service Unavailable)" in log
 
 
 def test_a_machine_that_boots_again_goes_on_with_the_job_and_its_log(start: Callable[..., Vm], store: Store) -> None:
@@ -289,6 +255,40 @@ def test_a_job_that_cannot_be_read_is_told_and_the_machine_is_left_to_the_script
     assert message in (status.error or "")
 
 
+def test_an_outage_of_the_store_loses_neither_the_log_nor_the_last_word(
+    desk: Desk, gcs: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It begins while the worker runs and ends when the worker is long gone."""
+    lines = f"""
+while not pathlib.Path("{tmp_path}/go").exists(): time.sleep(0.02)
+for number in range(100): print(f"line {{number}}", flush=True)
+status('failed', error='as it must', exit_code=1)
+pathlib.Path("{tmp_path}/gone").touch()
+"""
+
+    def outage() -> None:
+        fault = gcs.faults.add("status", code=503, name="lyceum/work/")
+        (tmp_path / "go").touch()
+        until((tmp_path / "gone").exists)
+        until(lambda: gcs.faults.fired(fault) > 3)
+        gcs.faults.clear()
+
+    desk.when("started", outage)
+    status = desk.run(lines)
+    assert (status.state, status.error) == ("failed", "as it must")
+    log = read_log(desk.store, "k", "1", 0, final=True)[0]
+    assert log.splitlines() == ["started", *(f"line {number}" for number in range(100))]
+    assert "does not answer (503 Service Unavailable)" in caplog.text
+
+
+def test_a_preempted_machine_stops_the_worker_and_the_job_is_lost(desk: Desk) -> None:
+    desk.when("started", lambda: desk.metadata.__setitem__("instance/preempted", "TRUE"))
+    status = desk.run(SLEEP, silence=300.0)
+    assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
+    assert "the machine is being preempted" in (status.error or "")
+    assert len(desk.removed) == 1  # at once: nobody is waited for, since the machine is going
+
+
 def test_maintenance_is_an_end_and_other_events_are_not(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     def announce() -> None:
         desk.metadata["instance/maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
@@ -299,7 +299,8 @@ def test_maintenance_is_an_end_and_other_events_are_not(desk: Desk, caplog: pyte
     status = desk.run(SLEEP, silence=300.0)
     assert (status.state, status.lost) == ("failed", True)
     assert "taken away for maintenance" in (status.error or "")
-    assert len(desk.removed) == 1  # at once: nobody is waited for, since the machine is going
+    assert "is MIGRATE_ON_HOST_MAINTENANCE" in caplog.text
+    assert len(desk.removed) == 1
 
 
 def test_a_worker_that_somebody_else_stopped_is_lost(desk: Desk) -> None:
@@ -360,16 +361,19 @@ def test_however_the_log_is_cut_its_masked_bytes_are_the_same(tmp_path: Path, mo
     store, path = open_store(tmp_path / "store"), tmp_path / "raw.log"
     lines = [b"token:\n", b"abcdefghijkl\n", f"größe {SECRET} {SECRET}\n".encode(), b"password=0123456789\n", b"\xff\xfe\n", b"\n"] * 3
     whole = masked_lines(b"".join(lines))
-    log = Log(store, place(0), path)
+    log, seen, offset = Log(store, place(0), path), "", 0
     for number, line in enumerate(lines):
         with path.open("ab") as file:
             file.write(line[:2])
+            file.flush()
             log.ship() if number % 2 else None
             file.write(line[2:])
         if number % 5 == 4:
             log = Log(store, place(0), path)
         log.ship()
-    assert read_log(store, "k", "1", 0, final=False)[0].encode() == whole
+        new, offset = read_log(store, "k", "1", offset, final=False)
+        seen += new
+    assert seen.encode() == whole
     assert SECRET.encode() not in whole
     assert b"0123456789" not in whole
     offset = len(store.read_bytes(log_chunk("k", "1", 0)) or b"")

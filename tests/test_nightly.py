@@ -143,7 +143,12 @@ def test_without_a_bounded_win_the_champion_stays_and_the_page_says_why(nights: 
     assert nights.champions == [NIGHT.format(1)]
     page = nights.pages[1]
     assert page["description"].startswith(STAYS)
-    for text in ("# demo: not promoted", "against the champion, run `demo-20261101", "| exact answer | all | 70.0% | 75.0% |", "18 rows"):
+    for text in (
+        "# demo: not promoted",
+        "against the champion, run `demo-20261101",
+        "| exact answer | all | 70.0% [61.3, 77.5] |",
+        "18 rows",
+    ):
         assert text in page["markdown"]
 
 
@@ -222,6 +227,26 @@ def test_two_nights_at_once_make_one_champion(nights: Nights, monkeypatch: pytes
     assert sorted(state.name for state in states) == ["Kept", "Promoted"]
     assert len(nights.champions) == 2
     assert {decision(nights, NIGHT.format(night)).champion for night in (2, 3)} == {2}
+
+
+def test_a_night_that_another_one_overtakes_decides_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its gate and its promotion another model became champion, which it does not beat."""
+    nights.run(lambda: nights.make(0.7))
+    judge, overtaken = module.gate, []
+
+    def gate(*arguments: Any) -> Any:
+        verdict = judge(*arguments)
+        if not overtaken:
+            overtaken.append(verdict)
+            assert nights.run(lambda: nights.make(1.0)).name == "Promoted"
+        return verdict
+
+    monkeypatch.setattr(module, "gate", gate)
+    state = nights.run(lambda: nights.make(0.9))
+    assert overtaken[0].promote
+    assert state.name == "Kept"
+    assert "bounded loss: exact answer −10.0 points" in (state.message or "")
+    assert nights.champions == [NIGHT.format(1), NIGHT.format(3)]
 
 
 def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: Nights) -> None:

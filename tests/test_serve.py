@@ -38,7 +38,7 @@ def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(served: Ser
     state = served.ended(run)
     assert state["type"] == "FAILED"
     assert "stage rebalance: the quotas ask for more rows than distill produced" in state["message"]
-    assert served.stages(run) == {"distill": "Completed", "rebalance": "Failed"}
+    assert served.stages(run) == {"distill": "Completed", "rebalance": "Bad input"}
     assert "rebalance" in served.artifacts(run)["tiny-plan"]
     assert "Traceback" not in served.logs(run)
 

@@ -22,7 +22,9 @@ from infra import source
 from infra.process import ROOT
 from infra.source import FLOW_ONLY, PACKAGES, environment, ship_data, ship_source
 from infra.store import Store, open_store
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
+from schemas.job import JobSpec
+from tasks.worker import _data_directory
 from tests.gcs_emulator import Emulator
 
 
@@ -157,7 +159,7 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
     for name, version in {**locked, **direct}.items():
         assert version == f"=={importlib.metadata.version(name)}"
     assert set(direct) <= set(locked)
-    assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "google-auth"} <= set(locked)  # needed by what is needed
+    assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"} <= set(locked)  # some only under Linux
     assert not {"prefect", "pytest", "libtpu", "colorama", "mypy"} & set(locked)  # libtpu's version is jax's affair
     assert re.search(rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$", environment()["requirements.txt"], re.MULTILINE)
     assert environment()["python"] == f"{sys.version_info.major}.{sys.version_info.minor}\n"
@@ -222,3 +224,17 @@ def test_a_file_that_cannot_be_sent_is_named(store: Store, data: Path, monkeypat
     (data / "a b.csv").write_text("")
     with pytest.raises(InputError, match=r"--data .*my data: the name 'a b\.csv' is not allowed.*Rename it"):
         ship_data(store, data)
+
+
+def test_a_worker_finds_the_data_wherever_they_are_said_to_be(store: Store, data: Path) -> None:
+    """Nowhere, on this machine, or in the store; from there they come whole or not at all."""
+    spec = JobSpec(stage="distill", kind="distill", key="k", attempt="1", store=store.uri, target="v5e-8", config={})
+    assert _data_directory(spec, store) is None
+    assert _data_directory(spec.model_copy(update={"data": str(data)}), store) == data
+    name = ship_data(store, data)
+    found = _data_directory(spec.model_copy(update={"data": name}), store)
+    assert found is not None
+    assert (found / "rows.jsonl").read_text() == "{}\n"
+    store.remove(name)
+    with pytest.raises(StageFailed, match=f"stage distill: the files of --data, {name} in store gs://"):
+        _data_directory(spec.model_copy(update={"data": name}), store)

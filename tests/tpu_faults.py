@@ -114,19 +114,19 @@ class Fault:
 
 
 class FaultList:
-    """The faults of a fake, by number."""
+    """The faults of a fake, by number, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._added: list[Fault] = []
         self._faults: dict[int, Fault] = {}
-        self._last = 0
 
     def add(self, wish: Mapping[str, Any]) -> int:
         fault = Fault(**wish)
         with self._lock:
-            self._last += 1
-            self._faults[self._last] = fault
-            return self._last
+            self._added.append(fault)
+            self._faults[len(self._added)] = fault
+            return len(self._added)
 
     def remove(self, number: int) -> None:
         with self._lock:
@@ -137,10 +137,11 @@ class FaultList:
             self._faults.clear()
 
     def fired(self, number: int) -> int:
+        """How often a fault struck, whether it is still there or not."""
         with self._lock:
-            if number not in self._faults:
+            if not 0 < number <= len(self._added):
                 raise WrongFault(f"no fault {number}")
-            return self._faults[number].fired
+            return self._added[number - 1].fired
 
     def of_call(self, method: str, name: str, state: str | None) -> dict[str, dict[str, Any]]:
         """The faults that strike a call: action -> parameters. Of two with one action the older counts."""
