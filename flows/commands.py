@@ -171,7 +171,7 @@ def deploy(options: argparse.Namespace) -> Answer:
 
 
 def gate(options: argparse.Namespace) -> Answer:
-    """Say whether a run's model may replace the champion: a bounded gain, and no bounded loss, on the same held-out prompts; if not, exit 1."""
+    """Say whether a run's model may replace the champion: a bounded gain and no bounded loss on the same prompts; exit 1 if not."""
     from flows.gate import gate_run, show_gate
 
     value = gate_run(open_store(options.store, write=False), options.run, options.champion)

@@ -32,7 +32,7 @@ QUIET = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
-"""Environment of our process and the server: no telemetry, no advertisements, and Prefect's logs go to its API because the terminal is ours."""
+"""Environment of our process and the server: no telemetry, no advertisements; Prefect's logs go to its API, the terminal is ours."""
 
 
 @contextmanager

@@ -117,6 +117,8 @@ class Worker:
             how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
         if -code == signal.SIGKILL:
             how += ", most likely because memory ran out"
+        if -code == signal.SIGABRT and os.environ.get("LYCEUM_HOSTS", "1") != "1":
+            how += ", as JAX does when another host of the job is gone"
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_IN_ERROR:]
         error = "\n".join([f"the worker {how}; the end of {self._store.location(self._log)}:", *(lines or ["(empty)"])])
         final = failed(status, error, 2 if code == 2 else 1, lost=code < 0)

@@ -15,9 +15,9 @@ StageStatus = Literal["running", "cached", "ran", "failed", "skipped"]
 class StageRecord(StrictModel):
     """One stage of a run, as `lyceum run --json` prints it.
 
-    `seconds` is wall time inside the flow; `cost_usd` is what its machines cost by list price, None where nothing is paid; `running` is the status of a stage that was begun, and no record of a run that has ended has it;
-    `skipped` means that a stage it needs failed, or that the run was stopped while it ran. Of a failed stage `exit_code` is 2 when its
-    input was bad and 1 otherwise.
+    `seconds` is wall time inside the flow; `cost_usd` is what its machines cost by list price, None where nothing is paid; `running` is the
+    status of a stage that was begun, and no record of a run that has ended has it; `skipped` means that a stage it needs failed, or that
+    the run was stopped while it ran. Of a failed stage `exit_code` is 2 when its input was bad and 1 otherwise.
     """
 
     name: str

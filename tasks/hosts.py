@@ -4,7 +4,7 @@ A slice of several hosts runs the same worker on each of them. `LYCEUM_HOST` (0,
 of host 0) tell a worker which one it is (`infra.host` sets them; without them there is one host). All hosts compute the same things in the
 same order, from the same inputs, so what depends on a clock, or on what the store holds at a moment, is decided by host 0 (`agree`); host 0
 alone writes to the store. Hosts talk through the coordination service of `jax.distributed`. It lives in host 0 and ends the workers of all
-others (SIGABRT: the machine failed, not the stage) when one has not been heard of for `SILENT_BEATS` heartbeats.
+others (SIGABRT: the machine failed, not the stage) when one has not been heard of for `SILENT_BEATS` heartbeats, or does not come up.
 
 The mesh has Tunix's axes. Batches are spread over "fsdp"; models and optimizers lie whole on every device.
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from infra.settings import Settings
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 
 if TYPE_CHECKING:
     import jax
@@ -57,7 +57,7 @@ _silence_seconds = 0
 
 
 class HostLost(Exception):
-    """The hosts of the job did not find each other: the machines failed, not the stage."""
+    """The devices of the job do not reach each other: the machines failed, not the stage."""
 
 
 def host() -> int:
@@ -76,7 +76,7 @@ def is_committer() -> bool:
 
 
 def connect(settings: Settings) -> None:
-    """Join the other hosts, if there are any, before anything is computed. Raises HostLost when they do not come up."""
+    """Join the other hosts, if there are any, before anything is computed. Raises HostLost when their devices are out of reach."""
     global _connected, _silence_seconds
     if hosts() == 1:
         return
@@ -84,6 +84,7 @@ def connect(settings: Settings) -> None:
     from jax._src import distributed  # the client has no public name
 
     _silence_seconds = max(1, round(SILENT_BEATS * settings.heartbeat_seconds))
+    log.info("host %d of %d: waiting for the others for up to %d s", host(), hosts(), JOIN_SECONDS)
     try:
         jax.distributed.initialize(
             coordinator_address=os.environ["LYCEUM_COORDINATOR"],
@@ -96,7 +97,7 @@ def connect(settings: Settings) -> None:
         _connected = distributed.global_state.client
         _count_devices()
     except RuntimeError as error:
-        raise HostLost(f"host {host()} of {hosts()} did not find the others: {error}") from error
+        raise HostLost(f"host {host()} of {hosts()} does not reach the others: {error}") from error
     log.info("host %d of %d: %d devices here, %d in all", host(), hosts(), jax.local_device_count(), jax.device_count())
 
 
@@ -192,7 +193,10 @@ def make_mesh(batch_sizes: Mapping[str, int] | None = None) -> "Mesh":
 
     Raises:
         InputError: on several hosts, where every device takes part, a batch cannot be spread evenly.
+        StageFailed: there are several hosts, and only this one computes.
     """
+    if hosts() > 1 and _connected is None:
+        raise StageFailed("a stage that computes on devices says so: its file must set USES_DEVICES = True")
     import jax
     from jax.sharding import Mesh
 

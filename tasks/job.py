@@ -7,7 +7,8 @@ A stage kind is a file in `tasks/` that defines
     class Config(StrictModel)        what the recipe may set
     def run(job: Job) -> dict        writes files below `job.out`, returns the metrics that go into the manifest
 
-and, when the config names other code or data, `def dependencies(config, data) -> dict[str, str | int]` (see `schemas.artifact.stage_key`).
+and, when the config names other code or data, `def dependencies(config, data) -> dict[str, str | int]` (see `schemas.artifact.stage_key`),
+and, when it computes with JAX, `USES_DEVICES = True`: then all hosts of a job run it (`tasks.hosts`), otherwise the first alone.
 The module's top level imports no JAX: the flow process imports it to validate recipes. Heavy imports go inside `run`.
 """
 

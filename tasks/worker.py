@@ -119,7 +119,7 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
     Raises:
         InputError: what the recipe's author can fix (config, data, a full disk).
         StageFailed: an input artifact is missing or damaged, this code is not the code the key was made with, or a metric is not finite.
-        HostLost: the hosts of the job did not find each other.
+        HostLost: the devices of the job do not reach each other.
     """
     settings = Settings.from_environment()
     module = stage_module(spec.kind)

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from flows.resolve import resolve
-from infra.process import ROOT
+from infra.process import ROOT, Worker
 from infra.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.job import JobSpec, JobStatus
@@ -181,6 +182,16 @@ def test_hosts_on_one_directory_do_not_meet(workers: Workers, tmp_path: Path) ->
     assert all(found is not None and found.artifact == manifest.ref() for found in status)
     assert slice.store.children(f"work/{manifest.key}/undisturbed/hosts") == ["1", "1.json"]
     assert slice.store.children(f"work/{manifest.key}/undisturbed/hosts/1") == []
+
+
+def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LYCEUM_HOSTS", "2")
+    worker = Worker(open_store(tmp_path), "key", "1", command=[sys.executable, "-c", "import os; os.abort()"])
+    worker.start("")
+    while (status := worker.poll(1)).state == "running":
+        time.sleep(0.01)
+    assert status.lost
+    assert "killed by signal 6 (Aborted), as JAX does when another host of the job is gone" in str(status.error)
 
 
 FAILURES = """

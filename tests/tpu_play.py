@@ -25,7 +25,7 @@ from tests.tpu_fake import FakeTpu
 from tests.tpu_scenes import FIRST_ZONE, HELD, Case, Scene
 
 _CASE_SECONDS = 150.0
-_CLEAN_SECONDS = 10.0
+_CLEAN_SECONDS = 20.0
 
 
 class _Log(logging.Handler):
@@ -63,8 +63,8 @@ def play(case: Case, tpu: FakeTpu, uri: str, recipe: str, patience: float) -> di
         fired = {fault: tpu.faults.fired(fault) for fault in player.scene.faults}
         if case.leftover:
             tpu.faults.clear()
-        left = tpu.leaked()
-        while left and time.monotonic() - ended < _CLEAN_SECONDS * patience and not player.endless:
+        left, closed = tpu.leaked(), time.monotonic()
+        while left and time.monotonic() - closed < _CLEAN_SECONDS * patience and not player.endless:
             time.sleep(0.05)
             left = tpu.leaked()
         wrong = player.judge(outcome, messages, left)

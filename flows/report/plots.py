@@ -126,7 +126,7 @@ def forest(title: str, bars: Sequence[Bar]) -> Markup:
 @matplotlib.rc_context(_STYLE)
 def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Markup:
     """A training curve: one line per name, `(steps, values)` each. Few points are drawn with markers, so that a single one is visible."""
-    figure, axes = _figure(2.2)
+    figure, axes = _figure(2.2, CURVE_MARGINS)
     for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
         axes.plot(steps, values, color=colour, linewidth=1.4, label=name, marker="o" if len(steps) < 25 else None, markersize=3)
     axes.set_xlabel("step")
@@ -206,9 +206,15 @@ def lineage(title: str, depth: Mapping[str, int], edges: Sequence[tuple[str, str
     return _svg(figure, title)
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
-    """An empty figure 4 inches wide and `height` inches high, in the report's style."""
-    figure = Figure(figsize=(4.0, height), layout="constrained")
+CURVE_MARGINS = {"left": 0.17, "right": 0.985, "bottom": 0.2, "top": 0.9}
+"""Room around a curve for ticks of eight characters. There are dozens of curves, and to fit each one's margins takes longer than to draw it."""
+
+
+def _figure(height: float, margins: Mapping[str, float] | None = None) -> tuple[Figure, Axes]:
+    """An empty figure 4 inches wide and `height` inches high, in the report's style; without margins they are made to fit."""
+    figure = Figure(figsize=(4.0, height), layout=None if margins else "constrained")
+    if margins:
+        figure.subplots_adjust(**margins)
     return figure, figure.add_subplot()
 
 
