@@ -2,8 +2,8 @@
 
     python -m benchmarks.cached_run [--rounds 5] [--recipe tests/crash/chain.toml]
 
-`lyceum serve` is started with a store of its own, and one run makes the artifacts (a minute). Then, in every round: a run from the Prefect
-API as the UI starts it, a `lyceum run`, and, as a peer, a flow of Prefect alone with as many tasks that do nothing, in a process of its own.
+`lyceum serve` is started with a store of its own, and one run makes the artifacts (a minute). Then, every round: a run from Prefect's
+API as the UI starts it, a `lyceum run`, and as a peer a flow of Prefect alone with as many tasks that do nothing, in a process of its own.
 "in the flow" is from the flow's first to its last moment, as the server tells it: checking each artifact's bytes, the plan, the report with
 its plots, and all that is shown in Prefect. The table shows the median and the worst over the rounds.
 """

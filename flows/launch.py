@@ -12,7 +12,7 @@ from flows.resolve import resolve
 from flows.terminal import Terminal
 from infra.settings import Settings
 from infra.store import open_store
-from infra.targets import check_target
+from infra.targets import check_reach, check_target
 from schemas.reports import RunRecord
 
 
@@ -33,6 +33,7 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     for name in force:
         resolved.stage(name)
     settings = Settings.from_environment()
+    check_reach(target, store or settings.store)
     opened = open_store(store or settings.store)
     opened.require_near(settings)
 

@@ -24,7 +24,7 @@ from flows.run_record import RunLog
 from infra.objects import Damaged
 from infra.settings import Settings
 from infra.store import Store, open_store
-from infra.targets import check_target
+from infra.targets import check_reach, check_target
 from schemas.base import InputError
 from tasks.stage import WATCH, Watch
 
@@ -56,6 +56,7 @@ def post_train(
         check_target(target)
         for name in force:
             resolved.stage(name)
+        check_reach(target, store or settings.store)
         opened = open_store(store or settings.store)
         opened.require_near(settings)
     except InputError as error:

@@ -124,8 +124,9 @@ def test_set_with_a_bad_path_or_type(fails: Fails, tiny_recipe: Path, override: 
 
 
 def test_unknown_target_stage_and_option(fails: Fails, tiny_recipe: Path) -> None:
-    assert "unknown target 'v5e-8'. Valid: local." in fails("run", tiny_recipe, "--target", "v5e-8")
-    assert "unknown target 'v5e-8'. Valid: local." in fails("plan", tiny_recipe, "--target", "v5e-8")
+    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails("run", tiny_recipe, "--target", "v5e-9")
+    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails("plan", tiny_recipe, "--target", "v5e-9")
+    assert "a machine in the cloud cannot reach it" in fails("run", tiny_recipe, "--target", "v5e-8")
     assert "has no stage 'distil'. Did you mean 'distill'?" in fails("run", tiny_recipe, "--force", "distil")
     assert "has no stage 'distil'. Did you mean 'distill'?" in fails("why", tiny_recipe, "distil")
     assert "--fast" in fails("run", tiny_recipe, "--fast")

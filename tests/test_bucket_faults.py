@@ -59,7 +59,7 @@ def _small_and_quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 
 @pytest.fixture
 def bucket(gcs_bucket: str, tmp_path: Path) -> Bucket:
-    return Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=20))
+    return Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=60))
 
 
 @pytest.fixture
@@ -392,7 +392,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(
                 write.result()
         begin, *again, end = caplog.records
         assert len(again) in (0, 2)  # one may have heard of the end before another has spoken
-        assert begin.message == f"{bucket.uri} does not answer (503 Service Unavailable); trying again for up to 20 s"
+        assert begin.message == f"{bucket.uri} does not answer (503 Service Unavailable); trying again for up to 60 s"
         assert end.message.startswith(f"{bucket.uri} answers again after ")
         assert begin.levelno == end.levelno == logging.WARNING
         caplog.clear()

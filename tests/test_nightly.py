@@ -28,7 +28,6 @@ from flows.nightly import nightly
 from flows.run_record import read_run
 from infra.store import Store, open_store
 from schemas.artifact import Manifest
-from schemas.base import StageFailed
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 from tasks.job import write_jsonl
@@ -291,7 +290,7 @@ def submit(nights: Nights, candidate: list[RunRecord], error: str | None) -> Cal
     @task
     def evaluate(spec: JobSpec) -> State[Any]:
         if error:
-            raise StageFailed(error)
+            return Failed(message=error)
         stage = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}[spec.kind]
         out = nights.root / f"again-{stage}"
         out.mkdir()

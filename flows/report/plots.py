@@ -207,7 +207,7 @@ def lineage(title: str, depth: Mapping[str, int], edges: Sequence[tuple[str, str
 
 
 CURVE_MARGINS = {"left": 0.17, "right": 0.985, "bottom": 0.2, "top": 0.9}
-"""Room around a curve for ticks of eight characters. There are dozens of curves, and to fit each one's margins takes longer than to draw it."""
+"""Room around a curve for ticks of eight characters. There are dozens of curves, and fitting margins takes longer than drawing one."""
 
 
 def _figure(height: float, margins: Mapping[str, float] | None = None) -> tuple[Figure, Axes]:
