@@ -3,7 +3,9 @@
     artifacts/<kind>/<key>/manifest.json        written last, created once: an artifact is complete if and only if it exists and verifies
     artifacts/<kind>/<key>/data/<attempt>/...   the artifact's files
     work/<key>/<attempt>/{lease,job,status}.json, log.txt, out/
-    runs/<run_id>/{run.json,report.html}
+    runs/<run_id>/{run,nightly}.json, report.html
+    champions/<recipe>/<number>.json            the champion is the highest number's (`flows.champion`)
+    src/ data/ env/                             what machines in the cloud are sent (`infra.source`, `infra/bootstrap_tpu.sh`)
 
 Correctness rests on one operation only, the create-only commit of the manifest: of several runners of one stage the first to commit wins
 and the others adopt what it committed. Immutability is enforced by digests, not by permissions: every reader verifies before it uses, and
