@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Error, Page, expect, sync_playwright
 
 from tests.served import PATIENCE, SLOW, Served, until
 
@@ -64,11 +64,7 @@ def choose_file(page: Page, path: Path) -> None:
 
 def add_override(page: Page, text: str) -> None:
     page.get_by_role("button", name="Add item").first.click()
-    override(page).fill(text)
-
-
-def override(page: Page) -> Locator:
-    return page.get_by_text("Overrides (Optional)").locator("xpath=following::textarea[1]")
+    page.get_by_text("Overrides (Optional)").locator("xpath=following::textarea[1]").fill(text)
 
 
 def submit(page: Page, served: Served) -> str:
@@ -84,7 +80,19 @@ def menu(page: Page, item: str) -> None:
     """Choose from a run's menu, and confirm."""
     page.locator("main button[aria-haspopup=menu]").first.click()
     page.get_by_role("menuitem", name=item).click()
-    page.get_by_role("alertdialog").get_by_role("button", name=item).click()
+    page.get_by_role("alertdialog").get_by_role("button").last.click()
+
+
+def test_the_form_says_what_it_does_not_take(served: Served, page: Page) -> None:
+    open_form(page, served)
+    for field in ("Recipe", "Target", "Store", "Overrides", "Data directory", "Run again"):
+        expect(page.get_by_text(f"{field} (Optional)")).to_be_visible()
+    expect(page.get_by_role("tab", name="Comes with Lyceum")).to_be_visible()
+    picture(page, "form")
+    add_override(page, "stages.distill.config.seed")
+    page.get_by_role("button", name="Submit").press("Enter")
+    expect(page.get_by_text("does not match").first).to_be_visible()
+    picture(page, "form-refused")
 
 
 def test_a_run_breaks_is_retried_and_shows_what_it_made(served: Served, page: Page, tiny_recipe: Path) -> None:
@@ -92,15 +100,8 @@ def test_a_run_breaks_is_retried_and_shows_what_it_made(served: Served, page: Pa
     tiny_recipe.write_text(whole.replace("train = 20", "train = 2000"), encoding="utf-8")
 
     open_form(page, served)
-    for field in ("Recipe", "Target", "Store", "Overrides", "Data directory", "Run again"):
-        expect(page.get_by_text(f"{field} (Optional)")).to_be_visible()
-    expect(page.get_by_role("tab", name="Comes with Lyceum")).to_be_visible()
     choose_file(page, tiny_recipe)
-    add_override(page, "stages.distill.config.seed")
-    page.get_by_role("button", name="Submit").press("Enter")
-    expect(page.get_by_text("does not match").first).to_be_visible()
-    picture(page, "form-refused")
-    override(page).fill("stages.distill.config.seed=3")
+    add_override(page, "stages.distill.config.seed=3")
     run = submit(page, served)
 
     expect(page.get_by_text("Failed", exact=True).first).to_be_visible()
