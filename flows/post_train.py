@@ -30,12 +30,15 @@ from tasks.stage import WATCH, Watch
 
 
 def _tells_more_than_the_state(record: logging.LogRecord) -> bool:
-    """Prefect logs how runs end twice: in a line of their state, and as pages of its own code that raised what we told it."""
-    kind = record.exc_info[0] if record.exc_info else None
-    return kind is None or not issubclass(kind, (InputError, FailedRun, CancelledRun))
+    """Prefect logs how runs end twice: in a line of their state, and as an exception, with pages of its own code that raised it, or none."""
+    if not record.exc_info:
+        return True
+    kind = record.exc_info[0]
+    return kind is not None and not issubclass(kind, (InputError, FailedRun, CancelledRun))
 
 
-logging.getLogger("prefect.flow_runs").addFilter(_tells_more_than_the_state)
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_tells_more_than_the_state)
 
 
 @flow(name="post-train", persist_result=False, result_serializer="json")  # else an exception is pickled
