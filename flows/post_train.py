@@ -30,7 +30,7 @@ from tasks.stage import WATCH, Watch
 
 
 def _tells_more_than_the_state(record: logging.LogRecord) -> bool:
-    """Prefect logs how runs end twice: in a line of their state, and as an exception, with pages of its own code that raised it, or none."""
+    """Prefect logs how runs end twice: in a line of their state, and as an exception, with pages of its own code or none."""
     if not record.exc_info:
         return True
     kind = record.exc_info[0]
