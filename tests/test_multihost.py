@@ -159,7 +159,7 @@ def test_hosts_compute_what_one_device_computes(slice_of: SliceOf) -> None:
     first = [json.loads(text(slice, "grpo", "rollouts.jsonl").splitlines()[0]) for slice in (several, one)]
     assert first[0]["completion"] == first[1]["completion"]
     for stage in ("reasoning_eval", "safety_eval"):
-        assert several.undisturbed(stage).metrics["n"] == one.undisturbed(stage).metrics["n"] == 8
+        assert several.undisturbed(stage).metrics["n"] == one.undisturbed(stage).metrics["n"]
     assert several.undisturbed("grpo").metrics["compiles"] == one.undisturbed("grpo").metrics["compiles"]
     assert [path.name for path in (several.root / "host-1").rglob("artifacts")] != []  # host 1 read from the bucket
 
