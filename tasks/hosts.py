@@ -14,7 +14,6 @@ Nothing here imports JAX before it is used: stages without devices import this m
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import count
@@ -114,9 +113,9 @@ def _count_devices() -> None:
     assert int(total(ones)) == number
 
 
-def topology() -> dict[str, int]:
-    """How many hosts and devices this stage computes on: what its bytes depend on beside its inputs."""
-    if "jax" not in sys.modules:
+def topology(uses_devices: bool) -> dict[str, int]:
+    """How many hosts and devices a stage computes on: what its bytes depend on beside its inputs."""
+    if not uses_devices:
         return {"hosts": 1, "devices": 0}
     import jax
 

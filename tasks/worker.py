@@ -123,7 +123,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
     """
     settings = Settings.from_environment()
     module = stage_module(spec.kind)
-    if getattr(module, "USES_DEVICES", False):
+    uses_devices = getattr(module, "USES_DEVICES", False)
+    if uses_devices:
         hosts.connect(settings)
     elif not hosts.is_committer():
         log.info("stage %s uses no devices: host 0 runs it alone", spec.stage)
@@ -169,7 +170,7 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         attempt=spec.attempt,
         files=(),
         metrics=metrics,
-        execution=_execution(spec, started),
+        execution={**_execution(spec, started), **hosts.topology(uses_devices)},
     )
     return _of_first(lambda: store.commit(draft, out))
 
@@ -227,7 +228,6 @@ def _execution(spec: JobSpec, started: float) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "target": spec.target,
-        **hosts.topology(),
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},

@@ -4,19 +4,25 @@ The programs run in a process of their own, which has two fake CPU devices and d
 """
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from infra.process import ROOT
+from schemas.base import StageFailed
+from tasks.hosts import make_mesh
 
 PROGRAM = """
 import json
+import sys
 import jax
 import numpy as np
 from flax import nnx
@@ -51,43 +57,70 @@ for devices in (1, 2):
     trainer.accumulation = config.accumulation
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(sft.model_input)
     losses = [float(run_step(trainer, batch).loss) for _ in range(config.steps)]
-    sampler = Sampler(loaded, batch_size=6, prompt_length=16, response_length=5)
-    drawn = sampler.generate([f"What is {i}?" for i in range(10)], temperature=1.0, seed=1)
+    assert trainer.compiles == 1
     states = [*map(nnx.state, (trainer.model, trainer.optimizer))]
     found.append({
         "losses": losses,
-        "tokens": [completion.tokens for completion in drawn],
-        "logps": np.array([completion.logps for completion in drawn]).tolist(),
-        "compiles": [trainer.compiles, sampler.compiles],
-        "parts": {
-            "weights": all(leaf.is_fully_replicated and len(leaf.sharding.device_set) == devices for leaf in jax.tree.leaves(states)),
-            "rows": [shard.data.shape[0] for shard in spread(batch, loaded.mesh)["tokens"].addressable_shards],
-        },
+        "weights": all(leaf.is_fully_replicated and len(leaf.sharding.device_set) == devices for leaf in jax.tree.leaves(states)),
+        "rows": [shard.data.shape[0] for shard in spread(batch, loaded.mesh)["tokens"].addressable_shards],
     })
+    if sys.argv[1] == "train":
+        continue
+    sampler = Sampler(loaded, batch_size=6, prompt_length=16, response_length=5)
+    drawn = sampler.generate([f"What is {i}?" for i in range(10)], temperature=1.0, seed=1)
+    assert sampler.compiles == 1
+    found[-1]["tokens"] = [completion.tokens for completion in drawn]
+    found[-1]["logps"] = np.array([completion.logps for completion in drawn]).tolist()
 print(json.dumps(found))
 """
 
 
-def test_each_device_computes_its_rows_and_gradients_are_summed(tmp_path: Path) -> None:
-    flags = f"--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """What was found on one device and on two, and by name XLA's text of each program for one device of two."""
+    flags = f"--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 --xla_dump_to={directory} --xla_dump_hlo_as_text"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, what], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     one, two = json.loads(done.stdout)
-    assert two["compiles"] == one["compiles"] == [1, 1]
-    assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
-    assert two["tokens"] == one["tokens"]
-    np.testing.assert_allclose(two["logps"], one["logps"], atol=0.05)  # after three steps that differ in rounding
-    assert two["parts"] == {"weights": True, "rows": [6, 6]}
+    texts = [(path.name.split(".")[1], path.read_text(encoding="utf-8")) for path in directory.glob("*after_optimizations.txt")]
+    return one, two, {name: text for name, text in texts if "num_partitions=2" in text}
 
-    texts = [(path.name.split(".")[1], path.read_text(encoding="utf-8")) for path in tmp_path.glob("*after_optimizations.txt")]
-    programs = {name: text for name, text in texts if "num_partitions=2" in text}
-    step, generate = programs["jit__train_step"], programs["jit__generate"]
+
+def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path) -> None:
+    one, two, programs = run("train", tmp_path)
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
+    assert two["weights"]
+    assert two["rows"] == [6, 6]
+    step = programs["jit__train_step"]
     assert "f32[3,40,64]" in step  # of the 6 rows of a micro-batch, 3 are computed here
     assert not re.search(r"\[(6|12),40,\d", step)
     assert re.search(r" all-reduce(-start)?\(", step)
     assert "all-gather" not in step
     assert set(re.findall(r"= \((\S+?)\{.* all-to-all\(", step)) == {"s32[1,1,3,40]", "f32[1,1,3,40]"}  # rows, not what is computed of them
+
+
+@pytest.mark.slow
+def test_each_device_samples_its_rows(tmp_path: Path) -> None:
+    one, two, programs = run("sample", tmp_path)
+    assert two["tokens"] == one["tokens"]
+    np.testing.assert_allclose(two["logps"], one["logps"], atol=0.05)  # after three steps that differ in rounding
+    generate = programs["jit__generate"]
     assert "f32[3,16,64]" in generate
     assert not re.search(r"\[6,\d+,\d", generate)
     assert "all-gather" not in generate
+
+
+def test_as_many_devices_are_used_as_divide_all_batches(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    device = jax.devices()[0]
+    monkeypatch.setattr(jax, "devices", lambda: [device] * 8)
+    with caplog.at_level(logging.INFO, logger="lyceum"):
+        assert make_mesh({"batch_size": 32}).shape == {"fsdp": 8, "tp": 1}
+        assert make_mesh().size == 1
+        assert caplog.text == ""
+        assert make_mesh({"sampling_batch_size": 24, "micro_batch_size": 20}).size == 4
+    assert (
+        "4 of 8 devices are used: sampling_batch_size = 24, micro_batch_size = 20; a multiple of 8 (8, 16, 24, ...) uses all" in caplog.text
+    )
+    monkeypatch.setenv("LYCEUM_HOSTS", "2")
+    with pytest.raises(StageFailed, match="USES_DEVICES"):
+        make_mesh({"batch_size": 32})

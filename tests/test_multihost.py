@@ -117,10 +117,25 @@ def resumed(slice: Slice, kind: str, point: Point, victim: int) -> tuple[Manifes
     return manifest, second
 
 
+def test_two_hosts_train_and_the_first_one_commits(slice_of: SliceOf) -> None:
+    slice = slice_of()
+    manifest = slice.undisturbed("sft")
+    assert (manifest.execution["hosts"], manifest.execution["devices"]) == (2, 4)
+    spec = slice.spec("sft", "undisturbed")
+    for host in range(2):
+        assert slice.status(spec, host).state == "succeeded"
+        assert slice.status(spec, host).artifact == manifest.ref()
+        assert ("checkpoint at step 2 saved" in slice.log(spec, host)) == (host == 0)
+    assert slice.store.children(f"work/{manifest.key}") == []  # nothing but the artifact is left in the bucket
+    for stage in ("distill", "rebalance"):
+        assert slice.undisturbed(stage).execution["hosts"] == 1
+        assert slice.status(slice.spec(stage, "undisturbed"), host=1).artifact is None
+
+
+@pytest.mark.slow
 def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(slice_of: SliceOf) -> None:
     slice = slice_of()
     manifest, second = resumed(slice, "sft", ("sft", "tasks.training:run_step", 6, "before"), victim=1)
-    assert (manifest.execution["hosts"], manifest.execution["devices"]) == (2, 4)
     for host in range(2):
         assert "resuming at step 4 of 8" in slice.log(second, host)
         assert slice.status(second, host).artifact == manifest.ref()
