@@ -41,7 +41,7 @@ class Champion(StrictModel):
     Attributes:
         change: `promotion` of a run, or `rollback` to an earlier champion.
         run_id, stage, model: the run, its last trained stage, and that stage's artifact.
-        weights: where the model's files lay when it was promoted: a name in the store, below which `weights.safetensors` is.
+        weights: where the model's files lay when it was promoted: a name in the store, below which `model.safetensors` is.
         metrics: the model's rates in its run's evaluations, fractions of 1.
         at: seconds since the epoch.
         by: `user@host`, or `nightly`.

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from flows import commands
 from flows.plain import plain
+from flows.planning import DoesNotFit
 from infra.objects import Damaged
 from infra.settings import Settings
 from infra.targets import TARGETS
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer.code
     except InputError as error:
         return _fail(str(error), 2)
+    except DoesNotFit as error:
+        return _fail(str(error), 3)
     except (StageFailed, Damaged, ConnectionError) as error:
         return _fail(str(error), 1)
     except (Stopped, KeyboardInterrupt):
@@ -73,12 +76,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
 
     add("run", commands.run, _recipe, _store, _target, _overrides, _force)
-    add("plan", commands.plan, _recipe, _store, _target, _overrides)
+    add("plan", commands.plan, _recipe, _store, _target, _overrides, _budget)
     add("why", commands.why, _recipe, _stage, _store, _overrides)
     add("runs", commands.runs, _store)
     add("report", commands.report, _run, _store)
     add("compare", commands.compare, _run, _other_run, _store)
     add("ask", commands.ask, _run, _question, _store)
+    add("export", commands.export, _run, _to, _store)
     add("recipes", commands.recipes)
     add("gc", commands.gc, _store, _garbage)
     add("doctor", commands.doctor, _store, _target)
@@ -110,6 +114,17 @@ def _question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", metavar="S", help="the stage whose model answers (default: the last trained one)")
 
 
+def _to(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", metavar="DIR", type=Path, required=True, help="the directory to make; one that is not empty is refused")
+    parser.add_argument("--stage", metavar="S", help="the stage whose model is exported (default: the last trained one)")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="in which the proof computes; float32 takes 4 bytes of memory per weight and tells the most (default: float32)",
+    )
+
+
 def _store(parser: argparse.ArgumentParser) -> None:
     default = Settings.from_environment().store
     parser.add_argument("--store", metavar="URI", default=default, help=f"path, file:// or gs:// URI of the store (default: {default})")
@@ -124,6 +139,13 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="K=V", action="append", default=[], dest="overrides", help="override a value, e.g. stages.grpo.config.steps=20"
     )
     parser.add_argument("--data", metavar="DIR", type=Path, help="directory of the data files that the recipe reads")
+
+
+def _budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hours", metavar="H", type=float, help="the plan does not fit if it takes longer, e.g. 9 for a session of nine hours"
+    )
+    parser.add_argument("--usd", metavar="USD", type=float, help="the plan does not fit if it costs more")
 
 
 def _force(parser: argparse.ArgumentParser) -> None:

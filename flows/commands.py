@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows import explain, show
+from flows.plain import plain
+from flows.planning import check_budget, make_plan
 from flows.resolve import resolve, shipped_recipes
 from flows.run_record import read_run, record_name, run_status
 from infra.settings import Settings
@@ -44,20 +46,17 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def plan(options: argparse.Namespace) -> Answer:
-    """Say what a run would do: which stages are cached, which would run, and why."""
+    """Say what a run would do: which stages are cached and which would run; for a TPU also whether they fit, their time and their cost.
+
+    For a TPU every program of every stage that would run is compiled here, by the TPU's own compiler and without weights: what it says of
+    memory is what the chip would say. Exit code 3 if something does not fit the memory or the budget; the settings that would mend the
+    former are looked for and printed.
+    """
     resolved = resolve(options.recipe, options.overrides, options.data)
     check_target(options.target)
+    check_budget(options.hours, options.usd)
     store = open_store(options.store, write=False)
-    outlooks = explain.outlook(resolved, store)
-    stages = [explain.stage_plan(one, outlooks, store) for one in outlooks]
-    value = {
-        "recipe": resolved.recipe.name,
-        "target": options.target,
-        "fits": all(program["fits"] for stage in stages for program in stage["programs"]),
-        "stages": stages,
-        "seconds": explain.total([stage["seconds"] for stage in stages]),
-        "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
-    }
+    value = make_plan(resolved, store, options.target, hours=options.hours, usd=options.usd)
     return Answer(value, lambda: show.show_plan(value), 0 if value["fits"] else 3)
 
 
@@ -120,13 +119,32 @@ def compare(options: argparse.Namespace) -> Answer:
 
 
 def ask(options: argparse.Namespace) -> Answer:
-    """Answer a question with a run's model, greedily."""
+    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer."""
     from flows.ask import answer
+
+    def tell(piece: str) -> None:
+        sys.stdout.write(plain(piece))
+        sys.stdout.flush()
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
-    value = answer(store, record, options.question, options.stage)
-    return Answer(value, lambda: show.line(value["completion"]))
+    value = answer(store, record, options.question, options.stage, None if options.json else tell)
+    return Answer(value, lambda: show.line(""), 130 if value["stopped"] else 0)
+
+
+def export(options: argparse.Namespace) -> Answer:
+    """Write a run's model as a Hugging Face directory, and prove in transformers that it is the model.
+
+    The directory holds merged weights, tokenizer with chat template, generation config and a model card with lineage and evaluations.
+    Transformers must find the same tokens, logits and greedy answers in it as Lyceum does, and stop where it should; else nothing is
+    left behind and the exit code is 1. Needs torch: uv sync --extra export.
+    """
+    from flows.export import export as export_stage
+
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    value = export_stage(store, record, options.to, options.stage, options.dtype, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    return Answer(value, lambda: show.show_export(value))
 
 
 def recipes(options: argparse.Namespace) -> Answer:

@@ -65,8 +65,8 @@ def nearest_artifact(outlooks: list[Outlook], name: str, store: Store) -> tuple[
 def stage_plan(one: Outlook, outlooks: list[Outlook], store: Store) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it.
 
-    `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when nothing like it was ever run. `programs` are
-    the compiled programs and their device memory; a local target has no device memory that could overflow, so it lists none.
+    `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when nothing like it was ever run. `programs` is
+    empty: a local target has no device memory that could overflow; for a TPU `flows.planning` adds them, and its times and costs.
     """
     near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, store)
     return {

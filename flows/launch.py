@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.interrupt import interruptible
+from flows.planning import check_fit
 from flows.prefect_api import prefect_api
 from flows.resolve import resolve
 from flows.terminal import Terminal
@@ -26,6 +27,8 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
 
     Raises:
         InputError: bad input; nothing was started.
+        DoesNotFit: a program is too large for the target; nothing was started.
+        StageFailed: a program does not compile for the target; nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
     resolved = resolve(recipe, overrides, data)
@@ -36,6 +39,7 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     check_reach(target, store or settings.store)
     opened = open_store(store or settings.store)
     opened.require_near(settings)
+    check_fit(resolved, opened, target)
 
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:

@@ -18,6 +18,7 @@ from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
 from tasks.job import Input
+from tasks.models.source import check_model
 from tasks.plugins import stage_module
 
 
@@ -75,6 +76,7 @@ def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None
     if data is not None:
         _check_data(data)
     loaded, where = load_recipe(recipe, overrides)
+    check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     return ResolvedRecipe(loaded, tuple(_resolve_stage(spec, loaded, kinds, data, where) for spec in loaded.stages))
 
@@ -171,6 +173,8 @@ def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data:
         module = stage_module(spec.kind)
         _check_inputs(spec, module.INPUTS, kinds)
         config = _stage_config(module.Config, spec, recipe, f"{place}.config")
+        if "model" in type(config).model_fields:
+            check_model(config.model)  # type: ignore[attr-defined]
         dependencies = module.dependencies(config, data) if hasattr(module, "dependencies") else {}
     except InputError as error:
         text = str(error)

@@ -67,13 +67,50 @@ def show_run(record: RunRecord) -> None:
 
 
 def show_plan(plan: dict[str, Any]) -> None:
-    """What a run would do."""
-    rows = [
-        (stage["name"], stage["kind"], "cached" if stage["cached"] else "would run", _seconds(stage["seconds"]), stage["reason"])
-        for stage in plan["stages"]
-    ]
-    table(f"{plan['recipe']} on {plan['target']}", ("stage", "kind", "", "seconds", "because"), rows)
-    line(f"Expected: {_seconds(plan['seconds'])} s (from earlier runs; ? where there was none)")
+    """What a run would do; on a TPU program by program."""
+    from flows.planning import what_is_wrong
+    from flows.report.wording import duration
+
+    local = plan["target"] == "local"
+    programs = [(stage["name"], program) for stage in plan["stages"] for program in stage["programs"]]
+    if programs:
+        rows = [
+            (
+                name,
+                one["name"],
+                f"{one['hbm_bytes'] / 2**30:.2f} of {one['hbm_limit_bytes'] / 2**30:.2f}",
+                "yes" if one["fits"] else "NO",
+                f"{one['flops'] / 1e12:.3g}" if one["refusal"] is None else "",
+                f"{one['bytes_accessed'] / 1e9:.3g}" if one["refusal"] is None else "",
+                f"{_short_time(one['roofline_seconds'])}, {one['bound']}" if one["refusal"] is None else "",
+                f"{one['calls']:.0f}",
+            )
+            for name, one in programs
+        ]
+        columns = ("stage", "program", "GiB of HBM", "fits", "TFLOP", "GB moved", "roofline, bound by", "calls")
+        table(f"programs of {plan['recipe']} on one device of {plan['target']}, one call", columns, rows)
+    rows = []
+    for stage in plan["stages"]:
+        what = "cached" if stage["cached"] else "would run"
+        seconds, usd = stage["seconds"], stage["cost_usd"]
+        times = (_seconds(seconds),) if local else ("?" if seconds is None else duration(seconds), "?" if usd is None else f"{usd:.2f}")
+        rows.append(
+            (stage["name"], stage["kind"], what, *times, stage["reason"] + (f"; from {stage['basis']}" if "basis" in stage else ""))
+        )
+    head = ("stage", "kind", "", "seconds", "because") if local else ("stage", "kind", "", "time", "USD", "because")
+    table(f"{plan['recipe']} on {plan['target']}", head, rows)
+    for name, one in programs:
+        for what in one["uncounted"]:
+            line(f"{name} {one['name']}: {what} counts once in FLOPs and time; how often it runs is not known.")
+    if local:
+        line(f"Expected: {_seconds(plan['seconds'])} s (from earlier runs; ? where there was none)")
+    else:
+        known = plan["seconds"] is not None and plan["cost_usd"] is not None
+        line(f"Expected: {duration(plan['seconds'])}, {plan['cost_usd']:.2f} USD by list price" if known else "Expected: not known in full")
+    for problem in what_is_wrong(plan):
+        line(problem)
+    if programs and plan["fits"]:
+        line(f"It fits {plan['target']}.")
 
 
 def show_why(why: dict[str, Any]) -> None:
@@ -145,6 +182,19 @@ def show_machines(machines: dict[str, Any]) -> None:
         line("Some could not be removed; see above." if machines["delete"] else "Nothing was removed; --delete removes what is removable.")
 
 
+def show_export(export: dict[str, Any]) -> None:
+    """What was exported, and what the proof found."""
+    from flows.report.wording import size
+
+    proof = export["verification"]
+    table(f"{export['stage']} of {export['run_id']}", ("file", "size"), [(name, size(count)) for name, count in export["files"].items()])
+    line(
+        f"transformers {proof['transformers']} agrees: {proof['prompts']} prompts rendered alike, logits within "
+        f"{proof['max_logit_difference']:.1e} (tolerance {proof['tolerance']:g}, {proof['dtype']}), {proof['greedy_tokens']} greedy tokens."
+    )
+    line(f"Directory: {export['directory']}")
+
+
 def show_recipes(recipes: dict[str, Any]) -> None:
     """The shipped recipes."""
     rows = [(recipe["name"], recipe["model"], " -> ".join(recipe["stages"])) for recipe in recipes["recipes"]]
@@ -178,6 +228,10 @@ def _clock(seconds: float | None) -> str:
 
 def _seconds(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"
+
+
+def _short_time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _short(value: Any) -> str:

@@ -37,7 +37,10 @@ log = logging.getLogger("lyceum.tpu")
 
 STARTUP_SCRIPT = Path(__file__).with_name("bootstrap_tpu.sh")
 COORDINATOR_PORT = 8476
-_SENT = ("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds", "store_seconds", "billing_project")
+_SENT = (
+    *("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds", "store_seconds", "billing_project"),
+    *("tensor_parallel", "whole_weights_gib"),
+)
 """Settings that the VMs get too."""
 _HOPELESS = {*TAKEN, *DEAD, "FAILED"}
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")

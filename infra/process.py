@@ -156,5 +156,6 @@ def _environment(compile_cache: str) -> dict[str, str]:
             "JAX_COMPILATION_CACHE_DIR": compile_cache,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # with them the directory's path would be part of every entry's name
         }
     return {**defaults, **os.environ, "PYTHONUNBUFFERED": "1", "LYCEUM_PARENT_PID": str(os.getpid())}

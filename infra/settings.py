@@ -85,6 +85,11 @@ class Settings(_FromEnvironment):
         zones: zones of the machines that jobs run on, the preferred one first, e.g. `us-central1-a,us-west4-a`; a run whose bucket is
             elsewhere is refused. Empty: local jobs run wherever this is, TPUs in the zones where their type is offered.
         far_bucket: allow a bucket in another region than `zones`: every byte crosses regions, which is slow and costs money.
+        tensor_parallel: how many devices share the heads, the feed-forward width and the vocabulary of a model between them, for models
+            too large for one; batches are spread over groups of so many.
+        whole_weights_gib: weights of at most so many GiB (trained ones with their optimizer's state) lie whole on every device, which
+            is faster; larger ones are spread over the devices. 0 spreads all: for when memory is short.
+        plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is installed, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more machines; None for no limit.
     """
 
@@ -106,6 +111,9 @@ class Settings(_FromEnvironment):
     billing_project: str = ""
     zones: tuple[str, ...] = ()
     far_bucket: bool = False
+    tensor_parallel: int = Field(default=1, ge=1)
+    whole_weights_gib: float = Field(default=6.0, ge=0)
+    plan: bool = True
     max_usd: float | None = Field(default=None, gt=0)
 
 

@@ -1,8 +1,17 @@
 """Configuration shared by the trainers."""
 
+from typing import Literal, get_args
+
 from pydantic import Field
 
 from schemas.base import StrictModel
+
+Remat = Literal["none", "dots", "layer"]
+"""What a training step keeps of each layer for the backward pass, which computes the rest again: everything; what matrix products gave; the
+layer's input alone. It changes memory and time, not what is computed."""
+
+Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""The matrices of a layer, by their Hugging Face names."""
 
 
 class OptimizerConfig(StrictModel):
@@ -24,17 +33,18 @@ class OptimizerConfig(StrictModel):
 
 
 class LoraConfig(StrictModel):
-    """Low-rank adapters (Hu et al., 2106.09685) on the attention and feed-forward projections; the update is scaled by alpha / rank."""
+    """Low-rank adapters (Hu et al., 2106.09685) on the projections `targets`; the update is scaled by alpha / rank."""
 
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0)
+    targets: tuple[Projection, ...] = Field(default=get_args(Projection), min_length=1)
 
 
 class TrainerConfig(StrictModel):
     """What every training stage has.
 
     `batch_size` rows make one optimizer step; they are processed `micro_batch_size` at a time inside one compiled program (gradient
-    accumulation). `lora = None` trains all weights.
+    accumulation). `lora = None` trains all weights. `remat` saves memory for time.
     """
 
     steps: int = Field(ge=1)
@@ -42,6 +52,7 @@ class TrainerConfig(StrictModel):
     micro_batch_size: int | None = Field(default=None, ge=1)
     optimizer: OptimizerConfig
     lora: LoraConfig | None = None
+    remat: Remat = "none"
     log_every: int = Field(default=10, ge=1)
 
     @property

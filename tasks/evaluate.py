@@ -6,7 +6,7 @@ taken again from `items.jsonl` without the model.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import Field
 
@@ -18,6 +18,11 @@ from tasks.hosts import make_mesh
 from tasks.intervals import mcnemar, paired_bootstrap, wilson
 from tasks.job import Job, read_jsonl
 from tasks.journal import Journal
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+    from tasks.sampling import Sampler
 
 
 class EvalConfig(StrictModel):
@@ -53,6 +58,20 @@ def held_out(prompts: Path, *, grounded: bool, min_items: int) -> list[Example]:
     return chosen
 
 
+def eval_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "list[Program]":
+    """What `answer_all` compiles for so many prompts."""
+    from tasks.programs import on_devices
+
+    sampler = _sampler(config, on_devices(model, {"batch_size": config.batch_size}))
+    return [sampler.program(-(-prompts // config.batch_size))]
+
+
+def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "Sampler":
+    from tasks.sampling import Sampler
+
+    return Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
+
+
 class Judge(Protocol):
     """Judges a completion of `tokens` tokens, the terminator included; `truncated` when it was cut off before one."""
 
@@ -67,12 +86,11 @@ def answer_all(job: Job[Any], examples: Sequence[Example], judge: Judge) -> list
         StageFailed: sampling compiled more than one program.
     """
     from tasks.models.loading import policy_or_base
-    from tasks.sampling import Sampler
 
     config: EvalConfig = job.config
     loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh({"batch_size": config.batch_size}))
     _require_fit(loaded.tokenizer, examples, config.prompt_length)
-    sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
+    sampler = _sampler(config, loaded)
     prompts = [example.prompt for example in examples]
     completions = sampler.generate(
         prompts, journal=Journal(job.work, "answers"), progress=lambda done: job.progress(done, len(prompts), "prompts")

@@ -5,11 +5,12 @@ current weights; `tasks.rewarding` scores them; `tasks.losses.grpo` gives advant
 initial policy. A response that was cut off stays in the loss and is worth what its text earns (a trace that was not closed is malformed).
 A response on which every reward abstained is left out of its group and of the loss.
 
-Loss, KL and advantages are Tunix's registered functions (`tasks.losses.grpo`); the loop is not Tunix's GRPOLearner on RLCluster, which
+Loss, KL and advantages are Tunix's (`tasks.losses.grpo`); the loop is not Tunix's GRPOLearner on RLCluster, which
 repeats its shuffles after a resume (google/tunix issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290): there
 a batch is not a function of (seed, step).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -28,9 +29,13 @@ from tasks.rollouts import Rollout, fitting_prompts, rollout_seed, sample_groups
 if TYPE_CHECKING:
     from tunix.rl.common import TrainExample
 
+    from tasks.models.gemma import Gemma
     from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+    from tasks.sampling import Sampler
+    from tasks.training import PolicyTrainer
 
-VERSION = 2
+VERSION = 3
 USES_DEVICES = True
 INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
@@ -92,6 +97,77 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     return plugin_versions("rewards", [table["name"] for table in config.rewards])
 
 
+def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
+    """The trainer of this stage, on Tunix's TrainExample."""
+    from tasks.losses.grpo import grpo_loss_fn
+    from tasks.training import PolicyTrainer, make_trainer
+
+    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    loss = grpo_loss_fn(
+        pad_id=loaded.tokenizer.pad_id, beta=config.beta, epsilon=config.epsilon, temperature=config.temperature
+    )  # fmt: skip
+    trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
+    trainer.with_rl_metrics_to_log(dict.fromkeys(("entropy", "pg_clipfrac", *(["kl"] if config.beta else [])), np.mean))
+    return trainer
+
+
+def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
+    """What samples responses, and the program that gives their log-probabilities under any weights."""
+    from tasks.losses.grpo import token_logps_fn
+    from tasks.sampling import Sampler
+
+    sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
+    return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+
+
+def initial_policy(model: "Gemma") -> Any:
+    """The weights as they are: copies of what is trained, and what is frozen itself, so that with LoRA the reference is no second model."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    adapters, rest = nnx.state(model, nnx.LoRAParam, ...)
+    copied, kept = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
+    return nnx.merge_state(jax.tree.map(jnp.copy, copied), kept)
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles. Responses are counted at their full length: how long they are is not known before they are sampled."""
+    from flax import nnx
+    from tunix.rl.common import TrainExample
+
+    from tasks.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.training import rows_at_once
+
+    model = on_devices(model, rows_at_once(config))
+    trainer = trainer_of(config, model)
+    sampler, token_logps = programs_of(config, model)
+    prompt, response = ((config.batch_size, width) for width in (config.prompt_length, config.response_length))
+    batch = TrainExample(
+        prompt_ids=np.zeros(prompt, np.int32),
+        prompt_mask=np.zeros(prompt, bool),
+        completion_ids=np.zeros(response, np.int32),
+        completion_mask=np.zeros(response, bool),
+        advantages=np.zeros(config.batch_size, np.float32),
+        ref_per_token_logps=np.zeros(response, np.float32) if config.beta else None,
+        old_per_token_logps=np.zeros(response, np.float32) if config.num_iterations > 1 else None,
+    )
+    micro = config.batch_size // config.accumulation
+    trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
+    trained, optimizer, _ = map(shapes, trainer.state())
+    reference = trained if config.beta else None  # what is frozen is there once
+    rollouts = -(-config.steps // config.num_iterations)
+    ids = tuple(np.zeros((micro, width[1]), np.int32) for width in (prompt, response))
+    weights = shapes(nnx.state(model.model))
+    passes = bool(config.beta) + (config.num_iterations > 1) + 1 / config.log_every  # the last measures the sampler gap
+    logps = (weights, *rows(ids, trainer.mesh), scalar(np.float32))
+    return [
+        sampler.program(rollouts * config.oversampling, resident=(optimizer, reference)),
+        Program("token_logps", token_logps, logps, rollouts * passes * config.accumulation, (optimizer, reference), trips),
+        *trainer.programs(batch, config.steps, trips=trips, resident=reference),
+    ]
+
+
 class RolloutBatches:
     """Makes the training input of each update: samples, scores and assembles when an update begins a rollout, and reuses that rollout
     for the next `num_iterations - 1` updates.
@@ -105,21 +181,10 @@ class RolloutBatches:
     """
 
     def __init__(self, config: Config, loaded: "LoadedModel", examples: list[Example]):
-        import jax
-        import jax.numpy as jnp
-        from flax import nnx
-
-        from tasks.losses.grpo import token_logps_fn
-        from tasks.sampling import Sampler
-
         self.config, self.loaded, self.examples = config, loaded, examples
         self.rewards = parse_rewards(config.rewards, "rewards")
-        self.sampler = Sampler(
-            loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length
-        )
-        tokenizer = loaded.tokenizer
-        self.token_logps: Any = token_logps_fn(loaded.model, tokenizer.pad_id, tokenizer.end_of_turn_id)
-        self.reference = jax.tree.map(jnp.copy, nnx.state(loaded.model))
+        self.sampler, self.token_logps = programs_of(config, loaded)
+        self.reference = initial_policy(loaded.model) if config.beta else None
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
         self._batch: TrainExample | None = None
@@ -193,8 +258,9 @@ class RolloutBatches:
 
         size, mesh = len(prompt_ids) // self.config.accumulation, self.loaded.mesh
         slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
+        scale = np.float32(temperature)
         with jax.set_mesh(mesh):
-            logps = [self.token_logps(state, *spread((prompt_ids[s], completion_ids[s]), mesh), temperature) for s in slices]
+            logps = [self.token_logps(state, *spread((prompt_ids[s], completion_ids[s]), mesh), scale) for s in slices]
         return np.concatenate([fetch(of_micro) for of_micro in logps])
 
     def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -223,37 +289,24 @@ class RolloutBatches:
         """
         counts = {"sampler": self.sampler.compiles, "token_logps": self.token_logps._cache_size()}
         compiled = {name: max(count, self._compiled_before[name]) for name, count in counts.items()}
-        allowed = {"sampler": 1, "token_logps": len({self.config.temperature, 1.0})}
         for name, count in compiled.items():
-            if count > allowed[name]:
-                raise StageFailed(f"{name} compiled {count} times, at most {allowed[name]} expected (fixed shapes)")
+            if count > 1:
+                raise StageFailed(f"{name} compiled {count} times; a stage compiles each program once (fixed shapes)")
         return compiled
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many prompts do not fit, StageFailed when a program compiled more than once."""
-    from tasks.losses.grpo import grpo_config, grpo_loss_fn
     from tasks.models.loading import load_model
-    from tasks.training import PolicyTrainer, fit, make_trainer, rows_at_once, save_trained
+    from tasks.training import fit, rows_at_once, save_trained
 
     config = job.config
-    loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config)))
-    tokenizer = loaded.tokenizer
+    loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config)), trained=config.lora is None)
     examples, dropped = fitting_prompts(
-        read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), tokenizer, config.prompt_length, config.max_dropped_fraction
+        read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
     )
-    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    trainer = trainer_of(config, loaded)
     batches = RolloutBatches(config, loaded, examples)  # before `fit` restores a checkpoint: its reference is the initial policy
-    algorithm = grpo_config(
-        group_size=config.group_size,
-        num_iterations=config.num_iterations,
-        beta=config.beta,
-        epsilon=config.epsilon,
-        temperature=config.temperature,
-    )
-    trainer.with_loss_fn(grpo_loss_fn(algorithm, tokenizer.pad_id, tokenizer.end_of_turn_id), has_aux=True)
-    trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
-    trainer.with_rl_metrics_to_log(dict.fromkeys(("entropy", "pg_clipfrac", *(["kl"] if config.beta else [])), np.mean))
     curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches)
     compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)

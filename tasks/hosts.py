@@ -6,7 +6,7 @@ same order, from the same inputs, so what depends on a clock, or on what the sto
 alone writes to the store. Hosts talk through the coordination service of `jax.distributed`. It lives in host 0 and ends the workers of all
 others (SIGABRT: the machine failed, not the stage) when one has not been heard of for `SILENT_BEATS` heartbeats, or does not come up.
 
-The mesh has Tunix's axes. Batches are spread over "fsdp"; models and optimizers lie whole on every device.
+The mesh has Tunix's axes. Batches are spread over "fsdp"; where weights lie is `tasks.models.sharding`'s matter.
 
 Nothing here imports JAX before it is used: stages without devices import this module.
 """
@@ -14,7 +14,7 @@ Nothing here imports JAX before it is used: stages without devices import this m
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from math import gcd
@@ -27,7 +27,6 @@ from schemas.base import InputError, StageFailed
 
 if TYPE_CHECKING:
     import jax
-    from flax import nnx
     from jax.sharding import Mesh
 
 log = logging.getLogger("lyceum")
@@ -35,7 +34,7 @@ T = TypeVar("T")
 ArrayT = TypeVar("ArrayT", bound="jax.Array | np.ndarray")
 
 BATCH, TENSOR = "fsdp", "tp"
-"""The axes of the mesh, by Tunix's names. A batch is spread over BATCH; TENSOR has size 1."""
+"""The axes of the mesh, by Tunix's names. A batch is spread over BATCH; heads, feed-forward width and vocabulary over TENSOR."""
 
 JOIN_SECONDS = 900
 """How long a host waits for the others to come up."""
@@ -181,17 +180,18 @@ def leave() -> None:
 # Devices
 
 
-def make_mesh(batch_sizes: Mapping[str, int] | None = None) -> "Mesh":
-    """The mesh over the devices of the job.
+def make_mesh(batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[jax.Device] | None" = None) -> "Mesh":
+    """The mesh over the devices of the job, LYCEUM_TENSOR_PARALLEL of them to a group that shares one part of the batch.
 
     Args:
         batch_sizes: name of a setting -> how many rows a program takes at a time. None for one device.
+        devices: those of a machine that programs are compiled for; this job's own if not given.
 
     Returns:
         a mesh of all devices. On one host, of the most of them that divide all batch sizes, which is logged where some are left out.
 
     Raises:
-        InputError: on several hosts, where every device takes part, a batch cannot be spread evenly.
+        InputError: on several hosts, where every device takes part, a batch cannot be spread evenly; or the devices do not make groups.
         StageFailed: there are several hosts, and only this one computes.
     """
     if hosts() > 1 and _connected is None:
@@ -199,28 +199,22 @@ def make_mesh(batch_sizes: Mapping[str, int] | None = None) -> "Mesh":
     import jax
     from jax.sharding import Mesh
 
-    devices = jax.devices()
+    everything = list(jax.devices() if devices is None else devices)
+    together = Settings.from_environment().tensor_parallel if batch_sizes else 1
+    if len(everything) % together:
+        raise InputError(f"LYCEUM_TENSOR_PARALLEL={together} does not divide the {len(everything)} devices of this machine.")
+    groups = len(everything) // together
     rows = gcd(*(batch_sizes or {"": 1}).values())
-    used = max(number for number in range(1, len(devices) + 1) if rows % number == 0)
-    if batch_sizes and used < len(devices):
+    used = max(number for number in range(1, groups + 1) if rows % number == 0)
+    if batch_sizes and used < groups:
         shown = ", ".join(f"{name} = {size}" for name, size in batch_sizes.items())
-        valid = f"a multiple of {len(devices)} ({len(devices)}, {2 * len(devices)}, {3 * len(devices)}, ...)"
-        if hosts() > 1:
-            wrong = ", ".join(name for name, size in batch_sizes.items() if size % len(devices))
-            raise InputError(f"{shown}: {hosts()} hosts have {len(devices)} devices, and all take part. Set {wrong} to {valid}.")
-        log.info("%d of %d devices are used: %s; %s uses all", used, len(devices), shown, valid)
-    return Mesh(np.array(devices[:used]).reshape(used, 1), (BATCH, TENSOR))
-
-
-def place(root: "nnx.Module", mesh: "Mesh") -> None:
-    """Put the variables of a model or optimizer on the devices where they belong, one by one, each freeing what it replaces."""
-    import jax
-    from flax import nnx
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    for _, node in nnx.iter_graph(root):
-        if isinstance(node, nnx.Variable) and isinstance(node.get_value(), jax.Array):
-            node.set_value(put(node.get_value(), NamedSharding(mesh, PartitionSpec())))
+        valid = f"a multiple of {groups} ({groups}, {2 * groups}, {3 * groups}, ...)"
+        machines = len({device.process_index for device in everything})
+        if machines > 1:
+            wrong = ", ".join(name for name, size in batch_sizes.items() if size % groups)
+            raise InputError(f"{shown}: {machines} hosts have {len(everything)} devices, and all take part. Set {wrong} to {valid}.")
+        log.info("%d of %d devices are used: %s; %s uses all", used * together, len(everything), shown, valid)
+    return Mesh(np.array(everything[: used * together]).reshape(used, together), (BATCH, TENSOR))
 
 
 def spread(batch: Any, mesh: "Mesh") -> Any:
@@ -277,12 +271,7 @@ def _same(array: "jax.Array") -> "jax.Array":
 
 def by_rows(array: "jax.Array", axis: int = 0) -> "jax.Array":
     """In a program: an array whose `axis` is the batch stays spread along it, whatever the compiler would choose."""
-    return _constrained(array, *[None] * axis, BATCH)
-
-
-def on_all(array: "jax.Array") -> "jax.Array":
-    """In a program: an array that lies whole on every device."""
-    return _constrained(array)
+    return constrained(array, *[None] * axis, BATCH)
 
 
 def batch_parts() -> int:
@@ -292,7 +281,8 @@ def batch_parts() -> int:
     return int(jax.sharding.get_abstract_mesh().shape.get(BATCH, 1))
 
 
-def _constrained(array: "jax.Array", *axes: str | None) -> "jax.Array":
+def constrained(array: "jax.Array", *axes: str | None) -> "jax.Array":
+    """In a program: an array whose first axes are spread over these axes of the mesh (None: over none), the rest whole on every device."""
     import jax
     from jax.sharding import PartitionSpec
 

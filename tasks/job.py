@@ -27,7 +27,7 @@ ConfigT = TypeVar("ConfigT", bound=StrictModel)
 ModelT = TypeVar("ModelT", bound=StrictModel)
 
 TRAINED = ("sft", "simpo", "grpo")
-"""Kinds whose artifact is a model: model.json, weights.safetensors, tokenizer.model, curves.jsonl, state.json."""
+"""Kinds whose artifact is a model: a Hugging Face directory with curves.jsonl and state.json beside."""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,7 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 from schemas.training import OptimizerConfig
-
-_EINSUM_AXES = {
-    "attn_vec_einsum": MuonDimensionNumbers((0, 1), (2,)),  # (N, H, D): heads in, features out
-    "qkv_einsum": MuonDimensionNumbers((2,), (0, 1, 3)),  # (3, N, D, H)
-    "kv_einsum": MuonDimensionNumbers((2,), (0, 1, 3)),  # (2, K, D, H)
-    "q_einsum": MuonDimensionNumbers((1,), (0, 2)),  # (N, D, H)
-}
-"""Which axes of an attention weight are its inputs and its outputs: to Muon it is one matrix."""
+from tasks.models.gemma import PROJECTIONS
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -50,9 +43,10 @@ def _matrices(weights: Any) -> Any:
     """For each weight the axes of its matrix, or None for AdamW: embeddings and norms are no linear maps, adapters no whole ones."""
 
     def axes(path: Any, weight: Any) -> MuonDimensionNumbers | None:
-        name = jax.tree_util.keystr(path)
-        if "embedding" in name or "lora" in name or weight.ndim < 2:
+        name = next((name for name in PROJECTIONS if any(getattr(key, "key", None) == name for key in path)), None)
+        if name is None:
             return None
-        return next((numbers for part, numbers in _EINSUM_AXES.items() if part in name), MuonDimensionNumbers((0,), (1,)))
+        first_output = 1 + len(PROJECTIONS[name][0])  # axis 0: each layer has a matrix of its own
+        return MuonDimensionNumbers(tuple(range(1, first_output)), tuple(range(first_output, weight.ndim)))
 
     return jax.tree_util.tree_map_with_path(axes, weights)

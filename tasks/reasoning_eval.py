@@ -14,16 +14,21 @@ in a domain of free text.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from schemas.examples import Domain, Prompt
 from schemas.reports import EvalItem
-from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, held_out, measure, read_baseline
+from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, eval_programs, held_out, measure, read_baseline
 from tasks.job import TRAINED, Input, Job, write_jsonl
+from tasks.models.source import model_dependencies
 from tasks.verify import verify
 
-VERSION = 1
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+
+VERSION = 2
 USES_DEVICES = True
 INPUTS = {
     "prompts": Input(("rebalance",)),
@@ -92,6 +97,16 @@ def _summary(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, see
         "mean_tokens": sum(item.tokens for item in items) / len(items),
         **measure(items, OUTCOMES, baseline=baseline, paired=OUTCOMES, seed=seed),
     }
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """What decides the bytes of the base model beside its name."""
+    return model_dependencies(config.model)
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles."""
+    return eval_programs(config, model, sum(quota.heldout for quota in upstream["prompts"].quotas.values()))
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

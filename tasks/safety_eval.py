@@ -18,16 +18,21 @@ model chooses), with a paired bootstrap interval (`_low`, `_high`) and McNemar's
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from schemas.examples import GROUNDED_REFUSAL, Grounding, Prompt, Trace
 from schemas.reports import EvalItem
-from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, held_out, measure, prompt_of, read_baseline
+from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, eval_programs, held_out, measure, prompt_of, read_baseline
 from tasks.grounding import judge_grounded
 from tasks.job import TRAINED, Input, Job, write_jsonl
+from tasks.models.source import model_dependencies
 
-VERSION = 1
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+
+VERSION = 2
 USES_DEVICES = True
 INPUTS = {
     "prompts": Input(("rebalance",)),
@@ -120,6 +125,16 @@ def _summary(
         "n_verifiable": sum(map(_verifiable, items)),
         **measure(items, outcomes, baseline=baseline, paired=PAIRED, seed=seed),
     }
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """What decides the bytes of the base model beside its name."""
+    return model_dependencies(config.model)
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles."""
+    return eval_programs(config, model, sum(quota.heldout for quota in upstream["prompts"].grounding_quotas.values()))
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

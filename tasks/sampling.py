@@ -19,6 +19,8 @@ from tasks.data.tokens import TooLong, pad_left, prompt_tokens
 from tasks.hosts import by_rows, fetch, spread
 from tasks.journal import Journal
 from tasks.models.loading import LoadedModel
+from tasks.programs import Program, scalar, shapes
+from tasks.programs import rows as rows_of
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,13 @@ class Sampler:
                 progress(len(out))
         return out
 
+    def program(self, calls: float, resident: Any = None) -> Program:
+        """What `generate` compiles; `calls`: how many batches are sampled, `resident`: see `Program`."""
+        batch = (np.zeros((self.batch_size, self.prompt_length), np.int32), np.zeros(self.batch_size, np.int64))
+        state = shapes(nnx.state(self.loaded.model))
+        args = (state, *rows_of(batch, self.loaded.mesh), scalar(np.uint32), scalar(np.float32))
+        return Program("generate", self._program, args, calls, resident, trips={"decode": self.response_length - 1})
+
     def _completion(self, tokens: np.ndarray, logps: np.ndarray) -> Completion:
         tokenizer = self.loaded.tokenizer
         ends = np.flatnonzero(tokens == tokenizer.end_of_turn_id)
@@ -121,24 +130,21 @@ class Sampler:
         tokenizer = self.loaded.tokenizer
         model = nnx.merge(self._graph, state)
         batch, length = prompts.shape
-        total = length + self.response_length
         real = prompts != tokenizer.pad_id
         lengths = real.sum(-1)
-        visible = jnp.pad(real, ((0, 0), (0, self.response_length)))  # (B, S): cache slots that hold a token
-        causal = jnp.tril(jnp.ones((length, length), bool))
-        mask = jnp.pad(real[:, None, :] & causal, ((0, 0), (0, 0), (0, self.response_length)))
         positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
-        hidden, cache = model(prompts, positions, model.init_cache(batch, total), mask, hidden_states=True)
+        hidden, cache = model(prompts, positions, real.astype(jnp.int32), model.init_cache(batch, length + self.response_length))
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
+        ones = jnp.ones((batch, 1), jnp.int32)
 
-        def draw(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-            logits = logits.astype(jnp.float32)
+        def draw(hidden: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+            logits = model.unembed(hidden)
             noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:]))(keys)
             token = jnp.argmax(logits + temperature * noise, axis=-1)
             logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
             return token, logp
 
-        token, logp = draw(model.unembed(hidden[:, -1]), jnp.int32(0))
+        token, logp = draw(hidden[:, -1], jnp.int32(0))
         tokens = by_rows(jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token))
         logps = by_rows(jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp))
 
@@ -147,16 +153,15 @@ class Sampler:
             return (step < self.response_length) & ~done.all()
 
         def decode(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            step, done, tokens, logps, cache, visible = carry
-            visible = visible.at[:, length + step - 1].set(True)
+            step, done, tokens, logps, cache = carry
             last = jax.lax.dynamic_slice_in_dim(tokens, step - 1, 1, axis=1)
-            model = nnx.merge(self._graph, state)  # qwix sets attributes on the modules it runs: they must belong to this trace
-            hidden, cache = model(last, (lengths + step - 1)[:, None], cache, visible[:, None, :], hidden_states=True)
-            token, logp = draw(model.unembed(hidden[:, 0]), step)
+            hidden, cache = model(last, (lengths + step - 1)[:, None], ones, cache)
+            token, logp = draw(hidden[:, 0], step)
             tokens = tokens.at[:, step].set(jnp.where(done, tokenizer.pad_id, token))
             logps = logps.at[:, step].set(jnp.where(done, 0.0, logp))
-            return step + 1, done | (token == tokenizer.end_of_turn_id), tokens, logps, cache, visible
+            return step + 1, done | (token == tokenizer.end_of_turn_id), tokens, logps, cache
 
-        carry = (jnp.int32(1), token == tokenizer.end_of_turn_id, tokens, logps, cache, visible)
-        _, _, tokens, logps, _, _ = jax.lax.while_loop(unfinished, decode, carry)
+        carry = (jnp.int32(1), token == tokenizer.end_of_turn_id, tokens, logps, cache)
+        with jax.named_scope("decode"):
+            _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps

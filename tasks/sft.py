@@ -5,8 +5,8 @@ the checks that it is not empty, ends with the terminator and holds nothing of t
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -18,8 +18,14 @@ from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.hosts import make_mesh
 from tasks.job import TRAINED, Input, Job, read_jsonl
+from tasks.models.source import model_dependencies
 
-VERSION = 2
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+    from tasks.training import SftTrainer
+
+VERSION = 3
 USES_DEVICES = True
 INPUTS = {"examples": Input(("rebalance",)), "policy": Input(TRAINED, required=False)}
 
@@ -110,17 +116,6 @@ def batch(packed: Packed, chosen: np.ndarray, scale: float) -> dict[str, np.ndar
     }
 
 
-def model_input(batch: dict[str, Any]) -> dict[str, Any]:
-    """What `cross_entropy` takes: attention is causal and stays inside a segment."""
-    import jax.numpy as jnp
-
-    segments = batch["segments"]
-    length = segments.shape[1]
-    same = segments[:, :, None] == segments[:, None, :]
-    mask = same & (segments > 0)[:, None, :] & jnp.tril(jnp.ones((length, length), bool))
-    return {"tokens": batch["tokens"], "weights": batch["weights"], "positions": batch["positions"], "attention_mask": mask}
-
-
 def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]:
     """All rows in batches of `size`; the weights make the mean of the batches' losses the mean over all supervised tokens."""
     count = len(packed)
@@ -128,14 +123,45 @@ def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]
     return [batch(packed, rows, len(chosen) / packed.mask.sum()) for rows in chosen]
 
 
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """What decides the bytes of the base model beside its name."""
+    return model_dependencies(config.model)
+
+
+def trainer_of(config: Config, loaded: "LoadedModel") -> "SftTrainer":
+    """The trainer of this stage."""
+    from tasks.losses.cross_entropy import cross_entropy
+    from tasks.training import SftTrainer, make_trainer
+
+    return make_trainer(SftTrainer, loaded, config, config.seed).with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles. As many tokens are supervised as a row has: how many really are, the data decides."""
+    from tasks.programs import on_devices, vocabulary_trips
+    from tasks.training import rows_at_once
+
+    trainer = trainer_of(config, on_devices(model, rows_at_once(config)))
+    shape = (config.batch_size, config.sequence_length)
+    kinds = {"tokens": np.int32, "weights": np.float32, "positions": np.int32, "segments": np.int32}
+    examples = sum(quota.validation for quota in upstream["examples"].quotas.values())
+    passes = 1 + config.steps // config.validation_every
+    micro = config.batch_size // config.accumulation
+    return trainer.programs(
+        {name: np.zeros(shape, kind) for name, kind in kinds.items()},
+        config.steps,
+        trips=vocabulary_trips(micro * config.sequence_length, trainer.mesh),
+        validations=passes * -(-examples // micro) if examples else 0,
+    )
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
-    from tasks.losses.cross_entropy import cross_entropy
     from tasks.models.loading import policy_or_base
-    from tasks.training import SftTrainer, fit, make_trainer, rows_at_once, rows_of_step, save_trained
+    from tasks.training import fit, rows_at_once, rows_of_step, save_trained
 
     config = job.config
-    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)))
+    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)), trained=config.lora is None)
     packed, dropped = {}, {}
     for split in ("train", "validation"):
         examples = read_jsonl(job.inputs["examples"] / f"{split}.jsonl", Example)
@@ -157,8 +183,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         chosen = rows_of_step(config.seed, step, config.batch_size, len(train))
         return batch(train, chosen, config.accumulation / train.mask[chosen].sum())
 
-    trainer = make_trainer(SftTrainer, loaded, config, config.seed)
-    trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
+    trainer = trainer_of(config, loaded)
     curve = fit(
         trainer,
         batch_at,

@@ -5,8 +5,8 @@ The stage samples a bounded number of training prompts, mines the pairs, writes 
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -20,7 +20,15 @@ from tasks.journal import Journal
 from tasks.preference_pairs import mine_pairs, require_pairs
 from tasks.rollouts import fitting_prompts, rollout_seed, sample_groups
 
-VERSION = 2
+if TYPE_CHECKING:
+    from tunix.sft.dpo.dpo_trainer import TrainingInput
+
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+    from tasks.sampling import Sampler
+    from tasks.training import PreferenceTrainer
+
+VERSION = 3
 USES_DEVICES = True
 INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
@@ -84,28 +92,75 @@ def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: C
     }
 
 
-def run(job: Job[Config]) -> dict[str, Any]:
-    """Sample, mine, train and write the model. Raises InputError when no prompt fits, StageFailed when there are too few pairs."""
+def trainer_of(config: Config, loaded: "LoadedModel") -> "PreferenceTrainer":
+    """The trainer of this stage, on Tunix's TrainingInput."""
     import jax
-    from tunix.sft.dpo.dpo_trainer import TrainingInput
 
     from tasks.losses.simpo import simpo_loss_fn, stack_pairs
-    from tasks.models.loading import load_model
+    from tasks.training import PreferenceTrainer, make_trainer
+
+    def model_input(batch: "TrainingInput") -> dict[str, Any]:
+        return {
+            "train_example": jax.tree.map(by_rows, stack_pairs(batch)),
+            "beta": config.beta,
+            "gamma_beta_ratio": config.gamma_beta_ratio,
+            "sft_weight": config.sft_weight,
+        }
+
+    trainer = make_trainer(PreferenceTrainer, loaded, config, config.seed)
+    return trainer.with_loss_fn(simpo_loss_fn, has_aux=True).with_gen_model_input_fn(model_input)
+
+
+def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
+    """What samples the responses, before training."""
     from tasks.sampling import Sampler
-    from tasks.training import PreferenceTrainer, fit, make_trainer, rows_at_once, rows_of_step, save_trained
+
+    return Sampler(
+        loaded, batch_size=config.sampling_batch_size, prompt_length=config.prompt_length, response_length=config.response_length
+    )
+
+
+def batch_sizes(config: Config) -> dict[str, int]:
+    """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
+    from tasks.training import rows_at_once
+
+    return {"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)}
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles. All tokens of the responses are counted: how long they are is not known before they are sampled."""
+    from tunix.sft.dpo.dpo_trainer import TrainingInput
+
+    from tasks.programs import on_devices, vocabulary_trips
+
+    model = on_devices(model, batch_sizes(config))
+    prompts = min(config.prompts, sum(quota.train for quota in upstream["prompts"].quotas.values()))
+    generate = sampler_of(config, model).program(-(-prompts * config.samples_per_prompt // config.sampling_batch_size))
+    trainer = trainer_of(config, model)
+    widths = {"prompt": config.prompt_length, "chosen": config.response_length, "rejected": config.response_length}
+    shapes = {name: (config.batch_size, width) for name, width in widths.items()}
+    ids = {f"{name}_ids": np.zeros(shape, np.int32) for name, shape in shapes.items()}
+    batch = TrainingInput(**ids, **{f"{name}_mask": np.zeros(shape, bool) for name, shape in shapes.items()})
+    responses = 2 * config.batch_size // config.accumulation * config.response_length
+    return [generate, *trainer.programs(batch, config.steps, trips=vocabulary_trips(responses, trainer.mesh))]
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Sample, mine, train and write the model. Raises InputError when no prompt fits, StageFailed when there are too few pairs."""
+    from tunix.sft.dpo.dpo_trainer import TrainingInput
+
+    from tasks.models.loading import load_model
+    from tasks.training import fit, rows_of_step, save_trained
 
     config = job.config
-    mesh = make_mesh({"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)})
-    loaded = load_model(job.inputs["policy"], mesh)
+    loaded = load_model(job.inputs["policy"], make_mesh(batch_sizes(config)))
     tokenizer = loaded.tokenizer
     fitting, dropped = fitting_prompts(
         read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), tokenizer, config.prompt_length, config.max_dropped_fraction
     )
     order = np.random.Generator(np.random.Philox(config.seed)).permutation(len(fitting))
     examples = [fitting[index] for index in order[: config.prompts]]
-    sampler = Sampler(
-        loaded, batch_size=config.sampling_batch_size, prompt_length=config.prompt_length, response_length=config.response_length
-    )
+    sampler = sampler_of(config, loaded)
     samples = sample_groups(
         sampler,
         examples,
@@ -131,16 +186,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         rows = rows_of_step(config.seed, step, config.batch_size, len(pairs))
         return TrainingInput(**{name: array[rows] for name, array in arrays.items()})
 
-    def model_input(batch: TrainingInput) -> dict[str, Any]:
-        return {
-            "train_example": jax.tree.map(by_rows, stack_pairs(batch)),
-            "beta": config.beta,
-            "gamma_beta_ratio": config.gamma_beta_ratio,
-            "sft_weight": config.sft_weight,
-        }
-
-    trainer = make_trainer(PreferenceTrainer, loaded, config, config.seed)
-    trainer.with_loss_fn(simpo_loss_fn, has_aux=True).with_gen_model_input_fn(model_input)
+    trainer = trainer_of(config, loaded)
     curve = fit(trainer, batch_at, config, job)
     save_trained(trainer, loaded, job)
     return {

@@ -6,7 +6,8 @@ the step alone (and of what a stage `Keeps`), and a resumed run ends with the by
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -21,12 +22,14 @@ from tunix.sft.dpo import dpo_trainer
 from schemas.base import StageFailed
 from schemas.training import TrainerConfig
 from tasks.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
-from tasks.hosts import by_rows, on_all, place, put, spread
+from tasks.hosts import by_rows, constrained, put, spread
 from tasks.job import Job
-from tasks.models.gemma3 import Gemma3
+from tasks.models.gemma import Gemma, widen
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import add_lora, merge_lora
+from tasks.models.sharding import place, weight_specs
 from tasks.optimizers import learning_rate_schedule, make_optimizer
+from tasks.programs import Program, rows, shapes
 
 TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 """Arguments that Tunix's trainers require for their own loop, which is not used."""
@@ -36,7 +39,8 @@ class OneProgramStep(peft_trainer.PeftTrainer):
     """A Tunix trainer whose step averages loss, metrics and gradients over `accumulation` micro-batches in one compiled program.
 
     Every array of the training input has the batch as its first axis, and micro-batch k holds rows k*B/A to (k+1)*B/A. Each device of the
-    mesh computes its part of the rows of every micro-batch.
+    mesh computes its part of the rows of every micro-batch. What is trained is given to the program and taken back from it in place; what
+    is frozen (with LoRA: everything but the adapters) is only read, where Tunix's step returns it.
     """
 
     mesh: jax.sharding.Mesh
@@ -47,58 +51,106 @@ class OneProgramStep(peft_trainer.PeftTrainer):
     @property
     def compiles(self) -> int:
         """How many programs the step has compiled: 1 after any number of steps of one shape, in this attempt or in one before it."""
-        compiled = self.jit_train_and_eval_step(cache_nnx_graph=True)[0].func.jitted_fn._cache_size()
-        return max(compiled, self.compiled_before)
+        return max(self.train_step._cache_size(), self.compiled_before)
 
-    def _shard_optimizer(self, mesh: jax.sharding.Mesh) -> None:
-        """Nothing: `make_trainer` has placed the optimizer."""
+    def state(self) -> tuple[nnx.State, nnx.State, nnx.State]:
+        """The first arguments of `train_step`: what is trained, the optimizer's state, and what is frozen."""
+        trained, frozen = nnx.state(self.model, self._wrt, ...)
+        return trained, nnx.state(self.optimizer), frozen
 
-    def _train_step(self, model: nnx.Module, optimizer: nnx.Optimizer, inputs: Any) -> tuple[Any, Any, Any]:
-        out = super()._train_step(model, optimizer, inputs) if self.accumulation == 1 else self._accumulate(model, optimizer, inputs)
-        for variables in _variables(model, optimizer, self._lora_enabled).values():
-            for node in variables.values():  # the next step finds them where this one did, whatever the compiler would choose
-                node.set_value(on_all(node.get_value()))
-        return out
+    @property
+    def _wrt(self) -> type[nnx.Param[Any]]:
+        return nnx.LoRAParam if self._lora_enabled else nnx.Param
 
-    def _accumulate(self, model: nnx.Module, optimizer: nnx.Optimizer, inputs: Any) -> tuple[Any, Any, Any]:
-        trained = nnx.LoRAParam if self._lora_enabled else nnx.Param
-        graph, weights, rest = nnx.split(model, trained, ...)  # type: ignore[misc]
+    @cached_property
+    def train_step(self) -> Any:
+        """The program (trained, optimizer state, frozen, batch) -> (trained, optimizer state, loss, metrics, gradient norm)."""
+        graph, *_ = nnx.split(self.model, self._wrt, ...)
+        optimizer_graph, _ = nnx.split(self.optimizer)
+        specs = [leaf.sharding.spec for leaf in jax.tree.leaves(self.state()[:2])]
 
-        def loss_of(weights: nnx.State, micro: Any) -> tuple[jax.Array, Any]:
-            out = self.loss_fn(nnx.merge(graph, weights, rest, copy=True), **self.gen_model_input_fn(micro))
-            return out if self._has_aux else (out, None)
+        def train_step(trained: nnx.State, optimizer_state: nnx.State, frozen: nnx.State, batch: Any) -> tuple[Any, ...]:
+            def loss_of(trained: nnx.State, micro: Any) -> tuple[jax.Array, Any]:
+                out = self.loss_fn(nnx.merge(graph, trained, frozen, copy=True), **self.gen_model_input_fn(micro))
+                return out if self._has_aux else (out, None)
+
+            (loss, aux), gradients = self._accumulated(jax.value_and_grad(loss_of, has_aux=True), trained, batch)
+            model = nnx.merge(graph, trained, frozen, copy=True)
+            optimizer = nnx.merge(optimizer_graph, optimizer_state, copy=True)
+            optimizer.update(model, gradients)
+            leaves, tree = jax.tree.flatten((nnx.state(model, self._wrt), nnx.state(optimizer)))
+            # the next step finds them where this one did, whatever the compiler would choose
+            after = [constrained(leaf, *spec) for leaf, spec in zip(leaves, specs, strict=True)]
+            return *jax.tree.unflatten(tree, after), loss, aux, optax.global_norm(gradients)
+
+        return jax.jit(train_step, donate_argnums=(0, 1))
+
+    def _accumulated(self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any) -> Any:
+        """The mean over the micro-batches of what `loss_and_gradients` returns."""
+        if self.accumulation == 1:
+            return loss_and_gradients(trained, batch)
 
         def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss_of, has_aux=True)(weights, micro)), None
+            return jax.tree.map(jnp.add, total, loss_and_gradients(trained, micro)), None
 
-        micros = jax.tree.map(lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), inputs)
+        micros = jax.tree.map(lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), batch)
         first = jax.tree.map(lambda x: x[0], micros)
-        shapes = jax.eval_shape(jax.value_and_grad(loss_of, has_aux=True), weights, first)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(loss_and_gradients, trained, first))
         total, _ = jax.lax.scan(accumulate, zeros, micros)
-        (loss, aux), gradients = jax.tree.map(lambda x: x / self.accumulation, total)
-        optimizer.update(model, gradients)
-        return loss, aux, optax.global_norm(gradients)
+        return jax.tree.map(lambda x: x / self.accumulation, total)
+
+    @cached_property
+    def validation_loss(self) -> Any:
+        """The program (trained, frozen, micro-batch) -> loss."""
+        graph, *_ = nnx.split(self.model, self._wrt, ...)
+
+        def validation_loss(trained: nnx.State, frozen: nnx.State, batch: Any) -> jax.Array:
+            out = self.loss_fn(nnx.merge(graph, trained, frozen, copy=True), **self.gen_model_input_fn(batch))
+            return out[0] if self._has_aux else out
+
+        return jax.jit(validation_loss)
+
+    def programs(
+        self, batch: Any, steps: int, trips: Mapping[str, float], *, validations: float = 0.0, resident: Any = None
+    ) -> list[Program]:
+        """What `fit` compiles.
+
+        Args:
+            batch: arrays, or shapes, of one training input.
+            steps: of training.
+            trips, resident: see `Program`.
+            validations: how many micro-batches are validated; 0 where nothing is.
+        """
+        trained, optimizer, frozen = map(shapes, self.state())
+        batch = rows(batch, self.mesh)
+        found = [Program("train_step", self.train_step, (trained, optimizer, frozen, batch), steps, resident, trips)]
+        if validations:
+            micro = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((x.shape[0] // self.accumulation, *x.shape[1:]), x.dtype, sharding=x.sharding), batch
+            )
+            args = (trained, frozen, micro)
+            found.append(Program("validation_loss", self.validation_loss, args, validations, resident=optimizer, trips=trips))
+        return found
 
 
 class SftTrainer(OneProgramStep):
     """Supervised fine-tuning on `tasks.losses.cross_entropy`."""
 
-    def __init__(self, model: Gemma3, optimizer: optax.GradientTransformation) -> None:
+    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
         super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP))
 
 
 class PreferenceTrainer(OneProgramStep, dpo_trainer.DPOTrainer):
     """Tunix's preference trainer on inputs that are already tokenised, padded and stacked."""
 
-    def __init__(self, model: Gemma3, optimizer: optax.GradientTransformation) -> None:
+    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
         super().__init__(model, None, optimizer, dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP))
 
 
 class PolicyTrainer(OneProgramStep, policy_trainer.Trainer):
     """Tunix's RL trainer."""
 
-    def __init__(self, model: Gemma3, optimizer: optax.GradientTransformation) -> None:
+    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
         super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP), custom_checkpoint_metadata_fn=dict)
 
 
@@ -116,13 +168,33 @@ class Keeps(Protocol):
 
 
 def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfig, seed: int) -> TrainerT:
-    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained."""
+    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained.
+
+    What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for training. With shapes in place of weights,
+    a trainer for its `programs` alone.
+    """
+    model = loaded.model
     if config.lora:
-        add_lora(loaded, config.lora, seed)
-    trainer = kind(loaded.model, make_optimizer(config.optimizer, config.steps))
-    trainer.mesh = loaded.mesh
-    place(trainer.optimizer, loaded.mesh)
+        add_lora(model, config.lora, seed)
+    else:
+        widen(model)
+    model.remat = config.remat
+    specs = weight_specs(loaded.config, loaded.mesh, trained=config.lora is None)
+    place(model, loaded.mesh, specs)
+    trainer = kind(model, for_shapes(make_optimizer(config.optimizer, config.steps)))
+    trainer.mesh, trainer.accumulation = loaded.mesh, config.accumulation
+    place(trainer.optimizer, loaded.mesh, specs)
     return trainer
+
+
+def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimizer, whose state for shapes (jax.ShapeDtypeStruct) is made of shapes."""
+
+    def init(parameters: Any) -> Any:
+        abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(parameters))
+        return jax.eval_shape(optimizer.init, parameters) if abstract else optimizer.init(parameters)
+
+    return optax.GradientTransformation(init, optimizer.update)
 
 
 def rows_at_once(config: TrainerConfig) -> dict[str, int]:
@@ -140,7 +212,7 @@ def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any]) ->
     fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
     (job.out / "state.json").write_text(json.dumps({"step": config.steps, **fingerprints}) + "\n", encoding="utf-8")
     if config.lora:
-        merge_lora(loaded, config.lora)
+        merge_lora(loaded.model)
     save_model(loaded, job.out)
 
 
@@ -177,7 +249,6 @@ def fit(
     """
     if config.batch_size % config.accumulation or config.batch_size % (config.micro_batch_size or config.batch_size):
         raise StageFailed(f"batch_size = {config.batch_size} is no multiple of micro_batch_size = {config.micro_batch_size}")
-    trainer.accumulation = config.accumulation
     curves = _Curves(job, config, extra)
     checkpoints = Checkpoints(job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log)
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
@@ -205,9 +276,10 @@ def fit(
 
 def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
     """Dispatch one step. What it reports can be read from the result, which waits for the step to finish."""
-    step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
     with jax.set_mesh(trainer.mesh):
-        loss, aux, grad_norm = step(spread(batch, trainer.mesh))
+        trained, optimizer, loss, aux, grad_norm = trainer.train_step(*trainer.state(), spread(batch, trainer.mesh))
+    nnx.update(trainer.model, trained)
+    nnx.update(trainer.optimizer, optimizer)
     reported = {"grad_norm": (grad_norm, np.mean)}
     buffer = trainer._buffered_train_metrics = trainer._buffer_metrics(None, loss, step=0, additional_metrics=reported)
     trainer._post_process_train_step(aux)  # adds to the buffer
@@ -216,9 +288,9 @@ def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
 
 def _validate(trainer: OneProgramStep, batches: Sequence[Any]) -> float:
     """The mean of the batches' losses."""
-    _, measure = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
+    trained, _, frozen = trainer.state()
     with jax.set_mesh(trainer.mesh):
-        losses = [measure(spread(batch, trainer.mesh))[0] for batch in batches]
+        losses = [trainer.validation_loss(trained, frozen, spread(batch, trainer.mesh)) for batch in batches]
     return float(np.mean(np.array(jax.device_get(losses))))
 
 

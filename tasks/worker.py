@@ -19,12 +19,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from infra.compiled import Compiled
 from infra.files import is_disk_full
 from infra.objects import Damaged
 from infra.remote import host_status
@@ -37,6 +38,7 @@ from schemas.base import InputError, StageFailed, canonical_json, explain_valida
 from schemas.job import JobSpec, JobStatus
 from tasks import hosts
 from tasks.job import Job
+from tasks.models.shipping import reads_base_model, receive_model
 from tasks.plugins import stage_module
 from tasks.supervisor import CANCELLED, Supervisor
 
@@ -137,6 +139,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         config = module.Config.parse(spec.config)
     except ValidationError as error:
         raise InputError(explain_validation(error, module.Config, f"stages.{spec.stage}.config")) from error
+    if reads_base_model(spec):
+        receive_model(store, spec.config["model"], spec.dependencies)
     inputs = {name: _input_directory(store, spec, name, ref) for name, ref in spec.inputs.items()}
     digests = {name: ref.digest for name, ref in spec.inputs.items()}
     if stage_key(spec.kind, module.VERSION, spec.dependencies, spec.config, digests) != spec.key:
@@ -158,7 +162,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         log=log,
     )
     started = time.time()
-    metrics = module.run(job)
+    with _compiled_programs(spec, store):
+        metrics = module.run(job)
     _require_finite(metrics, spec.stage)
     draft = Manifest(
         kind=spec.kind,
@@ -173,6 +178,14 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         execution={**_execution(spec, started), **hosts.topology(uses_devices)},
     )
     return _of_first(lambda: store.commit(draft, out))
+
+
+def _compiled_programs(spec: JobSpec, store: Store) -> AbstractContextManager[Any]:
+    """On a machine that will be gone: what was compiled for its like before is brought here, and what is compiled now is kept."""
+    if spec.target == "local":
+        return nullcontext()
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+    return Compiled(store, f"compiled/{spec.target}/{spec.kind}", cache, send=hosts.is_committer())
 
 
 def _of_first(manifest: Callable[[], Manifest | None]) -> ArtifactRef | None:

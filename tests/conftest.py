@@ -1,11 +1,14 @@
 """Fixtures that several test files share."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from absl import logging as absl_logging
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
 
 from tests.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
 from tests.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401

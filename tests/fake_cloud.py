@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUCKET = "demo"
 STATE_SECONDS = {"CREATING": 0.5, "WAITING_FOR_RESOURCES": 1.5, "PROVISIONING": 1.5, "DELETING": 1.0, "SUSPENDING": 1.0}
 """Long enough to be seen, short enough not to bore."""
-SETTINGS = {"LYCEUM_TPU_POLL_SECONDS": "0.3", "LYCEUM_HEARTBEAT_SECONDS": "1"}
+SETTINGS = {"LYCEUM_TPU_POLL_SECONDS": "0.3", "LYCEUM_HEARTBEAT_SECONDS": "1", "LYCEUM_PLAN": "false"}
 _WATCH_SECONDS = 0.2
 _USUAL = ("CREATING", "READY", "DELETING", "GONE")
 """States of a node that tell nothing that its request has not told."""

@@ -128,5 +128,5 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for command in ("run", "plan", "why", "runs", "report", "compare", "recipes", "gc", "doctor", "serve", "ask"):
+    for command in ("run", "plan", "why", "runs", "report", "compare", "recipes", "gc", "doctor", "serve", "ask", "export"):
         assert f"    {command} " in text

@@ -29,14 +29,13 @@ from flax import nnx
 from tasks import sft
 from tasks.hosts import make_mesh, spread
 from tasks.losses.cross_entropy import cross_entropy
-from tasks.models import gemma3
+from dataclasses import replace
+from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.sampling import Sampler
 from tasks.training import SftTrainer, make_trainer, rows_at_once, run_step
 
-smaller = gemma3.tiny()
-smaller.num_layers, smaller.hidden_dim, smaller.embed_dim = 1, 96, 64
-gemma3.SIZES["gemma3-tiny"] = lambda: smaller
+gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)
 ROWS, LENGTH = 12, 40
 config = sft.Config.parse(
     {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "micro_batch_size": 6, "sequence_length": LENGTH,
@@ -54,8 +53,7 @@ for devices in (1, 2):
     loaded = base_model("gemma3-tiny", 0, make_mesh(rows_at_once(config) if devices == 2 else None))
     assert loaded.mesh.size == devices
     trainer = make_trainer(SftTrainer, loaded, config, 0)
-    trainer.accumulation = config.accumulation
-    trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(sft.model_input)
+    trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
     losses = [float(run_step(trainer, batch).loss) for _ in range(config.steps)]
     assert trainer.compiles == 1
     states = [*map(nnx.state, (trainer.model, trainer.optimizer))]
@@ -91,7 +89,7 @@ def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path)
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
     assert two["weights"]
     assert two["rows"] == [6, 6]
-    step = programs["jit__train_step"]
+    step = programs["jit_train_step"]
     assert "f32[3,40,64]" in step  # of the 6 rows of a micro-batch, 3 are computed here
     assert not re.search(r"\[(6|12),40,\d", step)
     assert re.search(r" all-reduce(-start)?\(", step)

@@ -1,6 +1,7 @@
 """The GRPO stage: rollouts that are functions of (weights, seed, step), what is measured of them, and a reward that rises."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +14,13 @@ from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, prompt_id
+from schemas.training import LoraConfig
 from tasks import grpo
 from tasks.job import Job, read_rows, write_jsonl
 from tasks.losses.grpo import group_advantages
-from tasks.models import gemma3
+from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, save_model
+from tasks.models.lora import add_lora
 from tasks.rewarding import Rewards
 from tasks.rollouts import Rollout, rollout_seed
 from tasks.training import rows_of_step
@@ -49,9 +52,7 @@ def config(**changes) -> grpo.Config:
 @pytest.fixture
 def one_layer(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """A randomly initialised `gemma3-tiny`, shrunk to one layer so that it compiles quickly."""
-    smaller = gemma3.tiny()
-    smaller.num_layers, smaller.hidden_dim = 1, 128
-    monkeypatch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
     return base_model("gemma3-tiny", 0)
 
 
@@ -186,9 +187,17 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(one_laye
 
 def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
     batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES)
-    before = np.asarray(batches.reference["final_norm"]["scale"].get_value())
+    before = np.asarray(batches.reference["final_norm"].get_value())
     nnx.update(one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model)))
-    np.testing.assert_array_equal(batches.reference["final_norm"]["scale"].get_value(), before)
+    np.testing.assert_array_equal(batches.reference["final_norm"].get_value(), before)
+
+
+def test_with_adapters_the_reference_shares_the_frozen_weights(one_layer: LoadedModel):
+    add_lora(one_layer.model, LoraConfig(rank=2, alpha=2.0), seed=0)
+    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES)
+    layers = one_layer.model.layers
+    assert batches.reference["layers"]["q_proj"].get_value() is layers.q_proj.get_value()
+    assert batches.reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()
 
 
 # The stage -----------------------------------------------------------------------------------------------------------------------
@@ -210,8 +219,9 @@ def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
     assert metrics["reward_last"] > 0.1
     assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "model.json",
-        "weights.safetensors",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
         "tokenizer.model",
         "curves.jsonl",
         "rollouts.jsonl",

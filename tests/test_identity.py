@@ -17,8 +17,10 @@ RECIPE = "quickstart"
 
 
 def stages() -> dict[str, ResolvedStage]:
-    """One stage of each kind, from the shipped recipe that has all of them."""
-    return {stage.kind: stage for stage in resolve(RECIPE).stages}
+    """One stage of each kind, from the shipped recipe that has all of them but an export, which needs torch."""
+    module = stage_module("export")
+    export = ResolvedStage("export", "export", module.VERSION, module.Config(), {"policy": "grpo", "reasoning": "grpo_eval"}, {})
+    return {stage.kind: stage for stage in (*resolve(RECIPE).stages, export)}
 
 
 def mutations(config: StrictModel, path: str = "") -> Iterator[tuple[str, StrictModel]]:
@@ -102,6 +104,9 @@ OTHER_SETTINGS = {
     "far_bucket": "true",
     "local_kinds": "distill,rebalance",
     "max_usd": "9",
+    "tensor_parallel": "2",
+    "whole_weights_gib": "1",
+    "plan": "false",
 }
 
 

@@ -1,5 +1,6 @@
 """The journal: what was paid for comes back exactly or not at all, and a sampler samples only what is missing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import InputError
 from tasks.journal import Journal
-from tasks.models import gemma3
+from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.sampling import Sampler
 
@@ -67,9 +68,7 @@ PROMPTS = [f"Add {number} and 2." for number in range(7)]
 
 @pytest.fixture
 def make_sampler(monkeypatch: pytest.MonkeyPatch):
-    smaller = gemma3.tiny()
-    smaller.num_layers, smaller.hidden_dim = 1, 128
-    monkeypatch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
     return lambda: Sampler(base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=24, response_length=5)
 
 

@@ -72,7 +72,7 @@ def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:
     store = open_store(place)
     entry = current(store, "small")
     assert entry is not None
-    assert store.path(f"{entry.weights}/weights.safetensors").is_file()
+    assert store.path(f"{entry.weights}/model.safetensors").is_file()
     assert night().message == f"nothing is new since run {entry.run_id}; the champion stays run {entry.run_id}"
     assert len(store.list_runs()) == 1
 

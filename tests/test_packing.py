@@ -35,7 +35,7 @@ def test_packed_rows_have_the_loss_and_gradients_of_their_parts():
 
     @nnx.jit
     def gradient(model, batch):
-        return nnx.value_and_grad(lambda model: cross_entropy(model, **sft.model_input(batch)))(model)
+        return nnx.value_and_grad(lambda model: cross_entropy(model, **batch))(model)
 
     def of(packed):
         return gradient(model, jax.tree.map(jnp.asarray, sft.batch(packed, np.arange(1), 1.0)))

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ from tasks import grpo, reasoning_eval, safety_eval, sft, simpo, training
 from tasks.checkpoints import Checkpoints, fingerprint
 from tasks.job import Job, write_jsonl
 from tasks.journal import Journal
-from tasks.models import gemma3
+from tasks.models import gemma
 from tasks.models.loading import base_model, save_model
 
 
@@ -96,11 +97,10 @@ def example(number: int, grounding: Grounding | None = None) -> Example:
 @pytest.fixture(scope="module", autouse=True)
 def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """`gemma3-tiny` with one layer; what one attempt compiled, the next one loads, as in a worker."""
-    smaller = gemma3.tiny()
-    smaller.num_layers, smaller.hidden_dim = 1, 128
+    smaller = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
     before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+        patch.setitem(gemma.SIZES, "gemma3-tiny", smaller)
         jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         compilation_cache.reset_cache()

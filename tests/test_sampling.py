@@ -31,7 +31,7 @@ def full_forward(sampler: Sampler, tokens: list[int]) -> np.ndarray:
 @nnx.jit
 def forward(model, ids):
     length = ids.shape[1]
-    return model(ids, jnp.arange(length)[None], None, jnp.tril(jnp.ones((1, length, length), bool)))[0]
+    return model.unembed(model(ids, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))[0])
 
 
 def test_greedy_tokens_and_logps_equal_a_full_forward_pass(sampler):
@@ -78,7 +78,7 @@ def test_sampling_follows_the_distribution(sampler):
 
 def test_a_model_with_adapters_samples_like_the_plain_one_before_training(sampler):
     loaded = base_model("gemma3-tiny", seed=0)
-    add_lora(loaded, LoraConfig(rank=2, alpha=2.0), seed=0)
+    add_lora(loaded.model, LoraConfig(rank=2, alpha=2.0), seed=0)
     adapted = Sampler(loaded, batch_size=3, prompt_length=32, response_length=6)
     assert [c.tokens for c in adapted.generate(PROMPTS)] == [c.tokens for c in sampler.generate(PROMPTS)]
 

@@ -98,7 +98,9 @@ def job(tmp_path, config: sft.Config) -> Job:
 def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
     metrics = sft.run(job(tmp_path, config(micro_batch_size=2)))
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"model.json", "weights.safetensors", "tokenizer.model", "curves.jsonl", "proof.json", "state.json"}
+    assert names == {
+        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.model", "curves.jsonl", "proof.json", "state.json")
+    }
     rows = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
     assert rows[0]["step"] == 0
     assert rows[0]["validation_loss"] == pytest.approx(rows[1]["loss"], rel=0.05)

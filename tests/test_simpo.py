@@ -1,6 +1,7 @@
 """The SimPO stage: pairs in fixed shapes, exactly what was sampled, and a margin that grows."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from schemas.examples import Domain, Example, PreferencePair, prompt_id
 from tasks import sampling, simpo
 from tasks.data.tokens import prompt_tokens, response_tokens
 from tasks.job import Job, read_jsonl, write_jsonl
-from tasks.models import gemma3
+from tasks.models import gemma
 from tasks.models.loading import base_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 
@@ -45,9 +46,7 @@ def config(**changes) -> simpo.Config:
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Makes jobs on a randomly initialised one-layer model, whose samples are all rejected."""
-    smaller = gemma3.tiny()
-    smaller.num_layers, smaller.hidden_dim = 1, 128
-    monkeypatch.setitem(gemma3.SIZES, "gemma3-tiny", lambda: smaller)
+    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
     for name in ("policy", "prompts", "out"):
         (tmp_path / name).mkdir()
     save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
@@ -88,8 +87,9 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
 def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path: Path):
     metrics = simpo.run(job(micro_batch_size=2))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "model.json",
-        "weights.safetensors",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
         "tokenizer.model",
         "curves.jsonl",
         "pairs.jsonl",

@@ -28,6 +28,15 @@ def test_decoding_an_encoding_gives_the_text_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+def test_ids_that_are_no_piece_have_no_text(tokenizer):
+    assert tokenizer.decode([*tokenizer.encode("a b"), SIZE, SIZE + 63, *tokenizer.encode("c")]) == "a bc"
+
+
+@pytest.mark.parametrize("prompt", ["What?", "  What?", "What?\n", "\n\tWhat? \n"])
+def test_white_space_around_a_prompt_is_left_out_as_by_gemmas_template(tokenizer, prompt):
+    assert prompt_tokens(tokenizer, prompt) == prompt_tokens(tokenizer, "What?")
+
+
 def test_one_token_per_digit(tokenizer):
     assert len(tokenizer.encode("1234567890")) == 10
 

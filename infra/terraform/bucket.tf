@@ -31,7 +31,7 @@ resource "google_storage_bucket" "store" {
     }
     condition {
       age            = var.shipped_days
-      matches_prefix = [for shipped in ["src/", "env/", "data/"] : "${local.prefix}/${shipped}"]
+      matches_prefix = [for shipped in ["src/", "env/", "data/", "models/", "compiled/"] : "${local.prefix}/${shipped}"]
     }
   }
 

@@ -52,6 +52,11 @@ class Tokenizer:
         return self._processor.piece_to_id("<bos>")
 
     @cached_property
+    def eos_id(self) -> int:
+        """The token that ends a text; a pretrained model, which knows no turns, stops with it."""
+        return self._processor.piece_to_id("<eos>")
+
+    @cached_property
     def start_of_turn_id(self) -> int:
         return self._processor.piece_to_id("<start_of_turn>")
 
@@ -65,8 +70,8 @@ class Tokenizer:
         return [token for part in _CONTROL.split(text) for token in self._processor.encode(part)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids; control tokens are left out."""
-        return self._processor.decode([int(token) for token in tokens if int(token) not in self.control_ids])
+        """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary: Gemma 3 4B has 64 rows without a piece."""
+        return self._processor.decode([int(token) for token in tokens if int(token) < len(self) and int(token) not in self.control_ids])
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
@@ -75,9 +80,9 @@ class Tokenizer:
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The user's turn and the opening of the model's turn."""
+    """The user's turn, without white space at its ends as in Gemma's template, and the opening of the model's turn."""
     user, model = tokenizer.encode("user\n"), tokenizer.encode("model\n")
-    turn = [tokenizer.start_of_turn_id, *user, *tokenizer.encode(prompt), tokenizer.end_of_turn_id, *tokenizer.encode("\n")]
+    turn = [tokenizer.start_of_turn_id, *user, *tokenizer.encode(prompt.strip()), tokenizer.end_of_turn_id, *tokenizer.encode("\n")]
     return [tokenizer.bos_id, *turn, tokenizer.start_of_turn_id, *model]
 
 

@@ -10,33 +10,45 @@ SimPO rewards the distance between two log-probabilities and may lower both. An 
 keeps the chosen responses likely (as in CPO, 2401.08417, and in the SimPO authors' CPO-SimPO).
 """
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
-from flax import nnx
-from tunix.rl import common
-from tunix.sft.dpo import dpo_trainer
+from tunix.sft.dpo.dpo_trainer import TrainingInput
+
+from tasks.losses.vocabulary import completion_logps, positions_of
 
 
-def stack_pairs(pairs: dpo_trainer.TrainingInput) -> dpo_trainer.TrainExample:
-    """B tokenised pairs -> 2B rows of prompt and response, the chosen ones first, as DPOTrainer stacks them for one forward pass.
+class PairRows(NamedTuple):
+    """B pairs as 2B rows of prompt and response, the chosen ones first.
+
+    Attributes:
+        tokens, positions, segments: (2B, P + R), what the model takes.
+        completion_mask: (2B, R) bool: real tokens of the responses.
+    """
+
+    tokens: jax.Array
+    positions: jax.Array
+    segments: jax.Array
+    completion_mask: jax.Array
+
+
+def stack_pairs(pairs: TrainingInput) -> PairRows:
+    """Tokenised pairs as rows for one forward pass.
 
     It runs inside the compiled step, so that a micro-batch is a slice of pairs and not of stacked rows.
 
     Args:
         pairs: prompt_ids (B, P) left-padded, chosen_ids and rejected_ids (B, R) right-padded, each with its mask of real tokens.
     """
-    prompt_ids, prompt_mask = jnp.tile(pairs.prompt_ids, (2, 1)), jnp.tile(pairs.prompt_mask, (2, 1))
-    completion_ids = jnp.concatenate([pairs.chosen_ids, pairs.rejected_ids])
     completion_mask = jnp.concatenate([pairs.chosen_mask, pairs.rejected_mask])
-    real = jnp.concatenate([prompt_mask, completion_mask], axis=1)
-    return dpo_trainer.TrainExample(
-        input_ids=jnp.concatenate([prompt_ids, completion_ids], axis=1),
-        positions=common.build_positions_from_mask(real),
-        attention_mask=common.make_causal_attn_mask(real),
-        ref_chosen_logps=None,
-        ref_rejected_logps=None,
+    real = jnp.concatenate([jnp.tile(pairs.prompt_mask, (2, 1)), completion_mask], axis=1)
+    responses = jnp.concatenate([pairs.chosen_ids, pairs.rejected_ids])
+    return PairRows(
+        tokens=jnp.concatenate([jnp.tile(pairs.prompt_ids, (2, 1)), responses], axis=1),
+        positions=positions_of(real),
+        segments=real.astype(jnp.int32),
         completion_mask=completion_mask,
-        logits_to_keep=completion_ids.shape[1],
     )
 
 
@@ -46,28 +58,22 @@ def simpo_loss(chosen: jax.Array, rejected: jax.Array, beta: float, gamma_beta_r
 
 
 def simpo_loss_fn(
-    model: nnx.Module, train_example: dpo_trainer.TrainExample, beta: float, gamma_beta_ratio: float, sft_weight: float
+    model: Any, train_example: PairRows, beta: float, gamma_beta_ratio: float, sft_weight: float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The loss for Tunix's DPOTrainer: `with_loss_fn(simpo_loss_fn, has_aux=True)`.
 
     Args:
-        train_example: B pairs as 2B rows, the chosen responses first; every row has at least one response token.
+        model: a Gemma.
+        train_example: what `stack_pairs` made; every row has at least one response token.
         sft_weight: weight of the chosen responses' negative log-likelihood per token; 0 is the paper's loss.
 
     Returns:
         the mean loss over the pairs, and the metrics that DPOTrainer logs: rewards are beta x mean log-probability, log_probs are means per
         token, accuracy is the fraction of pairs whose chosen response has the higher reward.
     """
-    chosen_sum, rejected_sum = dpo_trainer.compute_logps(
-        model,
-        train_example.input_ids,
-        train_example.positions,
-        train_example.attention_mask,
-        train_example.logits_to_keep,
-        train_example.completion_mask,
-    )
-    chosen_length, rejected_length = jnp.split(train_example.completion_mask.sum(axis=-1), 2)
-    chosen, rejected = chosen_sum / chosen_length, rejected_sum / rejected_length
+    tokens, positions, segments, mask = train_example
+    logps = completion_logps(model, tokens, positions, segments, mask)
+    chosen, rejected = jnp.split(logps.sum(axis=-1) / mask.sum(axis=-1), 2)
     losses = simpo_loss(chosen, rejected, beta, gamma_beta_ratio) - sft_weight * chosen
     metrics = {
         "rewards/chosen": beta * chosen.mean(),

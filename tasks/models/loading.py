@@ -1,80 +1,153 @@
-"""Models on disk: `model.json`, `weights.safetensors`, `tokenizer.model` in one directory.
+"""Models in memory, and on disk: directories in Hugging Face's format, whether they are base checkpoints or what a stage has trained.
 
-Weights are stored merged (LoRA folded into the base), one tensor per Tunix parameter, named by its path: `layers.0.attn.q_einsum.w`.
+Weights go straight to the devices where they belong: this host reads the part that one device holds of one weight, hands it over, and
+forgets it.
 """
 
-import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
+import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
-from safetensors.numpy import load_file, save_file
+from jax.sharding import Mesh, NamedSharding
 
+from infra.settings import Settings
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
-from tasks.hosts import fetch, make_mesh, place
-from tasks.models.gemma3 import Gemma3, ModelConfig, initialise, model_config
+from tasks.hosts import fetch as fetch_array
+from tasks.hosts import make_mesh
+from tasks.models import gemma
+from tasks.models.download import fetch
+from tasks.models.gemma import Gemma, GemmaConfig, initialise, weight_shapes
+from tasks.models.hf_config import read_config
+from tasks.models.huggingface import Weights, write_model
+from tasks.models.orbax import as_huggingface
+from tasks.models.sharding import place, weight_specs
+from tasks.models.source import COMPANIONS, TINY, TOKENIZER, Source, source_of
 from tasks.models.tiny import tiny_tokenizer
 
 
 @dataclass
 class LoadedModel:
-    """A model on the devices of `mesh`, with its tokenizer. `name` is the architecture, e.g. `gemma3-tiny`."""
+    """A model on the devices of `mesh`, with its tokenizer.
+
+    Attributes:
+        name: the recipe's `model` that the chain began with; of a directory, its last part.
+        companions: where the tokenizer's other files lie (tokenizer.json, chat template), if it came with any: `save_model` copies them.
+    """
 
     name: str
-    config: ModelConfig
-    model: Gemma3
+    config: GemmaConfig
+    model: Gemma
     tokenizer: Tokenizer
     mesh: Mesh
+    companions: Path | None = None
 
 
-def base_model(name: str, seed: int, mesh: Mesh | None = None) -> LoadedModel:
-    """The model a chain starts from, on one device if no mesh is given. `gemma3-tiny` is initialised at random from `seed`.
+def model_config(model: str) -> GemmaConfig:
+    """The architecture of a recipe's `model`. Of a shipped name nothing is read; of any other all that comes before its weights.
 
     Raises:
-        InputError: an unknown name.
+        InputError: as `base_model`.
     """
-    config = model_config(name)
-    return _placed(LoadedModel(name, config, initialise(config, seed), tiny_tokenizer(), mesh or make_mesh()))
+    source = source_of(model)
+    if model in gemma.SIZES:
+        return gemma.SIZES[model]
+    settings = Settings.from_environment()
+    return read_config(_in_format(source, settings, weights=False))[0]
 
 
-def policy_or_base(inputs: dict[str, Path], name: str, seed: int, mesh: Mesh) -> LoadedModel:
+def base_model(name: str, seed: int, mesh: Mesh | None = None, *, trained: bool = False) -> LoadedModel:
+    """The model a chain starts from. `gemma3-tiny` is initialised at random from `seed`; all others are downloaded or found.
+
+    Args:
+        name: a recipe's `model`: see `tasks.models.source`.
+        mesh: None for one device.
+        trained: as in `tasks.models.sharding.weight_specs`.
+
+    Raises:
+        InputError: an unknown name, a model that cannot be had, or one that is not what its name says.
+    """
+    source, mesh = source_of(name), mesh or make_mesh()
+    if source.kind == "tiny":
+        config = gemma.SIZES[TINY]
+        model = initialise(config, seed)
+        place(model, mesh, weight_specs(config, mesh, trained=trained))
+        return LoadedModel(name, config, model, tiny_tokenizer(), mesh)
+    directory = _in_format(source, Settings.from_environment(), weights=True)
+    config, _ = read_config(directory)
+    if name in gemma.SIZES:
+        config = _as_published(name, config)
+    return _loaded(directory, Path(name).name if source.kind == "local" else name, config, mesh, trained)
+
+
+def load_model(directory: Path, mesh: Mesh | None = None, *, trained: bool = False) -> LoadedModel:
+    """Read a directory in Hugging Face's format, such as `save_model` wrote; onto one device if no mesh is given.
+
+    Raises:
+        InputError: another architecture, or missing, unknown, misshapen or damaged tensors.
+    """
+    config, name = read_config(directory)
+    return _loaded(directory, name or directory.name, config, mesh or make_mesh(), trained)
+
+
+def policy_or_base(inputs: dict[str, Path], name: str, seed: int, mesh: Mesh, *, trained: bool = False) -> LoadedModel:
     """The model of the `policy` input when a recipe connects one, else the base model."""
-    return load_model(inputs["policy"], mesh) if "policy" in inputs else base_model(name, seed, mesh)
+    return load_model(inputs["policy"], mesh, trained=trained) if "policy" in inputs else base_model(name, seed, mesh, trained=trained)
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:
-    """Write the model and its tokenizer. The same weights give the same bytes."""
-    tensors = {_name(path): fetch(variable.get_value()) for path, variable in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))}
-    save_file(tensors, directory / "weights.safetensors")
-    loaded.tokenizer.save(directory / "tokenizer.model")
-    (directory / "model.json").write_text(json.dumps({"model": loaded.name}) + "\n", encoding="utf-8")
+    """Write the model, its adapters merged before, and its tokenizer, in Hugging Face's format. The same weights give the same bytes."""
+    weights = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))}
+    write_model(directory, loaded.config, loaded.name, loaded.tokenizer, lambda name: fetch_array(weights[name].get_value()))
+    loaded.tokenizer.save(directory / TOKENIZER)
+    for name in COMPANIONS:
+        if loaded.companions is not None and (loaded.companions / name).is_file():
+            shutil.copyfile(loaded.companions / name, directory / name)
 
 
-def load_model(directory: Path, mesh: Mesh | None = None) -> LoadedModel:
-    """Read what `save_model` wrote; onto one device if no mesh is given. Raises InputError naming missing, unknown or misshapen tensors."""
-    name = json.loads((directory / "model.json").read_text(encoding="utf-8"))["model"]
-    config = model_config(name)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Gemma3(config, rngs=nnx.Rngs(0))))
-    tensors = load_file(directory / "weights.safetensors")
-    flat = nnx.to_flat_state(state)
-    expected = {_name(path): variable.shape for path, variable in flat}
-    found = {key: value.shape for key, value in tensors.items()}
-    if found != expected:
-        wrong = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-        shown = ", ".join(f"{key}: {found.get(key, 'missing')} instead of {expected.get(key, 'nothing')}" for key in wrong[:4])
-        raise InputError(f"{directory / 'weights.safetensors'} is no {name}: {len(wrong)} tensors differ: {shown}.")
-    weights = [(path, variable.replace(jnp.asarray(tensors[_name(path)]))) for path, variable in flat]
-    model, tokenizer = nnx.merge(graph, nnx.from_flat_state(weights)), Tokenizer.from_file(directory / "tokenizer.model")
-    return _placed(LoadedModel(name, config, model, tokenizer, mesh or make_mesh()))
+def _in_format(source: Source, settings: Settings, *, weights: bool) -> Path:
+    """A local directory in Hugging Face's format with the model of a source."""
+    directory = fetch(source, settings, weights=weights)
+    return directory if (directory / "config.json").is_file() else as_huggingface(directory, settings)
 
 
-def _placed(loaded: LoadedModel) -> LoadedModel:
-    place(loaded.model, loaded.mesh)
-    return loaded
+def _as_published(name: str, config: GemmaConfig) -> GemmaConfig:
+    """The config that goes by this name, if that of the checkpoint is the same. Some are published in float32; we hold all in bfloat16."""
+    known = gemma.SIZES[name]
+    if replace(config, dtype=known.dtype) != known:
+        wrong = [key for key in vars(known) if key != "dtype" and getattr(known, key) != getattr(config, key)]
+        shown = ", ".join(f"{key} is {getattr(config, key)} instead of {getattr(known, key)}" for key in wrong)
+        raise InputError(f"the checkpoint that was found is no {name}: {shown}. Name the checkpoint itself: hf://ORGANISATION/NAME.")
+    return known
 
 
-def _name(path: tuple[object, ...]) -> str:
-    return ".".join(str(part) for part in path)
+def _loaded(directory: Path, name: str, config: GemmaConfig, mesh: Mesh, trained: bool) -> LoadedModel:
+    path = directory / TOKENIZER
+    if not path.is_file():
+        raise InputError(f"{directory} has no {TOKENIZER}. Copy it there from the base model; transformers alone does not save it.")
+    tokenizer = Tokenizer.from_file(path)
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"{path} has {len(tokenizer)} pieces, and the model's vocabulary {config.vocab_size}: it belongs to another model."
+        )
+    weights, specs = Weights(directory, config), weight_specs(config, mesh, trained=trained)
+    placed = {name: _placed(weights, name, shape, NamedSharding(mesh, specs[name])) for name, shape in weight_shapes(config).items()}
+    return LoadedModel(name, config, Gemma(config, placed), tokenizer, mesh, directory)
+
+
+def _placed(weights: Weights, name: str, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
+    """One weight on this host's devices: each part is read once, put on all devices that hold it, and forgotten before the next."""
+    holders: dict[tuple[tuple[int, int, int], ...], list[jax.Device]] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        spans = tuple(one.indices(length) for one, length in zip(index or (), shape, strict=True))
+        holders.setdefault(spans, []).append(device)
+    parts = []
+    for spans, devices in holders.items():
+        value: np.ndarray = weights.read(name, tuple(slice(*span) for span in spans))
+        parts += [jax.device_put(value, device, may_alias=False) for device in devices]
+        jax.block_until_ready(parts)
+        del value
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)

@@ -1,48 +1,53 @@
-"""Low-rank adapters through qwix: add them before training, fold them into the weights after it."""
+"""Low-rank adapters (Hu et al., 2106.09685): add them before training, fold them into the weights after it."""
 
-from typing import Any
+import zlib
 
+import jax
 import jax.numpy as jnp
-import qwix
+import numpy as np
 from flax import nnx
 
 from schemas.training import LoraConfig
-from tasks.hosts import place
-from tasks.models.gemma3 import Gemma3
-from tasks.models.loading import LoadedModel
-
-PROJECTIONS = ".*(q_einsum|kv_einsum|qkv_einsum|attn_vec_einsum|gate_proj|up_proj|down_proj)"
+from tasks.models.gemma import PROJECTIONS, Gemma
 
 
-def add_lora(loaded: LoadedModel, lora: LoraConfig, seed: int) -> None:
-    """Replace `loaded.model` by one with adapters on every projection. A is He-uniform from `seed`, B is 0: the function is unchanged."""
-    provider = qwix.LoraProvider(module_path=PROJECTIONS, rank=lora.rank, alpha=lora.alpha)
-    inputs = loaded.model.get_model_input()
-    loaded.model = qwix.apply_lora_to_model(loaded.model, provider, rngs=nnx.Rngs(seed), **inputs)
-    place(loaded.model, loaded.mesh)
+def add_lora(model: Gemma, lora: LoraConfig, seed: int) -> None:
+    """Give the matrices `lora.targets` adapters, float32. A is uniform in +-1/sqrt(fan in) from `seed`, B is 0: the function stays."""
+    for name in lora.targets:
+        weight = getattr(model.layers, name).get_value()
+        layers, *shape = weight.shape
+        inputs = len(PROJECTIONS[name][0])
+        down, up = (layers, *shape[:inputs], lora.rank), (layers, lora.rank, *shape[inputs:])
+        a: jax.Array | jax.ShapeDtypeStruct
+        b: jax.Array | jax.ShapeDtypeStruct
+        if isinstance(weight, jax.ShapeDtypeStruct):
+            a, b = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (down, up))
+        else:
+            bound = float(np.prod(shape[:inputs])) ** -0.5
+            key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+            a, b = jax.random.uniform(key, down, jnp.float32, -bound, bound), jnp.zeros(up, jnp.float32)
+        setattr(model.layers, f"{name}_lora_a", nnx.LoRAParam(a))
+        setattr(model.layers, f"{name}_lora_b", nnx.LoRAParam(b))
+    model.lora_scale = lora.alpha / lora.rank
 
 
-def merge_lora(loaded: LoadedModel, lora: LoraConfig) -> None:
-    """Replace `loaded.model` by a plain one whose weights are W + alpha / rank * A B."""
-    plain = Gemma3(loaded.config, rngs=nnx.Rngs(0))
-    weights = dict(nnx.to_flat_state(nnx.state(loaded.model, nnx.Param)))
-    modules = dict(nnx.iter_modules(loaded.model))
-    merged = []
-    for path, variable in nnx.to_flat_state(nnx.state(plain, nnx.Param)):
-        value = weights[path].get_value()
-        module, name = modules[path[:-1]], path[-1]
-        if hasattr(module, f"{name}_lora_a"):
-            a, b = getattr(module, f"{name}_lora_a").get_value(), getattr(module, f"{name}_lora_b").get_value()
-            value = value + (lora.alpha / lora.rank) * jnp.einsum(_product(module, str(name)), a, b).astype(value.dtype)
-        merged.append((path, variable.replace(value)))
-    nnx.update(plain, nnx.from_flat_state(merged))
-    loaded.model = plain
+def merge_lora(model: Gemma) -> None:
+    """Replace each adapted matrix by W + lora_scale * A B, and remove the adapters."""
+    for name, (inside, outside) in PROJECTIONS.items():
+        if hasattr(model.layers, f"{name}_lora_a"):
+            weight, a, b = (getattr(model.layers, f"{name}{part}") for part in ("", "_lora_a", "_lora_b"))
+            product = f"L{inside}r,Lr{outside}->L{inside}{outside}"
+            weight.set_value(_merged(weight.get_value(), a.get_value(), b.get_value(), model.lora_scale, product))
+            delattr(model.layers, f"{name}_lora_a")
+            delattr(model.layers, f"{name}_lora_b")
+    model.lora_scale = 0.0
 
 
-def _product(module: Any, name: str) -> str:
-    """The einsum that multiplies A and B into the shape of the weight."""
-    if not hasattr(module, f"{name}_lora_einsum_str"):  # nnx.Linear: (in, r), (r, out)
-        return "ir,ro->io"
-    operands = getattr(module, f"{name}_lora_einsum_str").split("->")[0].split(",")
-    weight = module.einsum_str.split("->")[0].split(",")[1]
-    return f"{operands[1]},{operands[2]}->{weight}"
+def _merged(weight: jax.Array, a: jax.Array, b: jax.Array, scale: float, product: str) -> jax.Array:
+    """In float32, rounded once."""
+
+    @jax.jit
+    def merge(weight: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+        return (weight.astype(jnp.float32) + scale * jnp.einsum(product, a, b)).astype(weight.dtype)
+
+    return merge(weight, a, b)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,11 @@ def _work(start: Start) -> None:
         os.dup2(log, 2)
         import sitecustomize
 
-        from tasks.models import gemma3
+        from tasks.models.gemma import SIZES
         from tasks.worker import main
 
-        smaller = gemma3.tiny()
-        smaller.num_layers = int(os.environ.get("LYCEUM_TEST_LAYERS", smaller.num_layers))
-        gemma3.SIZES["gemma3-tiny"] = lambda: smaller
+        tiny = SIZES["gemma3-tiny"]
+        SIZES["gemma3-tiny"] = replace(tiny, num_layers=int(os.environ.get("LYCEUM_TEST_LAYERS", tiny.num_layers)))
 
         points = [sitecustomize.Point(*point) for point in start.points]
         sitecustomize.install(points, json.loads(job.read_bytes())["kind"])

@@ -1,0 +1,127 @@
+"""`lyceum export`: the model of a run's stage as a Hugging Face directory, proven in `transformers`, with its lineage in the model card.
+
+It loads JAX, and then torch, into its own process. The directory appears under its name when it is whole and proven, or not at all.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from flows.report.recipe_toml import recipe_toml
+from flows.report.results import BASE, Model, RunResults, StageOutput, read_results
+from flows.trained import trained_stage
+from infra.store import Store
+from schemas.base import InputError
+from schemas.reports import RunRecord
+
+if TYPE_CHECKING:
+    from tasks.model_card import Card
+
+
+def export(
+    store: Store, record: RunRecord, to: Path, stage: str | None, dtype: Literal["float32", "bfloat16"], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Export the model of `stage` (the last trained stage by default) to the directory `to`, which is made.
+
+    Args:
+        dtype: in which the proof computes.
+        say: told what is being done.
+
+    Raises:
+        InputError: the run has no such model, `to` cannot be made or holds something, or torch is not installed.
+        StageFailed: `transformers` finds another model than was trained; nothing is left.
+    """
+    chosen, manifest = trained_stage(store, record, stage)
+    to = to.expanduser().absolute()
+    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+        raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.export import export_model
+    from tasks.round_trip import require_transformers
+
+    require_transformers()  # before anything is downloaded
+    results = read_results(store, record)
+    made = _lineage(results, chosen.name)
+    partial = to.with_name(f".{to.name}.{uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        proof = export_model(store.local_dir(manifest), partial, _card(results, chosen.name, made), _prompts(made), dtype, say)
+        partial.rename(to)
+    except OSError as error:
+        if error.errno is None:  # not the system's: a library's
+            raise
+        raise InputError(f"{to} cannot be written: {error.strerror or error}. Choose another place.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return {
+        "run_id": record.run_id,
+        "stage": chosen.name,
+        "artifact": manifest.ref().model_dump(mode="json"),
+        "directory": str(to),
+        "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
+        "verification": proof.metrics(),
+    }
+
+
+def _lineage(results: RunResults, stage: str) -> list[Model]:
+    """The model of `stage` and those it was trained from, the base first."""
+    line = [results.models[stage]]
+    while line[0].parent is not None:
+        line.insert(0, results.models[line[0].parent])
+    return line
+
+
+def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
+    from tasks.model_card import Card, Evaluation
+
+    record = results.record
+    evaluations = [
+        Evaluation(f"{record.recipe.model} (base)" if model.name == BASE else model.name, kind, output.metrics)
+        for model in line
+        for kind, output in model.evaluations.items()
+    ]
+    manifest = results.stages[stage].manifest
+    packages = manifest.execution.get("packages", {}) if manifest else {}
+    return Card(
+        title=f"{record.recipe.name}: {stage}",
+        base=record.recipe.model,
+        evaluations=evaluations,
+        origins=_origins(results, stage, line),
+        recipe=recipe_toml(record.recipe),
+        versions={name: version for name, version in packages.items() if version},
+    )
+
+
+def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
+    """Every stage that the model was made from, and those that evaluated it or what it was trained from."""
+    from tasks.model_card import Origin
+
+    wanted = [stage, *(output.name for model in line for output in model.evaluations.values())]
+    found: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        found.add(name)
+        wanted += [source for source in results.stages[name].spec.inputs.values() if source not in found]
+    return [
+        Origin(
+            stage=output.name,
+            kind=output.spec.kind,
+            version=output.manifest.version,
+            inputs=", ".join(f"{name}: {source}" for name, source in output.spec.inputs.items()),
+            key=output.manifest.key,
+            digest=output.manifest.digest,
+        )
+        for output in results.stages.values()
+        if output.name in found and output.manifest is not None
+    ]
+
+
+def _prompts(line: list[Model]) -> list[str]:
+    """Some prompts of each evaluation of the exported model."""
+    from tasks.export import PROMPTS_OF_EVALUATION
+
+    outputs: list[StageOutput] = list(line[-1].evaluations.values())
+    return [item.prompt for output in outputs for item in output.items[:PROMPTS_OF_EVALUATION]]

@@ -1,0 +1,173 @@
+"""`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs, before anything is submitted."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from flows import explain
+from flows.compiling import Compiler, Question, has_compiler
+from flows.estimate import BOOT_SECONDS, cost, estimate, measured_ratios, program_json
+from flows.explain import Outlook
+from flows.fitting import suggest
+from flows.plain import plain
+from flows.resolve import ResolvedRecipe, ResolvedStage
+from infra.settings import Settings, TpuSettings
+from infra.store import Store
+from infra.tpu_types import TPU_TYPES
+from schemas.base import InputError
+from tasks.plugins import stage_module
+
+
+class DoesNotFit(Exception):
+    """A run's plan does not fit its target; the command line exits with 3."""
+
+
+def make_plan(
+    resolved: ResolvedRecipe, store: Store, target: str, *, hours: float | None = None, usd: float | None = None
+) -> dict[str, Any]:
+    """The plan as `lyceum plan --json` prints it, with `problems` and `suggestion` if it does not fit. Progress goes to standard error.
+
+    Args:
+        hours, usd: the budget; None for no limit.
+
+    Raises:
+        InputError: the TPU compiler is missing, or a stage does not accept its config on the target.
+        StageFailed: a program does not compile for another reason than its size.
+    """
+    outlooks = explain.outlook(resolved, store)
+    stages = [explain.stage_plan(one, outlooks, store) for one in outlooks]
+    if target != "local":
+        stages = _on_tpu(resolved, outlooks, stages, store, target)
+    value = {
+        "recipe": resolved.recipe.name,
+        "target": target,
+        "fits": True,
+        "stages": stages,
+        "seconds": explain.total([stage["seconds"] for stage in stages]),
+        "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
+    }
+    problems = [*_too_large(stages), *_over_budget(value, hours, usd)]
+    if not problems:
+        return value
+    suggestion = [f"stages.{stage['name']}.config.{change}" for stage in stages for change in stage.get("suggestion") or ()]
+    return {**value, "fits": False, "problems": problems, "suggestion": suggestion}
+
+
+def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> None:
+    """Plan a run before it is submitted; without the TPU compiler say that it was not planned.
+
+    Raises:
+        DoesNotFit: with what does not fit and how to mend it.
+        InputError, StageFailed: see `make_plan`.
+    """
+    if target == "local" or not Settings.from_environment().plan:
+        return
+    if not has_compiler():
+        _say(f"the TPU compiler is not installed here: whether this recipe fits {target} shows when it runs there")
+        return
+    value = make_plan(resolved, store, target)
+    if not value["fits"]:
+        raise DoesNotFit(" ".join([f"this recipe does not fit {target}; nothing was submitted.", *what_is_wrong(value)]))
+
+
+def what_is_wrong(plan: dict[str, Any]) -> list[str]:
+    """Of a plan that does not fit: why, and the settings that would mend it as far as they are known, in sentences."""
+    if plan["fits"]:
+        return []
+    sets = " ".join(f"--set {change}" for change in plan["suggestion"])
+    return [*plan["problems"], *([f"With this its programs fit: {sets}"] if sets else [])]
+
+
+def _on_tpu(
+    resolved: ResolvedRecipe, outlooks: Sequence[Outlook], stages: list[dict[str, Any]], store: Store, target: str
+) -> list[dict[str, Any]]:
+    """The stages' plans with programs, times and costs on a TPU."""
+    settings, tpu = Settings.from_environment(), TpuSettings.from_environment()
+    compiled = [one for one in outlooks if one.manifest is None and _on_devices(one.stage, settings)]
+    questions = [_question(one.stage, resolved) for one in compiled]
+    planned: dict[str, dict[str, Any]] = {}
+    with Compiler(target, settings, _say) as compiler:
+        for question, programs in zip(questions, compiler.compile(questions), strict=True):
+            listed = [program_json(program, target) for program in programs]
+            expected = estimate(programs, measured_ratios(question.kind, target, store, compiler), target, tpu)
+            planned[question.name] = {
+                "programs": listed,
+                "seconds": expected.seconds,
+                "cost_usd": expected.cost_usd,
+                "basis": expected.basis,
+            }
+            if not all(program["fits"] for program in listed):
+                _say(f"{question.name} does not fit: looking for what does")
+                changes = suggest(question, programs, compiler, TPU_TYPES[target].devices // settings.tensor_parallel)
+                planned[question.name]["suggestion"] = changes and [f"{name}={value}" for name, value in changes.items()]
+    return [
+        {**stage, **planned.get(stage["name"], {} if one.manifest else _without_programs(stage, one.stage, target, settings, tpu))}
+        for one, stage in zip(outlooks, stages, strict=True)
+    ]
+
+
+def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
+    return getattr(stage_module(stage.kind), "USES_DEVICES", False) and stage.kind not in settings.local_kinds
+
+
+def _without_programs(stage: dict[str, Any], resolved: ResolvedStage, target: str, settings: Settings, tpu: TpuSettings) -> dict[str, Any]:
+    """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is booted for it unless it runs here."""
+    if resolved.kind in settings.local_kinds:
+        return {"basis": "runs on this machine"}
+    known = stage["seconds"] is not None
+    seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)
+    basis = "its nearest artifact" if known else "nothing: none like it was run, so its own time is missing"
+    return {"seconds": seconds, "cost_usd": cost(seconds, target, tpu), "basis": f"{basis}, and {BOOT_SECONDS:.0f} s to boot"}
+
+
+def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
+    sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
+    upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
+    return Question(stage.name, stage.kind, stage.version, stage.config_json, _model(stage, resolved), upstream)
+
+
+def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
+    """The model that the stage's chain of policies begins with."""
+    if "policy" in stage.inputs:
+        return _model(resolved.stage(stage.inputs["policy"]), resolved)
+    return stage.config_json.get("model", resolved.recipe.model)
+
+
+def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"Stage {stage['name']}: {program['name']} needs {_gib(program['hbm_bytes'])} of {_gib(program['hbm_limit_bytes'])} GiB a device."
+        if program["hbm_bytes"] > program["hbm_limit_bytes"]
+        else f"Stage {stage['name']}: {program['name']} does not fit: {program['refusal']}"
+        for stage in stages
+        for program in stage["programs"]
+        if not program["fits"]
+    ]
+
+
+def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
+    """What takes more than there is, and which stages take the most of it."""
+    found = []
+    for limit, key, unit, per in ((hours, "seconds", "hours", 3600), (usd, "cost_usd", "US dollars", 1)):
+        stages = sorted(plan["stages"], key=lambda stage, key=key: stage[key] or 0.0, reverse=True)  # type: ignore[misc]
+        needed = sum(stage[key] or 0.0 for stage in stages) / per
+        if limit is not None and needed > limit:
+            most = ", ".join(f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key])
+            found.append(f"It takes {needed:.2f} of {limit:g} {unit}; most of it: {most}.")
+    return found
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.2f}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} plan: {plain(text)}\n")
+    sys.stderr.flush()
+
+
+def check_budget(hours: float | None, usd: float | None) -> None:
+    """Raises InputError for a budget that is none."""
+    for name, value in (("--hours", hours), ("--usd", usd)):
+        if value is not None and value <= 0:
+            raise InputError(f"{name} {value:g}: give a number above 0.")

@@ -1,0 +1,25 @@
+"""The model that a command is about: the artifact of one of a run's trained stages."""
+
+from infra.store import Store
+from schemas.artifact import Manifest
+from schemas.base import InputError
+from schemas.reports import RunRecord, StageRecord
+from tasks.job import TRAINED
+
+
+def trained_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
+    """The record and the artifact of `stage`, or of the last trained stage.
+
+    Raises:
+        InputError: the run has no such model, or its artifact is gone or damaged.
+    """
+    models = {one.name: one for one in record.stages if one.kind in TRAINED and one.artifact is not None}
+    if not models:
+        raise InputError(f"run {record.run_id!r} has no trained model: none of its stages of kind {', '.join(TRAINED)} was finished.")
+    if stage is not None and stage not in models:
+        raise InputError(f"stage {stage!r} of run {record.run_id!r} has no model. Stages with a model: {', '.join(models)}.")
+    chosen = models[stage] if stage else list(models.values())[-1]
+    manifest = store.valid(chosen.kind, chosen.key) if chosen.key else None
+    if manifest is None:
+        raise InputError(f"the model of stage {chosen.name!r} is no longer in the store; `lyceum run` makes it again.")
+    return chosen, manifest

@@ -1,0 +1,20 @@
+"""Room on this machine's disk, asked for before a download and not in the middle of it."""
+
+import shutil
+from pathlib import Path
+
+from schemas.base import InputError
+
+SPARE = 256 << 20
+"""Bytes that stay free: logs and checkpoints are written at the same time."""
+
+
+def require_space(directory: Path, size: int, what: str) -> None:
+    """Raises InputError when `size` more bytes do not fit where `directory` is, which is made; `what` is named in the message."""
+    directory.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(directory).free
+    if size and size + SPARE > free:
+        raise InputError(
+            f"{what} takes {size / 1e9:.1f} GB, and the disk of {directory} has {free / 1e9:.1f} GB free. Free some space, or set "
+            "LYCEUM_CACHE to a directory on another disk."
+        )

@@ -1,0 +1,191 @@
+"""Log-probabilities of tokens over a vocabulary of hundreds of thousands, for every loss and without a (B, T, V) array.
+
+A token's log-probability depends on its hidden state h (D,) alone, so d log p / d h is one vector of D numbers. It is formed in the forward
+pass, while the token's logits exist, and is all that is kept: whatever scalar a loss makes of the log-probabilities, its gradient is that
+vector times a number, and no logits are computed twice. (Where the embedding itself is trained, its gradient needs them again.)
+
+Each device takes `CHUNK` of its own tokens at a time, those with a target first, and stops after the last of them: tokens that are masked
+out cost nothing. Liger's fused loss (2410.10989) forms gradients in the forward pass, too, but for cross-entropy alone.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from tasks.hosts import BATCH, batch_parts
+from tasks.models.gemma import GemmaConfig, unembed
+
+CHUNK = 512
+"""Tokens whose float32 logits exist at one time on one device: 0.54 GB at Gemma 3's 262,144 words. XLA fuses the rest of a chunk (softmax,
+gradient, rounding) into its two products, so that this is all the memory it takes."""
+
+LOOP = "vocabulary_chunks"
+"""The `jax.named_scope` of the loops over chunks; they run ceil(supervised tokens of the device / CHUNK) times."""
+
+ROWS, WHOLE = PartitionSpec(BATCH), PartitionSpec()
+
+
+def token_logps(
+    model: Any, hidden: jax.Array, targets: jax.Array, mask: jax.Array, *, temperature: float | jax.Array = 1.0, entropy: bool = False
+) -> Any:
+    """Log-probability of each target token.
+
+    Differentiable in `hidden` and in the model's embedding; what is not differentiated is not computed.
+
+    Args:
+        model: a Gemma: has `config` and `embedding`.
+        hidden: (B, T, D) input of the unembedding; position t predicts targets[:, t].
+        targets: (B, T) token ids.
+        mask: (B, T) bool: where there is a target.
+        temperature: divides the logits; a constant for differentiation.
+        entropy: also return the entropies of the next-token distributions, in nats, not differentiated.
+
+    Returns:
+        (B, T) float32, 0 where masked out; with `entropy` a pair of such arrays.
+    """
+    scale = jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
+    logps, entropies = _token_logps(model.config, entropy, model.embedding.get_value(), hidden, targets, mask, scale)
+    return (logps, entropies) if entropy else logps
+
+
+def completion_logps(model: Any, tokens: jax.Array, positions: jax.Array, segments: jax.Array, mask: jax.Array, **options: Any) -> Any:
+    """Run the model on rows that end in R tokens of a completion: the log-probabilities of those, as `token_logps` gives them.
+
+    Args:
+        model: a Gemma.
+        tokens, positions, segments: (B, P + R), what the model takes.
+        mask: (B, R) bool: the tokens wanted.
+        options: `temperature` and `entropy`.
+    """
+    length = mask.shape[1]
+    hidden, _ = model(tokens, positions, segments)
+    return token_logps(model, hidden[:, -length - 1 : -1], tokens[:, -length:], mask, **options)
+
+
+def positions_of(real: jax.Array) -> jax.Array:
+    """(B, T) bool, the real tokens of rows of one text each -> (B, T) positions within the text, from 0."""
+    return jnp.maximum(jnp.cumsum(real, axis=-1) - 1, 0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _token_logps(
+    config: GemmaConfig, entropy: bool, embedding: jax.Array, hidden: jax.Array, targets: jax.Array, mask: jax.Array, temperature: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    """(B, T) log-probabilities and entropies. temperature: ()."""
+    logps, entropies, _ = _forward(config, entropy, False, embedding, hidden, targets, mask, temperature)
+    return logps, entropies
+
+
+def _keep(config: GemmaConfig, entropy: bool, *primals: Any) -> tuple[tuple[jax.Array, jax.Array | None], Any]:
+    """The forward pass of a differentiated program. Kept are d log p / d hidden if that is wanted, and all arguments if d embedding is."""
+    embedding, hidden = primals[:2]
+    values = [primal.value for primal in primals]
+    logps, entropies, slopes = _forward(config, entropy, hidden.perturbed, *values)
+    return (logps, entropies), (slopes, values if embedding.perturbed else None)
+
+
+def _backward(config: GemmaConfig, entropy: bool, kept: Any, cotangents: Any) -> tuple[Any, ...]:
+    slopes, values = kept
+    of_logps = cotangents[0]
+    if isinstance(of_logps, jax.custom_derivatives.SymbolicZero):
+        return (None,) * 5
+    of_hidden = None if slopes is None else (slopes * of_logps[..., None]).astype(slopes.dtype)
+    of_embedding = None if values is None else _embedding_gradient(config, *values, of_logps)
+    return of_embedding, of_hidden, None, None, None
+
+
+_token_logps.defvjp(_keep, _backward, symbolic_zeros=True)
+
+
+def _forward(config: GemmaConfig, entropy: bool, slopes: bool, *arrays: jax.Array) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """Arguments as of `_token_logps`. Returns (B, T) log-probabilities, entropies, and (B, T, D) d log p / d hidden, if asked for."""
+
+    def of_device(embedding: jax.Array, hidden: jax.Array, targets: jax.Array, mask: jax.Array, temperature: jax.Array) -> Any:
+        def of_chunk(hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+            def of_hidden(hidden: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+                return _chunk_logps(config, entropy, embedding, hidden, targets, temperature)
+
+            if not slopes:
+                return *of_hidden(hidden), None
+            logps, pull, entropies = jax.vjp(of_hidden, hidden, has_aux=True)
+            return logps, entropies, *pull(jnp.ones_like(logps))  # rows are independent: each row's own gradient
+
+        order, chunks = _supervised_first(mask)
+
+        def step(index: jax.Array, found: Any) -> Any:
+            chunk = jax.lax.dynamic_slice_in_dim(order, index * CHUNK, CHUNK)
+            of_this = of_chunk(*_rows(chunk, hidden, targets))
+            return jax.tree.map(lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, index * CHUNK, 0), found, of_this)
+
+        shapes = jax.eval_shape(of_chunk, *_rows(order[:CHUNK], hidden, targets))
+        zeros = jax.tree.map(lambda x: jnp.zeros((len(order), *x.shape[1:]), x.dtype), shapes)
+        with jax.named_scope(LOOP):
+            found = jax.lax.fori_loop(0, chunks, step, zeros)
+        place = jnp.maximum(jnp.cumsum(mask.reshape(-1)) - 1, 0).reshape(mask.shape)
+        return jax.tree.map(lambda x: jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 1)), x[place], 0), found)
+
+    embedding, *rest = arrays
+    return _each_device(of_device, (WHOLE, ROWS, ROWS, ROWS, WHOLE), ROWS)(embedding.astype(config.dtype), *rest)
+
+
+def _embedding_gradient(config: GemmaConfig, *arrays: jax.Array) -> jax.Array:
+    """(V, D): the sum over tokens of cotangent x d log p / d embedding. Arguments as of `_token_logps`, and (B, T) cotangents."""
+
+    def of_device(
+        embedding: jax.Array, hidden: jax.Array, targets: jax.Array, mask: jax.Array, temperature: jax.Array, cotangents: jax.Array
+    ) -> jax.Array:
+        order, chunks = _supervised_first(mask)
+        exact = embedding.astype(jnp.float32)  # chunks are summed in float32
+
+        def step(index: jax.Array, total: jax.Array) -> jax.Array:
+            chunk = jax.lax.dynamic_slice_in_dim(order, index * CHUNK, CHUNK)
+            hidden_rows, target_rows, cotangent_rows = _rows(chunk, hidden, targets, cotangents)
+            _, pull = jax.vjp(lambda x: _chunk_logps(config, False, x, hidden_rows, target_rows, temperature)[0], exact)
+            return total + pull(cotangent_rows)[0]
+
+        with jax.named_scope(LOOP):
+            total = jax.lax.fori_loop(0, chunks, step, jnp.zeros_like(exact))
+        return total if batch_parts() == 1 else jax.lax.psum(total, BATCH)
+
+    embedding, *rest = arrays
+    total = _each_device(of_device, (WHOLE, ROWS, ROWS, ROWS, WHOLE, ROWS), WHOLE)(embedding.astype(config.dtype), *rest)
+    return total.astype(embedding.dtype)
+
+
+def _chunk_logps(
+    config: GemmaConfig, entropy: bool, embedding: jax.Array, hidden: jax.Array, targets: jax.Array, temperature: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    """(C, D) hidden states and (C,) targets -> (C,) log-probabilities and, if asked for, entropies."""
+    logits = unembed(config, embedding, hidden) / temperature
+    top = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    weights = jnp.exp(logits - top[:, None])
+    total = jnp.sum(weights, axis=-1)  # in one pass with the entropy's sum
+    normaliser = top + jnp.log(total)
+    chosen = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == targets[:, None]  # fuses, and works on a part of the vocabulary
+    logps = jnp.sum(jnp.where(chosen, logits, 0), axis=-1) - normaliser
+    if not entropy:
+        return logps, None
+    return logps, normaliser - jnp.sum(weights * logits, axis=-1) / total
+
+
+def _supervised_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Indices of the flattened mask's True elements, filled up with its size to a multiple of CHUNK; how many chunks have one at all."""
+    flat = mask.reshape(-1)
+    order = jnp.sort(jnp.where(flat, jnp.arange(flat.size), flat.size))
+    return jnp.pad(order, (0, -flat.size % CHUNK), constant_values=flat.size), -(-flat.sum() // CHUNK)
+
+
+def _rows(chunk: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+    """Elements `chunk` of arrays (b, T, ...), zeros where the index is their number."""
+    return [array.reshape(-1, *array.shape[2:]).at[chunk].get(mode="fill", fill_value=0) for array in arrays]
+
+
+def _each_device(function: Callable[..., Any], inputs: tuple[PartitionSpec, ...], outputs: PartitionSpec) -> Callable[..., Any]:
+    """The function on each device's own rows. Axes of the mesh other than the batch's are left to the compiler."""
+    if batch_parts() == 1:
+        return function
+    return jax.shard_map(function, in_specs=inputs, out_specs=outputs, axis_names={BATCH}, check_vma=False)

@@ -1,0 +1,163 @@
+"""Models from a hub or a bucket to this machine's cache: only the files that are read, and not again when they are there and whole."""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from infra.settings import Settings
+from infra.space import require_space
+from schemas.base import InputError
+from tasks.models.source import NEEDED, Source, needed
+
+log = logging.getLogger("lyceum.models")
+
+
+AT_HAND: dict[Source, Path] = {}
+"""Models whose files this machine was sent (`tasks.models.shipping`): their hubs are not asked."""
+
+
+def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
+    """A local directory with a model's files.
+
+    Args:
+        source: anything but what is made at random.
+        weights: False leaves safetensors out: to learn the architecture. Where there are none, as at Kaggle, all comes anyway.
+
+    Raises:
+        InputError: what a person must put right: no such model, a licence that was not accepted, no network, a full disk.
+        ConnectionError: a bucket's service does not answer.
+    """
+    if source in AT_HAND:
+        return AT_HAND[source]
+    if source.kind == "hf":
+        return _from_hub(source, settings, weights)
+    if source.kind == "kaggle":
+        return _from_kaggle(source, settings)
+    if source.kind == "gs":
+        from infra.gcs_files import fetch as fetch_files
+
+        return fetch_files(
+            f"gs://{source.path}", settings, lambda names: [name for name in needed(names) if weights or not _is_weight(name)]
+        )
+    return Path(source.path)
+
+
+def _is_weight(name: str) -> bool:
+    return name.endswith(".safetensors")
+
+
+def _from_hub(source: Source, settings: Settings, weights: bool) -> Path:
+    """The hub's own cache layout, below ours; `HF_TOKEN` and `HF_ENDPOINT` are heeded."""
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError, HFValidationError
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # they would fill the job's log
+    cache = Path(settings.cache).expanduser() / "huggingface"
+    options: dict[str, Any] = {
+        "repo_id": source.path,
+        "revision": source.revision,
+        "cache_dir": cache,
+        "allow_patterns": [pattern for pattern in NEEDED if weights or not _is_weight(pattern)],
+        "endpoint": os.environ.get("HF_ENDPOINT") or None,
+    }
+    try:
+        try:
+            coming = [file.file_size or 0 for file in snapshot_download(**options, dry_run=True) if file.will_download]
+            require_space(cache, sum(coming), f"hf://{source.path}")
+            if coming:
+                log.info("hf://%s: reading %d files, %.2f GB", source.path, len(coming), sum(coming) / 1e9)
+        except DryRunError:
+            pass  # the hub is out of reach: what follows finds the files in the cache, or says why not
+        return Path(snapshot_download(**options))
+    except InputError:
+        raise
+    except HFValidationError as error:
+        raise InputError(f"model hf://{source.path}: {error}") from error
+    except (OSError, httpx.HTTPError) as error:
+        _explain_hub(source, error)
+
+
+def _explain_hub(source: Source, error: Exception) -> NoReturn:
+    import httpx
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    name, url = f"model hf://{source.path}", f"{os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}/{source.path}"
+    who = "HF_TOKEN is not set" if get_token() is None else "the account of HF_TOKEN has no access"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
+    if isinstance(error, GatedRepoError):
+        raise InputError(
+            f"{name} is gated, and {who}. Accept its licence at {url}, then set HF_TOKEN to a token of that account "
+            "(https://huggingface.co/settings/tokens)."
+        ) from error
+    if isinstance(error, RevisionNotFoundError):
+        raise InputError(f"{name} has no revision {source.revision!r}; see {url}/commits/main.") from error
+    if isinstance(error, RepositoryNotFoundError) or status == 401:
+        raise InputError(f"{name}: there is no such repository, or it is private and {who}. Check the name at {url}.") from error
+    if isinstance(error, (LocalEntryNotFoundError, httpx.TransportError)):
+        reason = _first_line(error.__cause__ or error)
+        raise InputError(
+            f"{name} is not whole in the cache, and the hub cannot be reached ({reason}). Connect, or give a directory with the model."
+        ) from error
+    if status:
+        raise InputError(f"{name}: the hub refuses the request ({_first_line(error)}).") from error
+    raise error
+
+
+def _from_kaggle(source: Source, settings: Settings) -> Path:
+    """Kaggle's own cache layout, below ours unless KAGGLEHUB_CACHE says where; `KAGGLE_API_TOKEN` or `~/.kaggle` is heeded."""
+    import kagglehub
+    import requests
+    from kagglehub.cache import Cache
+    from kagglehub.clients import build_kaggle_client
+    from kagglehub.exceptions import DataCorruptionError, UnauthenticatedError
+    from kagglehub.handle import parse_model_handle
+    from kagglesdk.models.types.model_api_service import ApiGetModelInstanceRequest
+
+    place = Path(os.environ.setdefault("KAGGLEHUB_CACHE", str(Path(settings.cache).expanduser() / "kaggle")))
+    place.mkdir(parents=True, exist_ok=True)
+    handle = "/".join([source.path, *([source.revision] if source.revision else [])])
+    name, page = f"model kaggle://{handle}", f"https://www.kaggle.com/models/{'/'.join(source.path.split('/')[:2])}"
+    try:
+        with (place / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of all processes of this machine only one downloads
+            model = parse_model_handle(handle)
+            if Cache().load_from_cache(model) is None:
+                request = ApiGetModelInstanceRequest()
+                request.owner_slug, request.model_slug, request.instance_slug = model.owner, model.model, model.variation
+                request.framework = model.framework_enum()
+                with build_kaggle_client() as client:
+                    size = client.models.model_api_client.get_model_instance(request).total_uncompressed_bytes
+                require_space(place, 2 * size, f"kaggle://{handle} with the archive it comes in")
+                log.info("kaggle://%s: reading %.2f GB", handle, size / 1e9)
+            return Path(kagglehub.model_download(handle))
+    except (UnauthenticatedError, requests.HTTPError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", 401)
+        if status == 404:
+            raise InputError(f"{name}: there is no such model, framework, variation or version. Check the name at {page}.") from error
+        if status in (401, 403):
+            raise InputError(
+                f"{name} is not open to everybody. Accept its licence at {page}, then set KAGGLE_API_TOKEN to a token of that account "
+                "(https://www.kaggle.com/settings)."
+            ) from error
+        raise InputError(f"{name}: Kaggle refuses the request ({_first_line(error)}).") from error
+    except (requests.ConnectionError, requests.Timeout) as error:
+        raise InputError(
+            f"{name} is not in the cache, and Kaggle cannot be reached ({_first_line(error)}). Connect, or give a directory with the model."
+        ) from error
+    except (DataCorruptionError, ValueError) as error:
+        raise InputError(f"{name}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

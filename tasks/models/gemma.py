@@ -1,0 +1,385 @@
+"""Gemma 2 and Gemma 3 (text): one decoder for both families, its layers stacked and run by one `lax.scan`.
+
+Sources: Gemma 2 (2408.00118), Gemma 3 (2503.19786), and `transformers`, with whose logits these agree (tests/test_parity.py). Tunix's own
+modules unroll the layers, which takes the TPU compiler minutes for each program of the 1B; they end in logits for every position,
+(B, T, 262144); and their adapters act only inside `__call__`. Here a program is one layer long, the model ends in hidden states, adapters
+are part of the layer, and what may attend to what is told by segment ids and never by a (B, T, T) array.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from schemas.training import Remat
+from tasks.hosts import BATCH, TENSOR, constrained
+from tasks.models.attention import attend
+
+Cache = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class GemmaConfig:
+    """An architecture.
+
+    Attributes:
+        window: key j is seen from i, in a local layer, when i - window < j <= i.
+        global_every: layer i (from 0) is global when (i + 1) % global_every == 0; all others are local.
+        local_rope, global_rope: base frequencies of the rotary embedding; global_rope_scale divides the positions of global layers.
+        query_scale: what queries are multiplied by.
+        attention_softcap, final_softcap: x -> cap * tanh(x / cap) on attention scores and on logits; None for no cap.
+        dtype: of frozen weights, activations and caches. Softmax, norms, logits and trained weights are float32.
+    """
+
+    family: Literal["gemma2", "gemma3"]
+    num_layers: int
+    vocab_size: int
+    embed_dim: int
+    hidden_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int
+    global_every: int
+    local_rope: float
+    global_rope: float
+    global_rope_scale: float
+    query_scale: float
+    attention_softcap: float | None
+    final_softcap: float | None
+    dtype: str
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised."""
+        return self.family == "gemma3"
+
+    def is_global(self) -> np.ndarray:
+        """(L,) bool: which layers see all that came before."""
+        return (np.arange(self.num_layers) + 1) % self.global_every == 0
+
+
+def _gemma3(
+    layers: int, embed: int, hidden: int, heads: int, kv_heads: int, window: int, rope_scale: float = 1.0, vocab: int = 262144
+) -> GemmaConfig:
+    return GemmaConfig(
+        family="gemma3",
+        num_layers=layers,
+        vocab_size=vocab,
+        embed_dim=embed,
+        hidden_dim=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=256,
+        window=window,
+        global_every=6,
+        local_rope=10_000.0,
+        global_rope=1_000_000.0,
+        global_rope_scale=rope_scale,
+        query_scale=256**-0.5,
+        attention_softcap=None,
+        final_softcap=None,
+        dtype="bfloat16",
+    )
+
+
+def _gemma2(layers: int, embed: int, hidden: int, heads: int, kv_heads: int) -> GemmaConfig:
+    return GemmaConfig(
+        family="gemma2",
+        num_layers=layers,
+        vocab_size=256000,
+        embed_dim=embed,
+        hidden_dim=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=256,
+        window=4096,
+        global_every=2,
+        local_rope=10_000.0,
+        global_rope=10_000.0,
+        global_rope_scale=1.0,
+        query_scale=256**-0.5,
+        attention_softcap=50.0,
+        final_softcap=30.0,
+        dtype="bfloat16",
+    )
+
+
+_PUBLISHED = {
+    "gemma3-270m": _gemma3(18, 640, 2048, 4, 1, 512),
+    "gemma3-1b": _gemma3(26, 1152, 6912, 4, 1, 512),
+    "gemma3-4b": _gemma3(34, 2560, 10240, 8, 4, 1024, rope_scale=8.0, vocab=262208),
+    "gemma3-12b": _gemma3(48, 3840, 15360, 16, 8, 1024, rope_scale=8.0, vocab=262208),
+    "gemma2-2b": _gemma2(26, 2304, 9216, 8, 4),
+    "gemma2-9b": _gemma2(42, 3584, 14336, 16, 8),
+}
+
+SIZES: dict[str, GemmaConfig] = {
+    # 0.6M parameters. Fewer than six layers means that all are local; the window covers the whole context.
+    "gemma3-tiny": replace(
+        _gemma3(3, 128, 256, 4, 1, 1024, vocab=1536), head_dim=32, query_scale=32**-0.5, dtype="float32"
+    ),
+    **{f"{name}-{tuning}": config for name, config in _PUBLISHED.items() for tuning in ("it", "pt")},
+}  # fmt: skip
+"""Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""
+
+PROJECTIONS: dict[str, tuple[str, str]] = {
+    "q_proj": ("d", "nh"),
+    "k_proj": ("d", "kh"),
+    "v_proj": ("d", "kh"),
+    "o_proj": ("nh", "d"),
+    "gate_proj": ("d", "f"),
+    "up_proj": ("d", "f"),
+    "down_proj": ("f", "d"),
+}
+"""The matrices of a layer, by their Hugging Face names: axes in, axes out."""
+
+UNROLLED_LAYERS = 8
+"""A model of at most so many layers runs without a loop over them: the compiler can merge across layers, and it does not take long."""
+
+
+def weight_shapes(config: GemmaConfig) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight; what is called `layers.*` has the layers as its first axis."""
+    sizes = {
+        "d": config.embed_dim,
+        "f": config.hidden_dim,
+        "n": config.num_heads,
+        "k": config.num_kv_heads,
+        "h": config.head_dim,
+    }
+    layer = {name: tuple(sizes[axis] for axis in inside + outside) for name, (inside, outside) in PROJECTIONS.items()}
+    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    layer |= dict.fromkeys(norms, (config.embed_dim,))
+    if config.qk_norm:
+        layer |= dict.fromkeys(("q_norm", "k_norm"), (config.head_dim,))
+    return {
+        "embedding": (config.vocab_size, config.embed_dim),
+        **{f"layers.{name}": (config.num_layers, *shape) for name, shape in layer.items()},
+        "final_norm": (config.embed_dim,),
+    }
+
+
+class _Layers(nnx.Module):
+    """The weights of all layers, each stacked over the layers."""
+
+
+class Gemma(nnx.Module):
+    """The decoder.
+
+    Attributes:
+        remat: what the backward pass computes again instead of keeping it: see `schemas.training.Remat`.
+        lora_scale: what the adapters' product is multiplied by, when there are adapters.
+    """
+
+    embedding: nnx.Param[Any]
+    final_norm: nnx.Param[Any]
+
+    def __init__(self, config: GemmaConfig, weights: Mapping[str, Any]):
+        """Args: weights: name (see `weight_shapes`) -> array, or jax.ShapeDtypeStruct for an abstract model."""
+        self.config = config
+        self.remat: Remat = "none"
+        self.lora_scale = 0.0
+        self.layers = _Layers()
+        for name, value in weights.items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.layers if owner else self, leaf, nnx.Param(value))
+
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array, cache: Cache | None = None
+    ) -> tuple[jax.Array, Cache | None]:
+        """Run the decoder.
+
+        Args:
+            tokens: (B, T) ids.
+            positions: (B, T) positions within each text, from 0.
+            segments: (B, T) int32, 0 on padding. A token sees those before it, by index, that have its segment's number.
+            cache: what `init_cache` made, or a call returned. A call with T > 1 begins a cache anew; one with T = 1 goes on.
+
+        Returns:
+            (B, T, D) hidden states, the input of `unembed`, and the new cache (None without one).
+        """
+        config = self.config
+        dtype = jnp.dtype(config.dtype)
+        x = self.embedding.get_value()[tokens].astype(dtype) * jnp.asarray(config.embed_dim**0.5, dtype)
+        x = constrained(x, BATCH)
+        rope = _rotations(config, positions)
+        per_layer = {
+            "weights": {name: node.get_value() for name, node in vars(self.layers).items() if isinstance(node, nnx.Variable)},
+            "global": jnp.asarray(config.is_global()),
+            "layer": jnp.arange(config.num_layers),
+        }
+        step = cache is not None and tokens.shape[1] == 1
+        index = cache["index"] if step and cache else jnp.int32(0)
+        seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, index)) if step and cache else segments
+
+        def layer(carry: Any, own: Any) -> tuple[Any, Any]:
+            x, *kept = carry
+            weights, kept_new = own["weights"], None
+
+            def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+                nonlocal kept, kept_new
+                if step:
+                    at = (own["layer"], 0, 0, index, 0)
+                    kept = [
+                        jax.lax.dynamic_update_slice(all_layers, new.swapaxes(1, 2)[None].astype(dtype), at)
+                        for all_layers, new in zip(kept, (k, v), strict=True)
+                    ]
+                    k, v = (jax.lax.dynamic_index_in_dim(all_layers, own["layer"], keepdims=False).swapaxes(1, 2) for all_layers in kept)
+                elif cache is not None:
+                    kept_new = (k.swapaxes(1, 2), v.swapaxes(1, 2))
+                return attend(q, k, v, segments, seen, index, own["global"], config.window, config.attention_softcap)
+
+            rotate = tuple(jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False) for table in rope)
+            x = _layer(config, self.lora_scale, weights, x, rotate, attention)
+            return (x, *kept), kept_new
+
+        if self.remat != "none":
+            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+            layer = jax.checkpoint(layer, policy=policy, prevent_cse=config.num_layers <= UNROLLED_LAYERS)
+        first = (x, cache["k"], cache["v"]) if step and cache else (x,)
+        unroll = config.num_layers <= UNROLLED_LAYERS
+        with jax.named_scope("layers"):
+            (x, *kept), written = jax.lax.scan(layer, first, per_layer, unroll=unroll)
+        x = rms_norm(x, self.final_norm.get_value())
+        if cache is None:
+            return x, None
+        if not step:
+            kept = [
+                jax.lax.dynamic_update_slice(empty, new, (0,) * 5) for empty, new in zip((cache["k"], cache["v"]), written, strict=True)
+            ]
+            seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, 0))
+        return x, {"k": kept[0], "v": kept[1], "segments": seen, "index": index + tokens.shape[1]}
+
+    def unembed(self, hidden: jax.Array) -> jax.Array:
+        """Logits (..., V), float32, of hidden states (..., D)."""
+        return unembed(self.config, self.embedding.get_value(), hidden)
+
+    def init_cache(self, batch_size: int, length: int) -> Cache:
+        """An empty key/value cache for `batch_size` rows of `length` tokens: k and v (L, B, K, S, H), segments (B, S), index ()."""
+        config = self.config
+        shape = (config.num_layers, batch_size, config.num_kv_heads, length, config.head_dim)
+        heads = TENSOR if _divides(TENSOR, config.num_kv_heads) else None
+        return {
+            "k": constrained(jnp.zeros(shape, config.dtype), None, BATCH, heads),
+            "v": constrained(jnp.zeros(shape, config.dtype), None, BATCH, heads),
+            "segments": constrained(jnp.zeros((batch_size, length), jnp.int32), BATCH),
+            "index": jnp.int32(0),
+        }
+
+
+def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:
+    """Logits (..., V), float32, of hidden states (..., D) with the tied embedding (V, D)."""
+    dtype = jnp.dtype(config.dtype)
+    logits = jnp.einsum("...d,vd->...v", hidden.astype(dtype), embedding.astype(dtype), preferred_element_type=jnp.float32)
+    return logits if config.final_softcap is None else config.final_softcap * jnp.tanh(logits / config.final_softcap)
+
+
+@jax.checkpoint
+def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """x / rms(x) * (1 + scale) along the last axis, in float32; the result has x's dtype."""
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-6)
+    return (normed * (1 + scale.astype(jnp.float32))).astype(x.dtype)
+
+
+def _layer(
+    config: GemmaConfig,
+    lora_scale: float,
+    weights: dict[str, jax.Array],
+    x: jax.Array,
+    rotate: tuple[jax.Array, ...],
+    attention: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+    """One layer on (B, T, D)."""
+
+    def project(name: str, x: jax.Array) -> jax.Array:
+        inside, outside = PROJECTIONS[name]
+        out = jnp.einsum(f"bt{inside},{inside}{outside}->bt{outside}", x, weights[name].astype(x.dtype))
+        if f"{name}_lora_a" in weights:
+            low = jnp.einsum(f"bt{inside},{inside}r->btr", x, weights[f"{name}_lora_a"].astype(x.dtype))
+            up = jnp.einsum(f"btr,r{outside}->bt{outside}", low, weights[f"{name}_lora_b"].astype(x.dtype))
+            out = out + jnp.asarray(lora_scale, x.dtype) * up
+        return out
+
+    normed = rms_norm(x, weights["input_layernorm"])
+    q, k, v = (_heads(project(name, normed)) for name in ("q_proj", "k_proj", "v_proj"))
+    if config.qk_norm:
+        q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
+    q, k = _rotate(q, rotate), _rotate(k, rotate)
+    attended = project("o_proj", _heads(attention(q * jnp.asarray(config.query_scale, q.dtype), k, v)))
+    x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
+    normed = rms_norm(x, weights["pre_feedforward_layernorm"])
+    gate, up = (constrained(project(name, normed), BATCH, None, TENSOR) for name in ("gate_proj", "up_proj"))
+    out = project("down_proj", _gated(gate, up))
+    return constrained(x + rms_norm(out, weights["post_feedforward_layernorm"]), BATCH)
+
+
+@jax.checkpoint
+def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """gelu(gate) * up, of which the backward pass keeps the two arguments and nothing in float32."""
+    return jax.nn.gelu(gate, approximate=True) * up
+
+
+def _heads(array: jax.Array) -> jax.Array:
+    """(B, T, heads, H) spread over the heads where their number allows."""
+    return constrained(array, BATCH, None, TENSOR if _divides(TENSOR, array.shape[2]) else None)
+
+
+def _divides(axis: str, size: int) -> bool:
+    return size % int(jax.sharding.get_abstract_mesh().shape.get(axis, 1)) == 0
+
+
+def _rotations(config: GemmaConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """cos and sin, each (2, B, T, 1, H/2) float32: of local layers, then of global ones (RoPE, 2104.09864)."""
+    exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    bases = ((config.local_rope, 1.0), (config.global_rope, config.global_rope_scale))
+    frequencies = jnp.stack([1.0 / (base**exponent) / scale for base, scale in bases])
+    angles = positions[None, :, :, None, None].astype(jnp.float32) * frequencies[:, None, None, None, :]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def _rotate(x: jax.Array, rotate: tuple[jax.Array, ...]) -> jax.Array:
+    """(B, T, N, H) turned by its positions."""
+    cos, sin = rotate
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def initialise(config: GemmaConfig, seed: int) -> Gemma:
+    """A model with random weights: a pure function of (config, seed).
+
+    Embeddings are N(0, 1/D) (the model multiplies them by sqrt(D)), projections N(0, 1/fan_in), norm scales 0 (Gemma's scale is 1 + w),
+    except those of queries and keys: 0.4, so that a head of 32 dimensions can already prefer one token among a hundred.
+    """
+    generator = np.random.Generator(np.random.Philox(seed))
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        leaf = name.rpartition(".")[2]
+        if "norm" in leaf:
+            value = np.full(shape, 0.4 if leaf in ("q_norm", "k_norm") else 0.0, np.float32)
+        else:
+            fan_in = config.embed_dim if leaf == "embedding" else int(np.prod(shape[1 : 1 + len(PROJECTIONS[leaf][0])]))
+            value = generator.standard_normal(shape, np.float32) / np.sqrt(fan_in, dtype=np.float32)
+        weights[name] = jnp.asarray(value, config.dtype)
+    return Gemma(config, weights)
+
+
+def widen(model: Gemma) -> None:
+    """Make all weights float32: what an optimizer adds to a bfloat16 weight is mostly lost in rounding."""
+    for root in (model, model.layers):
+        for node in vars(root).values():
+            if isinstance(node, nnx.Param):
+                value = node.get_value()
+                abstract = isinstance(value, jax.ShapeDtypeStruct)
+                wide = jax.ShapeDtypeStruct(value.shape, jnp.float32, sharding=value.sharding) if abstract else value.astype(jnp.float32)
+                node.set_value(wide)
+
+
+def abstract(config: GemmaConfig) -> Gemma:
+    """A model of shapes and dtypes without values, for programs that are compiled and not run."""
+    dtype = jnp.dtype(config.dtype)
+    return Gemma(config, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in weight_shapes(config).items()})

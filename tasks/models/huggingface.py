@@ -1,0 +1,232 @@
+"""The weights of a Gemma in Hugging Face's format: safetensors, in one file or in several with an index, and their names for our weights.
+
+Base checkpoints come in it, and our own artifacts are written in it, so there is one reader. Tensors are read slice by slice: what a caller
+asks for is all that is ever in memory. A checkpoint of the multimodal class is read for its text part alone. config.json: `hf_config`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  gives numpy the type bfloat16
+import numpy as np
+from safetensors import SafetensorError, safe_open, serialize_file
+
+from schemas.base import InputError
+from tasks.data.tokens import Tokenizer
+from tasks.models.gemma import PROJECTIONS, GemmaConfig, weight_shapes
+from tasks.models.hf_config import write_config
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD_BYTES = 4 << 30
+"""Weights of more bytes are written as several files of at most so many each."""
+
+READ_BYTES = 16 << 20
+"""The embedding is read so many bytes at a time: it is as large as ten layers."""
+
+_IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb.")
+"""Parts of names of tensors that the text model has no use for. The unembedding is the embedding: Gemma ties them."""
+
+_FLOATS = ("BF16", "F16", "F32")
+_SHOWN = 4
+"""How many wrong tensors a message names."""
+
+# Names and layout
+
+
+def tensor_name(name: str, layer: int = 0) -> str:
+    """Hugging Face's name of a weight, or of one layer of it: `layers.q_proj` -> `model.layers.3.self_attn.q_proj.weight`."""
+    if not name.startswith("layers."):
+        return {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight"}[name]
+    leaf = name.removeprefix("layers.")
+    module = "self_attn." if leaf[1:] in ("_proj", "_norm") else "mlp." if leaf in PROJECTIONS else ""
+    return f"model.layers.{layer}.{module}{leaf}.weight"
+
+
+def _axes(config: GemmaConfig, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lengths of the axes that are rows, and columns, of one layer of a weight there: matrices are (out, in), ours (in, out)."""
+    shape = weight_shapes(config)[name]
+    if not name.startswith("layers."):
+        return shape, ()
+    leaf, shape = name.removeprefix("layers."), shape[1:]
+    if leaf not in PROJECTIONS:
+        return shape, ()
+    inside = len(PROJECTIONS[leaf][0])
+    return shape[inside:], shape[:inside]
+
+
+def _stored_shape(config: GemmaConfig, name: str) -> tuple[int, ...]:
+    rows, columns = _axes(config, name)
+    if name == "embedding":
+        return rows
+    return (prod(rows), prod(columns)) if columns else rows
+
+
+def expected_tensors(config: GemmaConfig) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor of a checkpoint."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in weight_shapes(config):
+        layers = config.num_layers if name.startswith("layers.") else 1
+        shapes |= {tensor_name(name, layer): _stored_shape(config, name) for layer in range(layers)}
+    return shapes
+
+
+def to_tensors(config: GemmaConfig, name: str, weight: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """A weight of ours, whole, as Hugging Face's tensors, one by one."""
+    _, columns = _axes(config, name)
+    if not name.startswith("layers."):
+        yield tensor_name(name), weight
+        return
+    for layer, own in enumerate(weight):
+        turned = own.transpose(*range(len(columns), own.ndim), *range(len(columns)))
+        yield tensor_name(name, layer), turned.reshape(_stored_shape(config, name))
+
+
+# Reading
+
+
+class Weights:
+    """The weights of a directory, opened and checked; tensors are read when they are asked for.
+
+    Raises InputError for weights that are not there, not whole, or not those of `config`.
+    """
+
+    def __init__(self, directory: Path, config: GemmaConfig) -> None:
+        self._directory, self._config = directory, config
+        self._files = {path: _opened(path) for path in weight_files(directory)}
+        places = {name: file for file in self._files.values() for name in file.keys()}  # noqa: SIM118  no dict
+        used = {name: file for name, file in places.items() if not any(part in name for part in _IGNORED)}
+        prefix = next((name.removesuffix("embed_tokens.weight") for name in used if name.endswith("embed_tokens.weight")), "model.")
+        self._tensors: dict[str, Any] = {f"model.{name.removeprefix(prefix)}": file.get_slice(name) for name, file in used.items()}
+        self._check()
+
+    def _check(self) -> None:
+        expected = expected_tensors(self._config)
+        found = {name: tuple(tensor.get_shape()) for name, tensor in self._tensors.items()}
+        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        if wrong:
+            shown = "; ".join(
+                f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}" for name in wrong[:_SHOWN]
+            )
+            more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+            raise InputError(f"the weights in {self._directory} are not those of its config.json: {shown}{more}. Download them again.")
+        odd = {str(tensor.get_dtype()) for tensor in self._tensors.values()} - set(_FLOATS)
+        if odd:
+            raise InputError(
+                f"the weights in {self._directory} are stored as {', '.join(sorted(odd))}; a model to train has {', '.join(_FLOATS)}. "
+                "Take the checkpoint that is not quantised."
+            )
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """A part of one of our weights, in the config's dtype.
+
+        Args:
+            name: as in `weight_shapes`.
+            index: a slice of each of its axes, without a step.
+
+        Raises:
+            InputError: the file is not whole.
+        """
+        shape = weight_shapes(self._config)[name]
+        spans = [range(*one.indices(length)) for one, length in zip(index, shape, strict=True)]
+        out = np.empty([len(span) for span in spans], self._config.dtype)
+        rows, columns = _axes(self._config, name)
+        if name.startswith("layers."):
+            inside, outside = spans[1 : 1 + len(columns)], spans[1 + len(columns) :]
+            for place, layer in enumerate(spans[0]):
+                part = self._part(tensor_name(name, layer), rows, outside, columns, inside)
+                out[place] = part.transpose(*range(len(outside), part.ndim), *range(len(outside)))
+            return out
+        step = max(1, READ_BYTES // (4 * prod(shape[1:])))
+        for start in range(0, len(spans[0]), step):
+            outside = [spans[0][start : start + step], *spans[1:]]
+            out[start : start + step] = self._part(tensor_name(name), rows[:1], outside[:1], rows[1:], outside[1:])
+        return out
+
+    def _part(
+        self, name: str, rows: tuple[int, ...], in_rows: list[range], columns: tuple[int, ...], in_columns: list[range]
+    ) -> np.ndarray:
+        """Some of a tensor's rows and columns, each split into its axes."""
+        tensor, axes = self._tensors[name], [(rows, in_rows), (columns, in_columns)] if columns else [(rows, in_rows)]
+        index = tuple(slice(spans[0].start * prod(lengths[1:]), spans[0].stop * prod(lengths[1:])) for lengths, spans in axes)
+        part: np.ndarray = tensor[index]
+        part = part.reshape([length for lengths, spans in axes for length in (len(spans[0]), *lengths[1:])])
+        cut = [span for lengths, spans in axes for span in (slice(None), *(slice(one.start, one.stop) for one in spans[1:]))]
+        return part[tuple(cut)]
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files of a directory. Raises InputError when there are none, or the index names one that is missing."""
+    if (directory / WEIGHTS).exists():
+        return [directory / WEIGHTS]
+    if not (directory / INDEX).exists():
+        raise InputError(
+            f"{directory} has neither {WEIGHTS} nor {INDEX}. Other formats (pytorch_model.bin, GGUF) are not read: save them "
+            "with `save_pretrained` of transformers."
+        )
+    try:
+        names = sorted(set(json.loads((directory / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{directory / INDEX} is damaged ({error}); download it again.") from error
+    missing = [name for name in names if Path(name).name != name or not (directory / name).exists()]
+    if missing:
+        raise InputError(f"{directory}: {INDEX} names {', '.join(missing[:_SHOWN])}, which is not there; download it again.")
+    return [directory / name for name in names]
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="np")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is damaged or not whole ({error}); remove it and download it again.") from error
+
+
+# Writing
+
+
+def write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write tensors as `model.safetensors`, or several files and an index if they have more than `shard_bytes`. At most that is in memory.
+
+    The same tensors in the same order make the same bytes.
+    """
+    parts: list[Path] = []
+    waiting: dict[str, dict[str, Any]] = {}
+    places: dict[str, int] = {}
+    total = size = 0
+
+    def flush() -> None:
+        parts.append(directory / f"part-{len(parts) + 1}")
+        serialize_file(waiting, parts[-1], metadata={"format": "pt"})  # transformers asks for the metadata
+        waiting.clear()
+
+    for name, tensor in tensors:
+        if waiting and size + tensor.nbytes > shard_bytes:
+            flush()
+            size = 0
+        waiting[name] = {"dtype": tensor.dtype.name, "shape": tensor.shape, "data": tensor.tobytes()}
+        places[name] = len(parts)
+        size, total = size + tensor.nbytes, total + tensor.nbytes
+    flush()
+    names = [f"model-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)] if len(parts) > 1 else [WEIGHTS]
+    for part, name in zip(parts, names, strict=True):
+        part.rename(directory / name)
+    if len(parts) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": {name: names[place] for name, place in sorted(places.items())}}
+        (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def write_model(directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer, weight: Callable[[str], np.ndarray]) -> None:
+    """Write a model's directory, but for the tokenizer's own files.
+
+    Args:
+        weight: gives a weight of ours by its name, whole; asked for one at a time.
+    """
+    write_config(directory, config, name, tokenizer)
+    dtype = np.dtype(config.dtype)
+    write_weights(
+        directory,
+        (pair for own in weight_shapes(config) for pair in to_tensors(config, own, weight(own).astype(dtype, copy=False))),
+        SHARD_BYTES,
+    )

@@ -1,0 +1,75 @@
+"""A base model on its way to a machine in the cloud, through the store: that machine has neither our tokens for a hub nor our disks.
+
+    models/<digest>/    a tree (`Store.save_tree`) with the files that are read of a model, sent once
+
+What is in a bucket already is not sent, and nothing is that is made at random. No JAX: the flow process sends.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from infra.settings import Settings
+from infra.store import Store
+from schemas.base import StageFailed, digest
+from schemas.job import JobSpec
+from tasks.models import download
+from tasks.models.source import needed, source_of
+
+
+def reads_base_model(spec: JobSpec) -> bool:
+    """Whether a job begins with a base model and runs on another machine."""
+    return spec.target != "local" and "model" in spec.config and "policy" not in spec.inputs
+
+
+def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], settings: Settings, say: Callable[[str], None]) -> None:
+    """Have a model's files in the store; they are brought here first if they are not yet.
+
+    Args:
+        dependencies: the stage's, as `model_dependencies` gave them.
+        say: is told what takes a while.
+
+    Raises:
+        InputError: as `download.fetch`, or the store cannot be written.
+        ConnectionError: a service does not answer.
+    """
+    source = source_of(model)
+    name = _tree(model, dependencies)
+    if source.kind in ("tiny", "gs") or store.has_tree(name):
+        return
+    directory = download.fetch(source, settings)
+    place = store.path("models")
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as temporary:
+        copy = Path(temporary, "copy")
+        for file in needed(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()):
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            _link(directory / file, copy / file)
+        store.remove(name)
+        say(f"sending model {model} to {store.uri}/{name}")
+        store.save_tree(name, copy, {"model": model})
+
+
+def receive_model(store: Store, model: str, dependencies: Mapping[str, str | int]) -> None:
+    """On the machine: have `base_model` read what was sent. Raises StageFailed when it was not, or is damaged."""
+    source, name = source_of(model), _tree(model, dependencies)
+    if source.kind in ("tiny", "gs"):
+        return
+    loaded = store.load_tree(name)
+    if loaded is None:
+        raise StageFailed(f"model {model} is missing or damaged in store {store.uri} ({name}). Run again, and it is sent anew.")
+    download.AT_HAND[source] = loaded[0]
+
+
+def _tree(model: str, dependencies: Mapping[str, str | int]) -> str:
+    return f"models/{digest([model, dependencies.get('model')])}"
+
+
+def _link(path: Path, target: Path) -> None:
+    """The same file under another name, or a copy where the disk is another. Whoever moves it on leaves the first name alone."""
+    try:
+        os.link(path.resolve(), target)
+    except OSError:
+        shutil.copyfile(path, target)

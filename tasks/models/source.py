@@ -1,0 +1,175 @@
+"""Where the model of a recipe comes from: what its name means, whether it can be right, and what identifies it. No JAX, and no download.
+
+    model = "gemma3-tiny"                                   made at random from the recipe's seed
+    model = "gemma3-1b-it"                                  a shipped name: hf://google/gemma-3-1b-it
+    model = "hf://ORGANISATION/NAME[@REVISION]"             the Hugging Face hub
+    model = "kaggle://google/gemma-3/flax/gemma3-1b-it/1"   Kaggle: owner/model/framework/variation[/version]
+    model = "gs://BUCKET/DIRECTORY"                         Cloud Storage
+    model = "/path/of/a/directory"                          this machine
+
+A directory holds a model in Hugging Face's format, or an Orbax checkpoint of the Gemma library with its `tokenizer.model`. `tasks.models.
+download` brings models here, `tasks.models.loading` reads them.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from infra.settings import Settings
+from schemas.base import InputError, digest, nearest
+
+TINY = "gemma3-tiny"
+SHIPPED = {
+    "gemma3-270m-it": "hf://google/gemma-3-270m-it",
+    "gemma3-270m-pt": "hf://google/gemma-3-270m",
+    "gemma3-1b-it": "hf://google/gemma-3-1b-it",
+    "gemma3-1b-pt": "hf://google/gemma-3-1b-pt",
+    "gemma3-4b-it": "hf://google/gemma-3-4b-it",
+    "gemma3-4b-pt": "hf://google/gemma-3-4b-pt",
+    "gemma3-12b-it": "hf://google/gemma-3-12b-it",
+    "gemma3-12b-pt": "hf://google/gemma-3-12b-pt",
+    "gemma2-2b-it": "hf://google/gemma-2-2b-it",
+    "gemma2-2b-pt": "hf://google/gemma-2-2b",
+    "gemma2-9b-it": "hf://google/gemma-2-9b-it",
+    "gemma2-9b-pt": "hf://google/gemma-2-9b",
+}
+"""Name -> where Google publishes it; the architectures are `tasks.models.gemma.SIZES`."""
+
+TOKENIZER = "tokenizer.model"
+COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Files beside a tokenizer that travel with a model from its base to its export."""
+
+NEEDED = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", TOKENIZER, *COMPANIONS)
+"""Patterns of the files that are read of a directory in Hugging Face's format."""
+
+ORBAX_MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "checkpoint")
+"""A directory that has one of these files is an Orbax checkpoint."""
+
+_HF = re.compile(r"hf://(?P<path>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+_KAGGLE = re.compile(r"kaggle://(?P<path>[\w-]+/[\w.-]+/[\w-]+/[\w.-]+)(?:/(?P<revision>[1-9][0-9]*))?", re.IGNORECASE)
+_GS = re.compile(r"gs://(?P<path>[a-z0-9][a-z0-9._-]+/[^\s?#]+)")
+_FORMS = {
+    "hf": (_HF, "hf://ORGANISATION/NAME or hf://ORGANISATION/NAME@REVISION, e.g. hf://google/gemma-3-1b-it"),
+    "kaggle": (_KAGGLE, "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION], e.g. kaggle://google/gemma-3/flax/gemma3-1b-it/1"),
+    "gs": (_GS, "gs://BUCKET/DIRECTORY"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model lies.
+
+    Attributes:
+        path: of `hf` ORGANISATION/NAME, of `kaggle` OWNER/MODEL/FRAMEWORK/VARIATION, of `gs` BUCKET/DIRECTORY, of `local` an absolute path.
+        revision: the commit, branch or tag of `hf`, the version of `kaggle`; None for the newest.
+    """
+
+    kind: Literal["tiny", "hf", "kaggle", "gs", "local"]
+    path: str = ""
+    revision: str | None = None
+
+
+def source_of(model: str) -> Source:
+    """What a recipe's `model` means; whether it is there is not looked at. Raises InputError with the valid names and forms."""
+    if model == TINY:
+        return Source("tiny")
+    uri = SHIPPED.get(model, model)
+    scheme, separator, _ = uri.partition("://")
+    if separator:
+        if scheme not in _FORMS:
+            raise InputError(
+                f"model {model!r}: the scheme {scheme!r} is not supported. Valid: {', '.join(f'{name}://' for name in _FORMS)}."
+            )
+        pattern, form = _FORMS[scheme]
+        match = pattern.fullmatch(uri.rstrip("/"))
+        if not match:
+            raise InputError(f"model {model!r} is not of the form {form}.")
+        return Source(scheme, match["path"], match.groupdict().get("revision"))  # type: ignore[arg-type]
+    if model.startswith(("/", "~")):
+        return Source("local", str(Path(model).expanduser()))
+    if "/" in model or model in (".", ".."):
+        meant = f'"{Path(model).absolute()}"' + (f' or "hf://{model}"' if _HF.fullmatch(f"hf://{model}") else "")
+        raise InputError(f"model {model!r}: a path must be absolute, because jobs run in directories of their own. Write {meant}.")
+    raise InputError(f"unknown model {model!r}.{nearest(model, [TINY, *SHIPPED])} Or hf://..., kaggle://..., gs://... or an absolute path.")
+
+
+def check_model(model: str) -> None:
+    """Refuse a `model` that cannot work, before anything runs; nothing is asked of the network.
+
+    Raises:
+        InputError: an unknown name, a malformed URI, or a directory that is not there or holds no model.
+    """
+    source = source_of(model)
+    if source.kind != "local":
+        return
+    directory = Path(source.path)
+    if not directory.is_dir():
+        raise InputError(f"model {model!r}: there is no such directory.")
+    if not (directory / "config.json").is_file() and find_orbax(directory) is None:
+        raise InputError(f"model {model!r} has no config.json and no Orbax checkpoint: it is no directory of a model.")
+
+
+def model_dependencies(model: str, settings: Settings | None = None) -> dict[str, str | int]:
+    """What else than its name decides which weights a model has, for the stage key.
+
+    Nothing for what is made at random, or named by a hub, whose revision, if one is given, is part of the name. A digest of the bytes for a
+    directory here, which takes a while for the first time and is remembered; a digest of the service's checksums for one in a bucket, which
+    takes one request.
+
+    Raises:
+        InputError: as `check_model`, or the bucket cannot be read.
+        ConnectionError: the bucket's service does not answer.
+    """
+    source, settings = source_of(model), settings or Settings.from_environment()
+    if source.kind == "gs":
+        from infra.gcs_files import listing
+
+        found = listing(f"gs://{source.path}", settings)
+        return {"model": digest({name: [found[name].size, found[name].crc32c] for name in needed(found)})}
+    if source.kind == "local":
+        check_model(model)
+        directory = Path(source.path)
+        names = needed(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+        return {"model": digest({name: _sha256(directory / name, Path(settings.cache).expanduser()) for name in names})}
+    return {}
+
+
+def needed(names: Iterable[str]) -> list[str]:
+    """Which of the files below a model's directory are read, by their names relative to it: those of Hugging Face's format, or else all."""
+    found = sorted(name for name in names if not name.startswith("."))
+    if "config.json" not in found:
+        return found
+    return [name for name in found if "/" not in name and any(fnmatchcase(name, pattern) for pattern in NEEDED)]
+
+
+def find_orbax(directory: Path) -> Path | None:
+    """The Orbax checkpoint that a directory is, or has in it (as Kaggle's have), if there is one."""
+    places: Iterable[Path] = [directory, *sorted(path for path in directory.iterdir() if path.is_dir())]
+    return next((place for place in places if any((place / mark).is_file() for mark in ORBAX_MARKS)), None)
+
+
+def _sha256(path: Path, cache: Path) -> str:
+    """The file's digest, remembered for as long as its path, size and time of change are the same."""
+    status = path.stat()
+    note = cache / "digests" / digest([str(path.resolve()), status.st_size, status.st_mtime_ns])
+    if note.is_file():
+        return note.read_text(encoding="ascii")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    note.parent.mkdir(parents=True, exist_ok=True)
+    new = note.with_suffix(f".{os.getpid()}")
+    new.write_text(found, encoding="ascii")
+    new.replace(note)
+    return found
