@@ -1,7 +1,7 @@
 """`lyceum ask`: a greedy answer from the model of one of a run's stages, told as it is decoded. It loads JAX into its own process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.trained import trained_stage
@@ -40,7 +40,7 @@ def answer(store: Store, record: RunRecord, question: str, stage: str | None, te
     tokens: list[int] = []
     stopped = False
 
-    def kept() -> Any:
+    def kept() -> Iterator[int]:
         for token in streamer.tokens(question):
             tokens.append(token)
             yield token

@@ -52,7 +52,7 @@ def plan(options: argparse.Namespace) -> Answer:
     memory is what the chip would say. Exit code 3 if something does not fit the memory or the budget; the settings that would mend the
     former are looked for and printed.
     """
-    resolved = resolve(options.recipe, options.overrides, options.data)
+    resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
     check_target(options.target)
     check_budget(options.hours, options.usd)
     store = open_store(options.store, write=False)

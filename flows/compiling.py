@@ -97,9 +97,14 @@ class _Worker:
     process: "subprocess.Popen[str] | None" = None
     errors: IO[str] | None = None
     lowered: set[str] = field(default_factory=set)
+    ended: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        process, errors = self._started()
+        with self.lock:
+            if self.ended:
+                return {"error": "stopped", "kind": "failed"}
+            process, errors = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):
@@ -110,11 +115,14 @@ class _Worker:
             found: dict[str, Any] = json.loads(answer)
             return found
         code = process.wait()
+        if self.ended:
+            return {"error": "stopped", "kind": "failed"}
         errors.seek(0)
         end = " / ".join(errors.read().strip().splitlines()[-_LINES_IN_ERROR:])
-        why = "was killed, most likely because memory ran out" if code == -signal.SIGKILL else f"ended with exit code {code}: {end}"
         self.stop()
-        return {"error": f"the process that compiles {why}", "kind": "failed"}
+        if code == -signal.SIGKILL:
+            return {"error": "the process that compiles was killed, most likely because memory ran out", "kind": "killed"}
+        return {"error": f"the process that compiles ended with exit code {code}: {end}", "kind": "failed"}
 
     def _started(self) -> "tuple[subprocess.Popen[str], IO[str]]":
         if self.process is None or self.errors is None:
@@ -130,8 +138,14 @@ class _Worker:
             )
         return self.process, self.errors
 
+    def end(self) -> None:
+        """End the process, whatever it does, for good."""
+        with self.lock:
+            self.ended = True
+            self.stop()
+
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process; the next question starts another one."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -153,10 +167,11 @@ class Compiler:
     def __init__(self, target: str, settings: Settings, say: Callable[[str], None]) -> None:
         if not has_compiler():
             raise InputError(f"to plan for {target} the TPU compiler has to be installed: {INSTALL}.")
-        self.target, self._say = target, say
+        self.target, self.say = target, say
         self._settings, self._directory = settings, Path(settings.cache) / "plan"
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers = [_Worker(target) for _ in range(_workers())]
+        self._alone = threading.Lock()
         self._since, self._begun, self._done, self._compiles, self._lock = time.monotonic(), 0, 0, 0, threading.Lock()
 
     def __enter__(self) -> Self:
@@ -167,7 +182,7 @@ class Compiler:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.end()
         self._threads.shutdown(cancel_futures=True)
 
     def programs(self, questions: Sequence[Question]) -> list[list[Compiled]]:
@@ -179,7 +194,7 @@ class Compiler:
         """
         new = [question for question in questions if self._stage_file(question) is None]
         if new:
-            self._say(f"reading the programs of {', '.join(question.name for question in new)}")
+            self.say(f"reading the programs of {', '.join(question.name for question in new)}")
         list(self._each(self._make_programs, new))
         return [self._known(question) for question in questions]
 
@@ -216,13 +231,13 @@ class Compiler:
         key, (question, index, name) = item
         with self._lock:
             self._begun += 1
-            self._say(f"compiling {self._begun} of {self._compiles}: {question.name} {name}")
+            self.say(f"compiling {self._begun} of {self._compiles}: {question.name} {name}")
         answer = self._ask(question, {"stage": question.stage, "program": index}, f"program {name}")
         _write(self._directory / "programs" / f"{key}.json", answer["report"])
         with self._lock:
             self._done += 1
             took, since = answer["report"]["compile_seconds"], time.monotonic() - self._since
-            self._say(f"{question.name} {name} took {took:.0f} s; {self._done} of {self._compiles} done, {since:.0f} s so far")
+            self.say(f"{question.name} {name} took {took:.0f} s; {self._done} of {self._compiles} done, {since:.0f} s so far")
 
     def _ask(self, question: Question, asked: dict[str, Any], what: str) -> dict[str, Any]:
         key = digest(question.stage)
@@ -232,10 +247,24 @@ class Compiler:
             worker.lowered.add(key)
         finally:
             self._idle.put(worker)
+        if answer.get("kind") == "killed" and len(self._workers) > 1:
+            answer = self._ask_alone(asked)
         if "error" in answer:
             text = f"stage {question.name}, {what} on {self.target}: {answer['error']}"
             raise InputError(text) if answer["kind"] == "input" else StageFailed(text)
         return answer
+
+    def _ask_alone(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Ask while nothing else is compiled, so that there is more memory."""
+        with self._alone:
+            workers = [self._idle.get() for _ in self._workers]
+            try:
+                for worker in workers:
+                    worker.stop()
+                return workers[0].ask(asked)
+            finally:
+                for worker in workers:
+                    self._idle.put(worker)
 
     def _take(self, key: str) -> _Worker:
         """An idle worker, one that knows the stage if there is one."""

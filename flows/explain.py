@@ -46,6 +46,9 @@ def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
         if missing:
             found.append(Outlook(stage, None, None, f"waits for {', '.join(missing)}"))
             continue
+        if stage.missing:
+            found.append(Outlook(stage, None, None, stage.missing))
+            continue
         key = stage.key({name: source.manifest.digest for name, source in sources.items() if source.manifest})
         found.append(_look(stage, key, store))
     return found

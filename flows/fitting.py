@@ -36,8 +36,10 @@ class _Setting:
     free: bool
 
 
-def suggest(question: Question, programs: Sequence[Compiled], compiler: Compiler, groups: int) -> dict[str, Any] | None:
-    """The changes of a stage's config with which all its programs compile and fit; None when nothing helps.
+def suggest(
+    question: Question, programs: Sequence[Compiled], compiler: Compiler, groups: int
+) -> tuple[dict[str, Any], list[Compiled]] | None:
+    """The changes of a stage's config with which all its programs compile and fit, and these programs; None when nothing helps.
 
     Args:
         programs: of the stage as it is, with reports; some do not fit.
@@ -61,7 +63,7 @@ def suggest(question: Question, programs: Sequence[Compiled], compiler: Compiler
     starts = {setting.name: setting.values[0] for setting in changed}
     chosen = {name: value for name, value in chosen.items() if value != starts[name]}
     everything = compiler.compile([question_with(question, chosen)])[0]
-    return chosen if all(program_json(program, compiler.target)["fits"] for program in everything) else None
+    return (chosen, everything) if all(program_json(program, compiler.target)["fits"] for program in everything) else None
 
 
 def settings_to_try(question: Question, groups: int) -> list[_Setting]:
@@ -103,6 +105,7 @@ class _Search:
         candidate = self._valid(changes)
         if candidate is None:
             return False
+        self._compiler.say(f"{candidate.name}: trying {', '.join(f'{name} = {value}' for name, value in changes.items())}")
         try:
             programs = self._compiler.compile([candidate], self._failing)[0]
         except InputError:  # not valid on this target

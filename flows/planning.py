@@ -90,17 +90,18 @@ def _on_tpu(
     with Compiler(target, settings, _say) as compiler:
         for question, programs in zip(questions, compiler.compile(questions), strict=True):
             listed = [program_json(program, target) for program in programs]
-            expected = estimate(programs, measured_ratios(question.kind, target, store, compiler), target, tpu)
-            planned[question.name] = {
-                "programs": listed,
-                "seconds": expected.seconds,
-                "cost_usd": expected.cost_usd,
-                "basis": expected.basis,
-            }
+            found: dict[str, Any] = {"programs": listed}
             if not all(program["fits"] for program in listed):
                 _say(f"{question.name} does not fit: looking for what does")
-                changes = suggest(question, programs, compiler, TPU_TYPES[target].devices // settings.tensor_parallel)
-                planned[question.name]["suggestion"] = changes and [f"{name}={value}" for name, value in changes.items()]
+                suggested = suggest(question, programs, compiler, TPU_TYPES[target].devices // settings.tensor_parallel)
+                if suggested is None:
+                    planned[question.name] = {**found, "seconds": None, "cost_usd": None, "basis": "no settings with which it fits"}
+                    continue
+                changes, programs = suggested
+                found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
+            expected = estimate(programs, measured_ratios(question.kind, target, store, compiler), target, tpu)
+            basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
+            planned[question.name] = {**found, "seconds": expected.seconds, "cost_usd": expected.cost_usd, "basis": basis}
     return [
         {**stage, **planned.get(stage["name"], {} if one.manifest else _without_programs(stage, one.stage, target, settings, tpu))}
         for one, stage in zip(outlooks, stages, strict=True)

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,6 +31,7 @@ class ResolvedStage:
         inputs: input name -> name of the earlier stage that feeds it.
         config: the kind's Config, with `model` and `seed` filled from the recipe where the recipe's stage does not set them.
         dependencies: what else decides the stage's bytes (see `schemas.artifact.stage_key`).
+        missing: why these are not known, and so the stage key neither: data that nobody named. Only of a recipe that is just looked at.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ResolvedStage:
     config: StrictModel
     inputs: dict[str, str]
     dependencies: dict[str, str | int]
+    missing: str = ""
 
     @property
     def config_json(self) -> dict[str, Any]:
@@ -62,13 +65,14 @@ class ResolvedRecipe:
         return next(stage for stage in self.stages if stage.name == name)
 
 
-def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None) -> ResolvedRecipe:
+def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None, *, need_data: bool = True) -> ResolvedRecipe:
     """Read a recipe, apply `--set` overrides, and validate every stage.
 
     Args:
         recipe: the name of a shipped recipe, or the path of a TOML file.
         overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`.
         data: the directory of `--data`, for stages that read files from it.
+        need_data: without such a directory, a recipe that reads from one is wrong; if not, it is resolved all the same (`missing`).
 
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
@@ -78,7 +82,7 @@ def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None
     loaded, where = load_recipe(recipe, overrides)
     check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
-    return ResolvedRecipe(loaded, tuple(_resolve_stage(spec, loaded, kinds, data, where) for spec in loaded.stages))
+    return ResolvedRecipe(loaded, tuple(_resolve_stage(spec, loaded, kinds, data, where, need_data) for spec in loaded.stages))
 
 
 def shipped_recipes() -> dict[str, Recipe]:
@@ -167,7 +171,7 @@ def _override_value(text: str, override: str) -> Any:
     return table["value"]
 
 
-def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, where: str) -> ResolvedStage:
+def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, where: str, need_data: bool) -> ResolvedStage:
     place = f"recipe {where}, stages.{spec.name}"
     try:
         module = stage_module(spec.kind)
@@ -175,11 +179,21 @@ def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data:
         config = _stage_config(module.Config, spec, recipe, f"{place}.config")
         if "model" in type(config).model_fields:
             check_model(config.model)  # type: ignore[attr-defined]
-        dependencies = module.dependencies(config, data) if hasattr(module, "dependencies") else {}
+        dependencies, missing = _dependencies(module, config, data, need_data)
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(place) else f"{place}: {text}") from error
-    return ResolvedStage(spec.name, spec.kind, module.VERSION, config, dict(spec.inputs), dependencies)
+    return ResolvedStage(spec.name, spec.kind, module.VERSION, config, dict(spec.inputs), dependencies, missing)
+
+
+def _dependencies(module: ModuleType, config: StrictModel, data: Path | None, need_data: bool) -> tuple[dict[str, str | int], str]:
+    """What else decides a stage's bytes, and why it is not known: see `ResolvedStage`."""
+    try:
+        return (module.dependencies(config, data) if hasattr(module, "dependencies") else {}), ""
+    except InputError as error:
+        if need_data or data is not None:
+            raise
+        return {}, str(error)
 
 
 def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: str) -> StrictModel:

@@ -101,7 +101,7 @@ def show_plan(plan: dict[str, Any]) -> None:
     table(f"{plan['recipe']} on {plan['target']}", head, rows)
     for name, one in programs:
         for what in one["uncounted"]:
-            line(f"{name} {one['name']}: {what} counts once in FLOPs and time; how often it runs is not known.")
+            line(f"{name} {one['name']}: {what}.")
     if local:
         line(f"Expected: {_seconds(plan['seconds'])} s (from earlier runs; ? where there was none)")
     else:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tasks.round_trip import Proof
 
 VERSION = 1
+AT_HOME = True
+"""torch and transformers are not sent to machines in the cloud, and nothing here needs one."""
 INPUTS = {
     "policy": Input(TRAINED),
     "reasoning": Input(("reasoning_eval",), required=False),
@@ -43,7 +45,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Export the policy; the metrics are the proof's. Raises StageFailed when the export is not the model, InputError without torch."""
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # of several hosts only the first is here, and devices of its own are enough
+    jax.config.update("jax_platforms", "cpu")
     from tasks.model_card import Card, Evaluation
     from tasks.models.hf_config import read_config
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tasks.hlo import Computation, Instruction, attribute, read_module
+from tasks.hlo_kernels import kernel_cost
 
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all", "iota", "opt-barrier",
@@ -39,7 +40,6 @@ _Scalar = tuple[int | None, int] | None
 
 
 _TARGET = re.compile(r"custom_call_target=\"([^\"]*)\"")
-_ESTIMATE = re.compile(r"\"cost_estimate\":\{[^}]*\}")
 
 
 @dataclass(frozen=True)
@@ -212,11 +212,10 @@ class _Program:
     def _custom_call(self, one: Instruction, here: Computation) -> Cost:
         if _passes(one):
             return Cost()
-        estimate = _ESTIMATE.search(one.attributes)
-        if estimate is None:
-            return Cost(bytes=self._moved(one, here), uncounted=(f"kernel {one.scope or one.name}",))
-        numbers = {key: float(value) for key, value in re.findall(r"\"(\w+)\":\"?([\d.e+]+)", estimate[0])}
-        return Cost(flops=numbers.get("flops", 0.0), bytes=numbers.get("bytes_accessed", self._moved(one, here)))
+        moved, known = self._moved(one, here), kernel_cost(one, here)
+        if known is None:
+            return Cost(bytes=moved, uncounted=(f"kernel {one.scope or one.name}: its FLOPs are not known",))
+        return Cost(flops=known[0], bytes=moved if known[1] is None else known[1])
 
     def _sent(self, one: Instruction, here: Computation) -> float:
         """Bytes that a device sends in a collective on a ring."""
@@ -262,7 +261,7 @@ class _Program:
         for name in reversed(re.findall(r"[\w.\-]+", one.scope)):
             if name in self.trips:
                 return inside.times(self.trips[name])
-        return inside + Cost(uncounted=(f"loop {one.scope or one.name}",))
+        return inside + Cost(uncounted=(f"loop {one.scope or one.name} counts once: how often it runs is not known",))
 
     def _trips(
         self, condition: Computation, initial: Mapping[int, int], unchanged: Mapping[int, int], steps: Mapping[int, _Scalar]

@@ -256,7 +256,7 @@ def _mesh_of(program: "Program") -> Any:
 
 
 def _own_source() -> str:
-    files = [Path(__file__), *(Path(__file__).with_name(name) for name in ("hlo.py", "hlo_cost.py"))]
+    files = [Path(__file__), *(Path(__file__).with_name(name) for name in ("hlo.py", "hlo_cost.py", "hlo_kernels.py"))]
     return digest([file.read_text(encoding="utf-8") for file in files])
 
 

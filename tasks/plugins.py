@@ -38,6 +38,11 @@ def stage_module(kind: str) -> ModuleType:
     return importlib.import_module(f"tasks.{kind}")
 
 
+def stays_at_home(kind: str) -> bool:
+    """Whether jobs of a kind run on the flow's machine whatever the target is: the kind's file says AT_HOME = True."""
+    return bool(getattr(stage_module(kind), "AT_HOME", False))
+
+
 def plugin_module(family: str, name: str) -> ModuleType:
     """The module of a plugin. Raises InputError with the valid names."""
     if name not in plugin_names(family):

@@ -47,7 +47,7 @@ PROMPTS = (
 )
 ANSWER = Trace(reasoning="17 + 25 = 42,\nbecause 7 + 5 = 12 😀", answer="42").render()
 
-NEW_TOKENS = 32
+NEW_TOKENS = 16
 """Greedy tokens per prompt."""
 
 COMPARED = 64

@@ -71,7 +71,7 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
     proof = export(gemma3, tmp_path / "out")
     assert proof.max_logit_difference < 1e-5
     assert proof.prompts == len(round_trip.PROMPTS) + 2  # one that was given, one that is longer than the window
-    assert proof.greedy_tokens > 100
+    assert proof.greedy_tokens > 5 * round_trip.NEW_TOKENS
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "README.md",
         "chat_template.jinja",

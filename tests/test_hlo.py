@@ -103,7 +103,7 @@ def test_a_limit_that_the_state_carries_is_found() -> None:
     functions = functions.replace("constant(6)", "add(%i, %i)")  # no longer a constant: the loop cannot be counted
     cost = cost_of(module(PRODUCT, functions, entry(run)))
     assert cost.flops == FLOPS
-    assert cost.uncounted == ("loop jit(f)/while",)
+    assert cost.uncounted == ("loop jit(f)/while counts once: how often it runs is not known",)
 
 
 def test_a_loop_that_depends_on_data_runs_as_often_as_its_scope_says() -> None:
@@ -114,7 +114,7 @@ def test_a_loop_that_depends_on_data_runs_as_often_as_its_scope_says() -> None:
     ).replace("direction=LT", "direction=LT\n  ROOT %both = pred[]{:T(512)} and(%lt, %going)")
     text = module(PRODUCT, functions, entry(run))
     assert cost_of(text, {"decode": 10.5}).flops == 10.5 * FLOPS
-    assert cost_of(text, {"other": 10.0}).uncounted == ("loop jit(generate)/decode/while",)
+    assert cost_of(text, {"other": 10.0}).uncounted == ("loop jit(generate)/decode/while counts once: how often it runs is not known",)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,32 @@ def test_a_kernel_counts_what_its_author_says_or_is_named() -> None:
     said = cost_of(kernel('"custom_call_config":{"cost_estimate":{"flops":"1000","transcendentals":"5","bytes_accessed":"300"}}'))
     assert (said.flops, said.bytes, said.uncounted) == (1000, 300, ())
     silent = cost_of(kernel('"custom_call_config":{"body":"TUz"}'))
-    assert (silent.flops, silent.bytes, silent.uncounted) == (0, 2 * 2 * 128 * 256, ("kernel jit(f)/splash",))
+    assert (silent.flops, silent.bytes, silent.uncounted) == (0, 2 * 2 * 128 * 256, ("kernel jit(f)/splash: its FLOPs are not known",))
+
+
+@pytest.mark.parametrize(
+    ("name", "results", "blocks", "products", "met"),
+    [
+        ("splash_mha_fwd_segmented_residuals.4", "bf16[2,4,1024,256]{3,2,1,0}", "1,2,2", 2, 3 / 4),
+        ("splash_mha_fwd_segmented_no_residuals.1", "bf16[2,4,1024,256]{3,2,1,0}", "1,8,3", 2, (1 + 2 + 6 * 3) / 64),
+        ("splash_mha_dq_segmented_no_residuals.2", "bf16[2,4,1024,256]{3,2,1,0}", "1,2,2", 3, 3 / 4),
+        ("splash_mha_dkv_segmented_no_residuals.2", "(bf16[2,1,1024,256]{3,2,1,0}, bf16[2,1,1024,256]{3,2,1,0})", "1,2,2", 4, 3 / 4),
+        ("splash_mha_dkv_segmented_no_residuals.2", "(bf16[2,2,4,1024,256]{4,3,2,1,0}, bf16[2,1,1024,256]{3,2,1,0})", "1,2,2", 5, 3 / 4),
+    ],
+)
+def test_splash_attention_counts_the_blocks_that_a_causal_mask_or_window_leaves(
+    name: str, results: str, blocks: str, products: int, met: float
+) -> None:
+    entry = f"""ENTRY %main (m: s8[{blocks}], q: bf16[2,4,1024,256], k: bf16[2,1,1024,256], s: s32[2,1024,128]) -> {results} {{
+  %m = s8[{blocks}]{{2,1,0}} parameter(0)
+  %q = bf16[2,4,1024,256]{{3,2,1,0}} parameter(1)
+  %k = bf16[2,1,1024,256]{{3,2,1,0}} parameter(2)
+  %s = s32[2,1024,128]{{2,1,0}} parameter(3)
+  ROOT %{name} = {results} custom-call(%m, %q, %k, %k, %s), custom_call_target="tpu_custom_call"
+}}"""
+    cost = cost_of(module(entry))
+    assert cost.flops == pytest.approx(products * 2 * 2 * 4 * 1024 * 256 * 1024 * met)
+    assert cost.uncounted == ()
 
 
 def test_a_conditional_counts_its_dearest_branch() -> None:

@@ -42,6 +42,9 @@ for line in sys.stdin:
         asked.write(f"compile {name} length={config.get('sequence_length')}\\n")
         if os.environ.get("FAKE_DIES") == name:
             sys.exit("the compiler crashed")
+        if os.environ.get("FAKE_KILLED") == name and not os.path.exists(os.environ["FAKE_LOG"] + ".killed"):
+            open(os.environ["FAKE_LOG"] + ".killed", "w").close()
+            os.kill(os.getpid(), 9)
         if os.environ.get("FAKE_WAITS") == name:
             time.sleep(600)
         rows = (config.get("micro_batch_size") or config["batch_size"]) / 8
@@ -151,9 +154,9 @@ def test_what_fits_is_looked_for_and_compiled(fake: Path, capsys: pytest.Capture
     code, value = plan(capsys)
     assert (code, value["fits"]) == (3, False)
     assert value["suggestion"] == ["stages.sft.config.micro_batch_size=32"]  # half of it, all else as it was
-    assert "stages.sft.config" not in " ".join(value["problems"])
+    expected = value["seconds"]  # as it would be
     code, value = plan(capsys, "--set", value["suggestion"][0])
-    assert (code, value["fits"]) == (0, True)
+    assert (code, value["fits"], value["seconds"]) == (0, True, expected)
 
 
 def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_rows_come_back(
@@ -172,8 +175,21 @@ def test_lengths_and_batches_are_cut_last(fake: Path, capsys: pytest.CaptureFixt
     monkeypatch.setenv("FAKE_GIB", "1000.0")
     monkeypatch.setenv("LYCEUM_CACHE", "other")
     _, value = plan(capsys)
-    assert (value["fits"], value["suggestion"]) == (False, [])
+    assert (value["fits"], value["suggestion"], value["seconds"], value["cost_usd"]) == (False, [], None, None)
     assert main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
+
+
+def test_a_recipe_is_planned_without_the_data_it_reads(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = {"path": "a.jsonl", "family": "a", "domain": "math", "prompt": "p", "reasoning": "r", "answer": "a"}
+    source = "[[stages.distill.config.teachers.sources]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+    text = Path("tiny.toml").read_text(encoding="utf-8").replace('"procedural"\nrows = { summarization = 60 }\n', f'"dataset"\n{source}')
+    Path("tiny.toml").write_text(text, encoding="utf-8")
+    code, value = plan(capsys)
+    assert (code, value["fits"]) == (0, True)
+    assert "name it with --data DIR" in value["stages"][0]["reason"]
+    assert value["stages"][1]["reason"] == "waits for distill"
+    assert main(["run", "tiny.toml", "--store", "store"]) == 2
+    assert "name it with --data DIR" in capsys.readouterr().err
 
 
 def test_micro_batches_stay_multiples_of_the_devices() -> None:
@@ -234,6 +250,13 @@ def test_a_compiler_that_dies_is_named_with_stage_and_program(fake: Path, monkey
         Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler,
     ):
         compiler.compile([question()])
+
+
+def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_KILLED", "train_step")
+    monkeypatch.setattr(compiling, "_workers", lambda: 2)
+    with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
+        assert all(program.report for program in compiler.compile([question()])[0])
 
 
 def test_leaving_ends_the_processes_whatever_they_do(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

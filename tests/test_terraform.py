@@ -121,8 +121,9 @@ def test_what_the_lifecycle_deletes_is_what_is_shipped_to_machines() -> None:
 
 def shipped_prefixes() -> set[str]:
     """The first parts of names, in a store, of what is sent to machines: the code's own list, and what a machine leaves for the next."""
-    source = (REPOSITORY / "infra" / "source.py").read_text(encoding="utf-8")
-    listed = re.findall(r"^    (\w+)/<", ast.get_docstring(ast.parse(source), clean=False) or "", re.M)
+    modules = ("infra/source.py", "tasks/models/shipping.py", "infra/compiled.py")
+    texts = [ast.get_docstring(ast.parse((REPOSITORY / name).read_text(encoding="utf-8")), clean=False) or "" for name in modules]
+    listed = re.findall(r"^    (\w+)/<", "\n".join(texts), re.M)
     kept = re.findall(r'upload "(\w+)/\$', (REPOSITORY / "infra" / "bootstrap_tpu.sh").read_text(encoding="utf-8"))
     return {*listed, *kept}
 

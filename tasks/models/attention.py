@@ -99,23 +99,21 @@ def _splash(
 
     Rows run on the device that holds them, and heads, too, where the mesh spreads them.
     """
+    mesh = jax.sharding.get_abstract_mesh()
     length, heads, kv_heads = q.shape[1], q.shape[2], k.shape[2]
-    tensor = int(jax.sharding.get_abstract_mesh().shape.get(TENSOR, 1))
-    spread = heads % tensor == 0
-    if spread and kv_heads % tensor:
+    parts = mesh.shape[TENSOR] if heads % mesh.shape[TENSOR] == 0 else 1
+    if kv_heads % parts:
         k, v = (jnp.repeat(array, heads // kv_heads, axis=2) for array in (k, v))
-    here = heads // tensor if spread else heads
+    local, everything = (jax.vmap(_kernel(heads // parts, length, reach, softcap)) for reach in (window, length))
 
     def of_device(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, is_global: jax.Array) -> jax.Array:
-        own = [array.swapaxes(1, 2) for array in (q, k, v)]
-        kernels = [jax.vmap(_kernel(here, length, reach, softcap)) for reach in (window, length)]
-        ids = splash.SegmentIds(segments, segments)
-        return (kernels[1](*own, ids) if window >= length else jax.lax.cond(is_global, *kernels[::-1], *own, ids)).swapaxes(1, 2)
+        own = *(array.swapaxes(1, 2) for array in (q, k, v)), splash.SegmentIds(segments, segments)
+        out: jax.Array = everything(*own) if window >= length else jax.lax.cond(is_global, everything, local, *own)
+        return out.swapaxes(1, 2)
 
-    mesh = jax.sharding.get_abstract_mesh()
     if mesh.size == 1:
         return of_device(q, k, v, segments, is_global)
-    rows, by_head = PartitionSpec(BATCH), PartitionSpec(BATCH, None, TENSOR if spread else None)
+    rows, by_head = PartitionSpec(BATCH), PartitionSpec(BATCH, None, TENSOR if parts > 1 else None)
     specs = (by_head, by_head, by_head, rows, PartitionSpec())
     return jax.shard_map(of_device, in_specs=specs, out_specs=by_head, check_vma=False)(q, k, v, segments, is_global)
 
@@ -123,9 +121,7 @@ def _splash(
 def _kernel(heads: int, length: int, window: int, softcap: float | None) -> Any:
     """The kernel for one row: q (heads, T, H), k and v (K, T, H), segments (T,) -> (heads, T, H)."""
     block = next(size for size in (_BLOCK, _BLOCK // 2, _LANES) if length % size == 0)
-    sizes = splash.BlockSizes(
-        block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block
-    )
+    sizes = splash.BlockSizes(block, block, block, block, block, block, use_fused_bwd_kernel=True)
     mask = masks.LocalMask((length, length), (window - 1, 0), offset=0)
     heads_masks = masks.MultiHeadMask([mask] * heads)
     return splash.make_splash_mha(heads_masks, block_sizes=sizes, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=softcap)
