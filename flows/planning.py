@@ -16,7 +16,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store import Store
 from infra.tpu_types import TPU_TYPES
 from schemas.base import InputError
-from tasks.plugins import stage_module
+from tasks.plugins import stage_module, stays_at_home
 
 
 class DoesNotFit(Exception):
@@ -114,7 +114,7 @@ def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
 
 def _without_programs(stage: dict[str, Any], resolved: ResolvedStage, target: str, settings: Settings, tpu: TpuSettings) -> dict[str, Any]:
     """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is booted for it unless it runs here."""
-    if resolved.kind in settings.local_kinds:
+    if resolved.kind in settings.local_kinds or stays_at_home(resolved.kind):
         return {"basis": "runs on this machine"}
     known = stage["seconds"] is not None
     seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)

@@ -1,7 +1,15 @@
 """Attention of one layer over segments, causal by index, within a window: plain, or with the splash kernel where the target has it.
 
 The target is that of the mesh a program is lowered for (`jax.set_mesh`), so that what `lyceum plan` compiles on a machine without a TPU is
-what a stage runs on one.
+what a stage runs on one. What the kernel saves of a step, measured with the TPU compiler (libtpu 0.0.42.1, v5e-8; LoRA SFT of 12 layers of
+Gemma 3 1B; per chip, plain -> kernel):
+
+    rows x tokens, remat    bytes moved      FLOPs              temporaries
+    2 x 1,024, none         16.7 -> 15.4 GB  4.93 -> 4.84 T     2.70 -> 2.75 GB
+    2 x 2,048, none         49.4 -> 34.9 GB  8.72 -> 8.18 T     4.30 -> 4.40 GB
+    8 x 2,048, layer        233 -> 148 GB    41.7 -> 38.9 T     2.21 -> 2.08 GB
+
+Without remat the kernel's output is kept in two layouts; plain attention keeps nothing of the scores and computes them twice.
 """
 
 from functools import partial
@@ -22,7 +30,7 @@ _LANES = 128
 """The kernel works on blocks of a multiple of so many queries, keys and dimensions of a head."""
 
 _BLOCK = 512
-"""Queries, and keys, to a block of the kernel at most: their scores, float32, are 1 MiB, and a core works on few of them at a time."""
+"""Queries, and keys, to a block of the kernel at most: the scores of one, float32, take 1 MiB of the memory of a core."""
 
 _NO_KERNEL = ("TPU v2", "TPU v3")
 """Their kernel compiler has no bfloat16 products ("Unsupported matmul RHS type on target", libtpu 0.0.42)."""
@@ -53,7 +61,7 @@ def attend(
     Returns:
         (B, T, N, H); meaningless where a query's segment is 0.
     """
-    if q.shape[1] == k.shape[1] and _has_kernel(q):
+    if q.shape[1] == k.shape[1] and _has_kernel(q):  # no cache is read
         return _splash(q, k, v, segments, is_global, window, softcap)
     return _dense(q, k, v, segments, seen, index, is_global, window, softcap)
 
@@ -120,7 +128,7 @@ def _splash(
 
 def _kernel(heads: int, length: int, window: int, softcap: float | None) -> Any:
     """The kernel for one row: q (heads, T, H), k and v (K, T, H), segments (T,) -> (heads, T, H)."""
-    block = next(size for size in (_BLOCK, _BLOCK // 2, _LANES) if length % size == 0)
+    block = max(size for size in range(_LANES, _BLOCK + 1, _LANES) if length % size == 0)
     sizes = splash.BlockSizes(block, block, block, block, block, block, use_fused_bwd_kernel=True)
     mask = masks.LocalMask((length, length), (window - 1, 0), offset=0)
     heads_masks = masks.MultiHeadMask([mask] * heads)
