@@ -153,9 +153,8 @@ def tokens(results: Results) -> None:
     longest = -(-max(map(sum, rows)) // 128) * 128
     packed = pack([([1] * prompt, [1] * response) for prompt, response in rows], 1024, 0)
     share = supervised / packed.tokens.size
-    print(
-        f"{len(rows)} rows, {sum(map(sum, rows)) / len(rows):.0f} tokens on average, {max(map(sum, rows))} at most; {packed.padding:.1%} padding"
-    )
+    mean, most = sum(map(sum, rows)) / len(rows), max(map(sum, rows))
+    print(f"{len(rows)} rows, {mean:.0f} tokens on average, {most} at most; packed with {packed.padding:.1%} padding")
     print("who              rows x tokens   supervised per step   roofline (ms)   bound        us per supervised token")
     chip = CHIPS["v5e"]
     found = []

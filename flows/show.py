@@ -105,8 +105,10 @@ def show_plan(plan: dict[str, Any]) -> None:
     if local:
         line(f"Expected: {_seconds(plan['seconds'])} s (from earlier runs; ? where there was none)")
     else:
-        known = plan["seconds"] is not None and plan["cost_usd"] is not None
-        line(f"Expected: {duration(plan['seconds'])}, {plan['cost_usd']:.2f} USD by list price" if known else "Expected: not known in full")
+        stages = plan["stages"]
+        unknown = [stage["name"] for stage in stages if stage["seconds"] is None or stage["cost_usd"] is None]
+        seconds, usd = (sum(stage[field] or 0.0 for stage in stages) for field in ("seconds", "cost_usd"))
+        line(f"Expected: {duration(seconds)}, {usd:.2f} USD by list price{', and ' + ', '.join(unknown) if unknown else ''}")
     for problem in what_is_wrong(plan):
         line(problem)
     if programs and plan["fits"]:

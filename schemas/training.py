@@ -6,9 +6,10 @@ from pydantic import Field
 
 from schemas.base import StrictModel
 
-Remat = Literal["none", "dots", "layer"]
+Remat = Literal["none", "dots", "layer", "chunks"]
 """What a training step keeps of each layer for the backward pass, which computes the rest again: everything; what matrix products gave; the
-layer's input alone. It changes memory and time, not what is computed."""
+layer's input alone; the same, and the feed-forward part goes through in chunks. Each takes less memory and more time than the one before.
+"""
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """The matrices of a layer, by their Hugging Face names."""

@@ -69,7 +69,9 @@ class ProgramReport:
 
     Attributes:
         argument_bytes, temporary_bytes, output_bytes, alias_bytes, code_bytes: of HBM, from `memory_analysis()`.
-        hbm_bytes: arguments + temporaries + output - aliases + code; of a refused program what the compiler said it would need.
+        hbm_bytes: the most that is in use at one time, arguments included, and the code. It is what the compiler holds against the chip's
+            limit; temporaries may say more, for a loop's are counted as if none shared a place. Of a refused program what the compiler
+            said it would need.
         flops, bytes_accessed, link_bytes, uncounted: of one call, loops included: see `tasks.hlo_cost.Cost`. 0 for a refused program.
         compile_seconds: here.
         refusal: what the compiler said when the program did not fit, else None.
@@ -166,7 +168,7 @@ def report(lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = No
     }
     return ProgramReport(
         **sizes,
-        hbm_bytes=sum(sizes.values()) - 2 * sizes["alias_bytes"],
+        hbm_bytes=memory.peak_memory_in_bytes + sizes["code_bytes"],
         flops=cost.flops,
         bytes_accessed=cost.bytes,
         link_bytes=cost.link_bytes,

@@ -95,10 +95,8 @@ def test_loops_count_as_often_as_they_run(compiled: dict[str, Any]) -> None:
 def test_memory_is_what_the_compiler_says_donated_buffers_counted_once(compiled: dict[str, Any]) -> None:
     report = compiled["donated"]
     assert report["argument_bytes"] == report["alias_bytes"] == 4 * 2048 * 2048
-    assert (
-        report["hbm_bytes"]
-        == 4 * 2048 * 2048 + report["temporary_bytes"] + report["code_bytes"] + report["output_bytes"] - report["alias_bytes"]
-    )
+    most = 4 * 2048 * 2048 + report["temporary_bytes"] + report["code_bytes"] + report["output_bytes"] - report["alias_bytes"]
+    assert 4 * 2048 * 2048 + report["code_bytes"] < report["hbm_bytes"] <= most
 
 
 @needs_compiler

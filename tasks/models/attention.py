@@ -81,16 +81,18 @@ def _dense(
     """The reference. The backward pass computes the scores again: keeping them takes (B, N, T, S) for every layer."""
     batch, length, heads, width = q.shape
     kv_heads = k.shape[2]
-    grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32)
+    groups = heads // kv_heads
+    grouped = q.reshape(batch, length, kv_heads, groups, width).transpose(0, 2, 3, 1, 4).reshape(batch, kv_heads, groups * length, width)
+    scores = jnp.einsum("bkqh,bskh->bkqs", grouped, k, preferred_element_type=jnp.float32)
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     i, j = index + jnp.arange(length)[:, None], jnp.arange(k.shape[1])[None, :]
     near = (j <= i) & (is_global | (j > i - window))
     visible = near & (segments[:, :, None] == seen[:, None, :]) & (seen > 0)[:, None, :]
-    scores = jnp.where(visible[:, None, None], scores, _MASKED)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", probabilities, v).reshape(q.shape)
+    scores = jnp.where(visible[:, None, None], scores.reshape(batch, kv_heads, groups, length, -1), _MASKED)
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(v.dtype).reshape(batch, kv_heads, groups * length, -1)
+    out = jnp.einsum("bkqs,bskh->bkqh", probabilities, v).reshape(batch, kv_heads, groups, length, width)
+    return out.transpose(0, 3, 1, 2, 4).reshape(q.shape)
 
 
 def _has_kernel(q: jax.Array) -> bool:

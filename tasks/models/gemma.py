@@ -6,6 +6,7 @@ modules unroll the layers, which takes the TPU compiler minutes for each program
 are part of the layer, and what may attend to what is told by segment ids and never by a (B, T, T) array.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -138,6 +139,9 @@ PROJECTIONS: dict[str, tuple[str, str]] = {
 }
 """The matrices of a layer, by their Hugging Face names: axes in, axes out."""
 
+CHUNK = 64
+"""Positions of each row that go through the feed-forward part at a time with remat = "chunks"."""
+
 UNROLLED_LAYERS = 8
 """A model of at most so many layers runs without a loop over them: the compiler can merge across layers, and it does not take long."""
 
@@ -234,7 +238,7 @@ class Gemma(nnx.Module):
                 return attend(q, k, v, segments, seen, index, own["global"], config.window, config.attention_softcap)
 
             rotate = tuple(jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False) for table in rope)
-            x = _layer(config, self.lora_scale, weights, x, rotate, attention)
+            x = _layer(config, self.lora_scale, weights, x, rotate, attention, chunked=self.remat == "chunks")
             return (x, *kept), kept_new
 
         if self.remat != "none":
@@ -293,17 +297,25 @@ def _layer(
     x: jax.Array,
     rotate: tuple[jax.Array, ...],
     attention: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    *,
+    chunked: bool,
 ) -> jax.Array:
-    """One layer on (B, T, D)."""
+    """One layer on (B, T, D). `chunked`: the feed-forward part takes some positions at a time, and keeps nothing of them."""
 
     def project(name: str, x: jax.Array) -> jax.Array:
-        inside, outside = PROJECTIONS[name]
-        out = jnp.einsum(f"bt{inside},{inside}{outside}->bt{outside}", x, weights[name].astype(x.dtype))
+        """As one product of matrices: XLA's gradient of a product with more axes takes three times as long on a CPU."""
+        inside = len(PROJECTIONS[name][0])
+        width = weights[name].shape[:inside]
+        rows = x.reshape(-1, math.prod(width))
+
+        def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+            return rows @ weight.astype(x.dtype).reshape(rows.shape[1], -1)
+
+        out = product(rows, weights[name])
         if f"{name}_lora_a" in weights:
-            low = jnp.einsum(f"bt{inside},{inside}r->btr", x, weights[f"{name}_lora_a"].astype(x.dtype))
-            up = jnp.einsum(f"btr,r{outside}->bt{outside}", low, weights[f"{name}_lora_b"].astype(x.dtype))
-            out = out + jnp.asarray(lora_scale, x.dtype) * up
-        return out
+            low = product(rows, weights[f"{name}_lora_a"])
+            out = out + jnp.asarray(lora_scale, x.dtype) * product(low, weights[f"{name}_lora_b"])
+        return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
 
     normed = rms_norm(x, weights["input_layernorm"])
     q, k, v = (_heads(project(name, normed)) for name in ("q_proj", "k_proj", "v_proj"))
@@ -312,10 +324,23 @@ def _layer(
     q, k = _rotate(q, rotate), _rotate(k, rotate)
     attended = project("o_proj", _heads(attention(q * jnp.asarray(config.query_scale, q.dtype), k, v)))
     x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
-    normed = rms_norm(x, weights["pre_feedforward_layernorm"])
-    gate, up = (constrained(project(name, normed), BATCH, None, TENSOR) for name in ("gate_proj", "up_proj"))
-    out = project("down_proj", _gated(gate, up))
-    return constrained(x + rms_norm(out, weights["post_feedforward_layernorm"]), BATCH)
+
+    def feed_forward(x: jax.Array) -> jax.Array:
+        normed = rms_norm(x, weights["pre_feedforward_layernorm"])
+        gate, up = (constrained(project(name, normed), BATCH, None, TENSOR) for name in ("gate_proj", "up_proj"))
+        return rms_norm(project("down_proj", _gated(gate, up)), weights["post_feedforward_layernorm"])
+
+    out = _in_chunks(jax.checkpoint(feed_forward), x) if chunked else feed_forward(x)
+    return constrained(x + out, BATCH)
+
+
+def _in_chunks(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """A function of tokens on (B, T, D), at most CHUNK positions at a time."""
+    batch, length, width = x.shape
+    positions = max(size for size in range(1, CHUNK + 1) if length % size == 0)
+    chunks = x.reshape(batch, -1, positions, width).swapaxes(0, 1)
+    done = jax.lax.map(lambda chunk: constrained(function(constrained(chunk, BATCH)), BATCH), constrained(chunks, None, BATCH))
+    return done.swapaxes(0, 1).reshape(x.shape)
 
 
 @jax.checkpoint
