@@ -223,7 +223,12 @@ def _ask_transformers(exported: Path, tokenizer: Tokenizer, prompts: Sequence[st
 
     logging.disable_progress_bar()
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        exported, dtype=getattr(torch, dtype), attn_implementation="eager", local_files_only=True, output_loading_info=True
+        exported,
+        dtype=getattr(torch, dtype),
+        attn_implementation="eager",
+        local_files_only=True,
+        output_loading_info=True,
+        use_safetensors=True,
     )
     model, problems = loaded
     wrong = {what: sorted(names) for what, names in problems.items() if names}

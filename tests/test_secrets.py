@@ -480,6 +480,12 @@ def test_no_code_of_ours_can_load_a_pickle() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not loaders & {name.split(".")[0] for name in imported}, path
+            found = loaders & {name.split(".")[0] for name in imported}
+            if found == {"torch"}:  # which computes there, on weights that transformers may read from safetensors alone
+                found = set() if path.name == "round_trip.py" else found
+            assert not found, path
+            assert not (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load"), path
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "AutoModelForCausalLM.from_pretrained":
+                assert any(keyword.arg == "use_safetensors" and ast.unparse(keyword.value) == "True" for keyword in node.keywords), path
             assert not (isinstance(node, ast.keyword) and node.arg == "allow_pickle"), path
             assert not (isinstance(node, ast.Name) and node.id in ("eval", "exec")), path

@@ -24,6 +24,7 @@ from infra.source import FLOW_ONLY, PACKAGES, environment, ship_data, ship_sourc
 from infra.store import Store, open_store
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec
+from tasks.plugins import stays_at_home
 from tasks.worker import _data_directory
 from tests.gcs_emulator import Emulator
 
@@ -136,10 +137,12 @@ def imported() -> Iterator[tuple[str, str]]:
 
 
 def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
-    """Nothing that is only the flow's is imported, but in the stage task, which no worker loads."""
+    """Nothing that is only the flow's is imported, but in the stage task, which no worker loads, and for exports, which stay at home."""
     distributions = importlib.metadata.packages_distributions()
     locked = versions("constraints.txt")
-    needed = {(file, module) for file, module in imported() if file != "tasks/stage.py"}
+    at_home = {"tasks/stage.py", "tasks/export.py", "tasks/model_card.py", "tasks/round_trip.py"}
+    assert stays_at_home("export")
+    needed = {(file, module) for file, module in imported() if file not in at_home}
     assert len(needed) > 30
     for file, module in needed:
         candidates = {canonicalize_name(name) for name in distributions[module.split(".")[0]]}
@@ -149,7 +152,9 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
 
 
 def test_every_requirement_of_the_project_is_a_workers_or_the_flows() -> None:
-    ours = {canonicalize_name(Requirement(line).name) for line in importlib.metadata.requires("lyceum") or []}
+    requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
+    at_home = {one.name for one in requirements if one.marker and 'extra == "export"' in str(one.marker)}
+    ours = {canonicalize_name(one.name) for one in requirements} - at_home
     assert ours >= FLOW_ONLY
     assert set(versions("requirements.txt")) == ours - FLOW_ONLY
 
@@ -160,7 +165,7 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
         assert version == f"=={importlib.metadata.version(name)}"
     assert set(direct) <= set(locked)
     assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"} <= set(locked)  # some only under Linux
-    assert not {"prefect", "pytest", "libtpu", "colorama", "mypy"} & set(locked)  # libtpu's version is jax's affair
+    assert not {"prefect", "pytest", "colorama", "mypy", "torch"} & set(locked)
     assert re.search(rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$", environment()["requirements.txt"], re.MULTILINE)
     assert environment()["python"] == f"{sys.version_info.major}.{sys.version_info.minor}\n"
 
