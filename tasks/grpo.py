@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.programs import Program
     from tasks.sampling import Sampler
-    from tasks.training import PolicyTrainer
+    from tasks.trainers import PolicyTrainer
 
 VERSION = 3
 USES_DEVICES = True
@@ -100,7 +100,7 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
     """The trainer of this stage, on Tunix's TrainExample."""
     from tasks.losses.grpo import grpo_loss_fn
-    from tasks.training import PolicyTrainer, make_trainer
+    from tasks.trainers import PolicyTrainer, make_trainer
 
     trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
     loss = grpo_loss_fn(
@@ -137,7 +137,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     from tunix.rl.common import TrainExample
 
     from tasks.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
-    from tasks.training import rows_at_once
+    from tasks.trainers import rows_at_once
 
     model = on_devices(model, rows_at_once(config))
     trainer = trainer_of(config, model)
@@ -298,7 +298,8 @@ class RolloutBatches:
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many prompts do not fit, StageFailed when a program compiled more than once."""
     from tasks.models.loading import load_model
-    from tasks.training import fit, rows_at_once, save_trained
+    from tasks.trainers import rows_at_once
+    from tasks.training import fit, save_trained
 
     config = job.config
     loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config)), trained=config.lora is None)

@@ -14,9 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tasks.hosts import BATCH, make_mesh
 from tasks.losses.vocabulary import CHUNK, LOOP
-from tasks.models.gemma import GemmaConfig, abstract
+from tasks.models.gemma import GemmaConfig
 from tasks.models.loading import LoadedModel
 from tasks.models.sharding import place, weight_specs
+from tasks.models.weights import abstract
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tasks.models.source import model_dependencies
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.programs import Program
-    from tasks.training import SftTrainer
+    from tasks.trainers import SftTrainer
 
 VERSION = 3
 USES_DEVICES = True
@@ -131,7 +131,7 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 def trainer_of(config: Config, loaded: "LoadedModel") -> "SftTrainer":
     """The trainer of this stage."""
     from tasks.losses.cross_entropy import cross_entropy
-    from tasks.training import SftTrainer, make_trainer
+    from tasks.trainers import SftTrainer, make_trainer
 
     return make_trainer(SftTrainer, loaded, config, config.seed).with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
 
@@ -139,7 +139,7 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "SftTrainer":
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles. As many tokens are supervised as a row has: how many really are, the data decides."""
     from tasks.programs import on_devices, vocabulary_trips
-    from tasks.training import rows_at_once
+    from tasks.trainers import rows_at_once
 
     trainer = trainer_of(config, on_devices(model, rows_at_once(config)))
     shape = (config.batch_size, config.sequence_length)
@@ -158,7 +158,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
     from tasks.models.loading import policy_or_base
-    from tasks.training import fit, rows_at_once, rows_of_step, save_trained
+    from tasks.trainers import rows_at_once
+    from tasks.training import fit, rows_of_step, save_trained
 
     config = job.config
     loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)), trained=config.lora is None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.programs import Program
     from tasks.sampling import Sampler
-    from tasks.training import PreferenceTrainer
+    from tasks.trainers import PreferenceTrainer
 
 VERSION = 3
 USES_DEVICES = True
@@ -97,7 +97,7 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "PreferenceTrainer":
     import jax
 
     from tasks.losses.simpo import simpo_loss_fn, stack_pairs
-    from tasks.training import PreferenceTrainer, make_trainer
+    from tasks.trainers import PreferenceTrainer, make_trainer
 
     def model_input(batch: "TrainingInput") -> dict[str, Any]:
         return {
@@ -122,7 +122,7 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
 
 def batch_sizes(config: Config) -> dict[str, int]:
     """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
-    from tasks.training import rows_at_once
+    from tasks.trainers import rows_at_once
 
     return {"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)}
 

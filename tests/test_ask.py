@@ -21,9 +21,10 @@ from schemas.base import digest
 from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks.hosts import make_mesh
-from tasks.models.gemma import SIZES, initialise
+from tasks.models.gemma import SIZES
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import initialise
 from tasks.sampling import Sampler
 
 QUESTION = "Which day comes after Monday?"

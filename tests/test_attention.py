@@ -180,7 +180,7 @@ COMPILES = """
 import json, sys
 from dataclasses import replace
 import jax
-from tasks.models.gemma import abstract
+from tasks.models.weights import abstract
 from tasks.models.sharding import place, weight_specs
 from tasks.plan import tpu_mesh
 from tasks.programs import rows, shapes

@@ -33,7 +33,8 @@ from dataclasses import replace
 from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.sampling import Sampler
-from tasks.training import SftTrainer, make_trainer, rows_at_once, run_step
+from tasks.trainers import SftTrainer, make_trainer, rows_at_once
+from tasks.training import run_step
 
 gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)
 ROWS, LENGTH = 12, 40

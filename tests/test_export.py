@@ -21,10 +21,11 @@ from tasks.export import export_model
 from tasks.hosts import make_mesh
 from tasks.job import Job, write_jsonl
 from tasks.model_card import Card
-from tasks.models.gemma import SIZES, GemmaConfig, initialise
+from tasks.models.gemma import SIZES, GemmaConfig
 from tasks.models.hf_tokenizer import write_tokenizer
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import initialise
 from tests.synthetic_run import write_run
 
 transformers = pytest.importorskip("transformers")

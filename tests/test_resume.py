@@ -23,7 +23,7 @@ from infra.workspace import Workspace
 from schemas.base import StageFailed
 from schemas.examples import Domain, Example, Grounding, prompt_id
 from schemas.job import Progress
-from tasks import grpo, reasoning_eval, safety_eval, sft, simpo, training
+from tasks import grpo, reasoning_eval, safety_eval, sft, simpo, trainers, training
 from tasks.checkpoints import Checkpoints, fingerprint
 from tasks.job import Job, write_jsonl
 from tasks.journal import Journal
@@ -304,7 +304,7 @@ def test_a_checkpoint_with_other_arrays_is_not_used(bench: Bench, caplog: pytest
 def test_arrays_lie_where_they_lay_before_a_restart(tmp_path: Path):
     """The step compiles a second time, and `fit` fails the stage, when some of its arrays are committed to other devices than before."""
     checkpoints = Checkpoints(Workspace(open_store(tmp_path), "key", "1"), seconds=1, log=logging.getLogger("lyceum"))
-    trainer = training.make_trainer(training.SftTrainer, base_model("gemma3-tiny", 0), sft.Config.parse(SFT), 0)
+    trainer = trainers.make_trainer(trainers.SftTrainer, base_model("gemma3-tiny", 0), sft.Config.parse(SFT), 0)
     before = training._state(trainer)
     checkpoints.save(1, {f"{part}/{name}": value for part, values in before.items() for name, value in values.items()}, {})
     with checkpoints.newest() as found:

@@ -25,7 +25,8 @@ from tasks.hosts import make_mesh, spread
 from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.sampling import Sampler
-from tasks.training import rows_at_once, run_step
+from tasks.trainers import rows_at_once
+from tasks.training import run_step
 
 gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=96, embed_dim=64)
 ROWS, LENGTH = 4, 24

@@ -7,9 +7,10 @@ import pytest
 
 from tasks.data.tokens import prompt_tokens
 from tasks.hosts import make_mesh
-from tasks.models.gemma import SIZES, initialise
+from tasks.models.gemma import SIZES
 from tasks.models.loading import LoadedModel
 from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import initialise
 from tasks.sampling import Sampler
 from tasks.streaming import Streamer, pieces
 

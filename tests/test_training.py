@@ -20,7 +20,8 @@ from tasks.models.gemma import SIZES
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.lora import merge_lora
 from tasks.optimizers import learning_rate_schedule, make_optimizer
-from tasks.training import SftTrainer, fit, make_trainer, rows_of_step
+from tasks.trainers import SftTrainer, make_trainer
+from tasks.training import fit, rows_of_step
 
 BATCH, LENGTH = 4, 12
 

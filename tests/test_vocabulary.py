@@ -21,8 +21,9 @@ from infra.process import ROOT
 from schemas.training import LoraConfig
 from tasks.losses import vocabulary
 from tasks.losses.vocabulary import token_logps
-from tasks.models.gemma import SIZES, GemmaConfig, initialise, unembed
+from tasks.models.gemma import SIZES, GemmaConfig, unembed
 from tasks.models.lora import add_lora
+from tasks.models.weights import initialise
 
 B, T, D, V, CHUNK = 3, 11, 8, 50, 7
 PLAIN = replace(SIZES["gemma3-tiny"], vocab_size=V, embed_dim=D)

@@ -20,13 +20,14 @@ from tasks.hosts import fetch as fetch_array
 from tasks.hosts import make_mesh
 from tasks.models import gemma
 from tasks.models.download import fetch
-from tasks.models.gemma import Gemma, GemmaConfig, initialise, weight_shapes
+from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
 from tasks.models.huggingface import Weights, write_model
 from tasks.models.orbax import as_huggingface
 from tasks.models.sharding import place, weight_specs
 from tasks.models.source import COMPANIONS, TINY, TOKENIZER, Source, source_of
 from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import initialise
 
 
 @dataclass
