@@ -48,7 +48,7 @@ for line in sys.stdin:
         if os.environ.get("FAKE_WAITS") == name:
             time.sleep(600)
         rows = (config.get("micro_batch_size") or config["batch_size"]) / 8
-        share = {"none": 1.0, "dots": 0.5, "layer": 0.2}[config.get("remat", "none")]
+        share = {"none": 1.0, "dots": 0.5, "layer": 0.2, "chunks": 0.2}[config.get("remat", "none")]
         length = config.get("sequence_length") or config["response_length"]
         size = 1 + (rows * share * length / 1024 * float(os.environ["FAKE_GIB"]) if name == "train_step" else 0.5)
         refused = "Ran out of memory" if size > 15.75 else None
@@ -195,7 +195,7 @@ def test_a_recipe_is_planned_without_the_data_it_reads(fake: Path, capsys: pytes
 def test_micro_batches_stay_multiples_of_the_devices() -> None:
     question = Question("sft", "sft", 1, {"batch_size": 48, "micro_batch_size": None, "remat": "dots"}, "gemma3-tiny", {})
     found = {setting.name: setting.values for setting in settings_to_try(question, 8)}
-    assert found == {"micro_batch_size": (48, 24, 16, 8), "remat": ("dots", "layer"), "batch_size": (48, 24, 8)}
+    assert found == {"micro_batch_size": (48, 24, 16, 8), "remat": ("dots", "layer", "chunks"), "batch_size": (48, 24, 8)}
 
 
 def test_a_budget_is_part_of_the_plan(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
