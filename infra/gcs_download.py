@@ -126,23 +126,10 @@ class Receiver:
 
     def _download(self, span: "_Span", buffer: memoryview, timeout: Timeout) -> None:
         """Fill the buffer. Not by the client library: it receives 8 kB at a time, or else allocates every slice three times over."""
-        bucket, start = self._bucket, span.start
-        path, wanted = quote(bucket.path(f"{self._name}/{span.entry.path}"), safe=""), f"{span.start}-{span.stop - 1}"
-        with bucket.session.get(
-            f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{path}",
-            params={"alt": "media", "generation": str(span.generation)} | bucket.paid,
-            headers={"Range": f"bytes={wanted}", "Accept-Encoding": "identity"},
-            timeout=timeout,
-            stream=True,
-        ) as answer:
-            raise_for(answer)
-            if not answer.headers.get("Content-Range", "").startswith(f"bytes {wanted}/"):
-                raise Unusable("another part of a download came than was asked for")
-            while start < span.stop and (piece := answer.raw.read(min(PIECE, span.stop - start))):
-                buffer[start - span.start :][: len(piece)] = piece
-                start += len(piece)
-        if start < span.stop:
-            raise Unusable(f"{span.stop - start} bytes of a download did not come")
+        filled, name = 0, self._bucket.path(f"{self._name}/{span.entry.path}")
+        for piece in pieces(self._bucket, name, span.generation, span.start, span.stop, timeout):
+            buffer[filled:][: len(piece)] = piece
+            filled += len(piece)
 
     def _assemble(self, entry: FileEntry, slices: Iterable[memoryview | None]) -> str | None:
         """Append slices to the part file, which becomes the file if its bytes are right; else what is wrong with them."""
@@ -218,3 +205,22 @@ def _is_intact(path: Path, entry: FileEntry) -> bool:
             return os.fstat(file.fileno()).st_size == entry.size and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
     except FileNotFoundError:
         return False
+
+
+def pieces(bucket: "Bucket", path: str, generation: int, start: int, stop: int, timeout: Timeout) -> Iterator[bytes]:
+    """Bytes `start` to `stop` of an object, as they come. Raises Unusable when others come, or not all, and as `raise_for`."""
+    with bucket.session.get(
+        f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{quote(path, safe='')}",
+        params={"alt": "media", "generation": str(generation)} | bucket.paid,
+        headers={"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"},
+        timeout=timeout,
+        stream=True,
+    ) as answer:
+        raise_for(answer)
+        if not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-{stop - 1}/"):
+            raise Unusable("another part of a download came than was asked for")
+        while start < stop and (piece := answer.raw.read(min(PIECE, stop - start))):
+            start += len(piece)
+            yield piece
+    if start < stop:
+        raise Unusable(f"{stop - start} bytes of a download did not come")

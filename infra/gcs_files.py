@@ -7,13 +7,12 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 import google_crc32c
 
 from infra.gcs import Bucket
-from infra.gcs_download import PIECE, SLICE
-from infra.gcs_requests import Missing, Stored, Timeout, Unusable, in_parallel, raise_for
+from infra.gcs_download import SLICE, pieces
+from infra.gcs_requests import Missing, Stored, Timeout, in_parallel
 from infra.settings import Settings
 from infra.space import require_space
 from schemas.base import InputError, digest
@@ -110,20 +109,9 @@ def _receive(bucket: Bucket, path: str, stored: Stored, target: Path) -> None:
 
 def _slice(bucket: Bucket, path: str, generation: int, start: int, stop: int, file: int, timeout: Timeout) -> None:
     """Write bytes `start` to `stop` of an object to their place in a file."""
-    with bucket.session.get(
-        f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{quote(path, safe='')}",
-        params={"alt": "media", "generation": str(generation)} | bucket.paid,
-        headers={"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"},
-        timeout=timeout,
-        stream=True,
-    ) as answer:
-        raise_for(answer)
-        if not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-{stop - 1}/"):
-            raise Unusable("another part of a download came than was asked for")
-        while start < stop and (piece := answer.raw.read(min(PIECE, stop - start))):
-            start += os.pwrite(file, piece, start)
-    if start < stop:
-        raise Unusable(f"{stop - start} bytes of a download did not come")
+    for piece in pieces(bucket, path, generation, start, stop, timeout):
+        os.pwrite(file, piece, start)
+        start += len(piece)
 
 
 def _crc32c(path: Path) -> str:

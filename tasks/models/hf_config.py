@@ -16,17 +16,20 @@ _CLASSES = {
     "Gemma3ForConditionalGeneration": "gemma3",
 }
 # What the classes of `transformers` take for a key that a config.json leaves out, as those of the 4B and larger do.
+_SHARED_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma3": {
         "vocab_size": 262208,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "sliding_window": 4096,
-        "query_pre_attn_scalar": 256,
+        **_SHARED_DEFAULTS,
         "rope_theta": 1_000_000.0,
         "rope_local_base_freq": 10_000.0,
         "attn_logit_softcapping": None,
@@ -35,14 +38,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "gemma2": {
         "vocab_size": 256000,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "sliding_window": 4096,
-        "query_pre_attn_scalar": 256,
+        **_SHARED_DEFAULTS,
         "rope_theta": 10_000.0,
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
