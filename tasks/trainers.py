@@ -66,8 +66,7 @@ class OneProgramStep(peft_trainer.PeftTrainer):
 
         def train_step(trained: nnx.State, optimizer_state: nnx.State, frozen: nnx.State, batch: Any) -> tuple[Any, ...]:
             def loss_of(trained: nnx.State, micro: Any) -> tuple[jax.Array, Any]:
-                out = self.loss_fn(nnx.merge(graph, trained, frozen, copy=True), **self.gen_model_input_fn(micro))
-                return out if self._has_aux else (out, None)
+                return self._loss(nnx.merge(graph, trained, frozen, copy=True), micro)
 
             (loss, aux), gradients = self._accumulated(jax.value_and_grad(loss_of, has_aux=True), trained, batch)
             model = nnx.merge(graph, trained, frozen, copy=True)
@@ -79,6 +78,11 @@ class OneProgramStep(peft_trainer.PeftTrainer):
             return *jax.tree.unflatten(tree, after), loss, aux, optax.global_norm(gradients)
 
         return jax.jit(train_step, donate_argnums=(0, 1))
+
+    def _loss(self, model: nnx.Module, batch: Any) -> tuple[jax.Array, Any]:
+        """Loss and metrics, or None where the loss function gives none."""
+        out = self.loss_fn(model, **self.gen_model_input_fn(batch))
+        return out if self._has_aux else (out, None)
 
     def _accumulated(self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any) -> Any:
         """The mean over the micro-batches of what `loss_and_gradients` returns."""
@@ -100,8 +104,7 @@ class OneProgramStep(peft_trainer.PeftTrainer):
         graph, *_ = nnx.split(self.model, self._wrt, ...)
 
         def validation_loss(trained: nnx.State, frozen: nnx.State, batch: Any) -> jax.Array:
-            out = self.loss_fn(nnx.merge(graph, trained, frozen, copy=True), **self.gen_model_input_fn(batch))
-            return out[0] if self._has_aux else out
+            return self._loss(nnx.merge(graph, trained, frozen, copy=True), batch)[0]
 
         return jax.jit(validation_loss)
 
