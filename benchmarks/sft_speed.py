@@ -39,7 +39,7 @@ ROUNDS, STEPS = 6, 5
 def main() -> None:
     teacher = procedural.Config.parse({"name": "procedural", "rows": dict.fromkeys(("math", "coding", "science", "general"), 300)})
     tokenizer = tiny_tokenizer()
-    examples = list(procedural.teach(teacher, seed=0, data=None))
+    examples = list(procedural.rows(teacher, seed=0))
     rows = [(prompt_tokens(tokenizer, one.prompt), response_tokens(tokenizer, one.response())) for one in examples]
     longest = max(len(prompt) + len(response) for prompt, response in rows)
     alone = pack_each(rows, longest)

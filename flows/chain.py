@@ -16,7 +16,7 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
-from tasks.plugins import stage_module, stays_at_home
+from tasks.plugins import stage_module
 from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
 
 
@@ -39,7 +39,7 @@ class Chain:
     Args:
         changed: receives the record of each stage that begins, ends, is skipped or fails.
         run: the run's id.
-        target: where jobs run, but for those of `local_kinds` and of kinds that stay at home, which run on this machine.
+        target: where jobs run, but for those of `local_kinds` and of stages that stay at home, which run on this machine.
         data: the absolute directory of `--data`, or None.
         force: names of stages whose artifacts are set aside first.
         parallel: how many stages may run side by side. More than the target runs at once would only wait there, and look slow.
@@ -60,7 +60,7 @@ class Chain:
     ) -> None:
         for kind in local_kinds:
             stage_module(kind)  # raises InputError naming the valid ones
-        self._store, self._changed, self._run, self._local_kinds = store, changed, run, set(local_kinds)
+        self._resolved, self._store, self._changed, self._run, self._local_kinds = resolved, store, changed, run, set(local_kinds)
         self._target, self._data, self._force, self._parallel = target, data, set(force), parallel
         self._stages = {stage.name: stage for stage in resolved.stages}
         self._waiting = list(resolved.stages)
@@ -109,7 +109,7 @@ class Chain:
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
             attempt="",
             store=self._store.uri,
-            target="local" if stage.kind in self._local_kinds or stays_at_home(stage.kind) else self._target,
+            target="local" if stage.kind in self._local_kinds or self._resolved.at_home(stage) else self._target,
             run=self._run,
             config=stage.config_json,
             dependencies=stage.dependencies,

@@ -16,7 +16,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store import Store
 from infra.tpu_types import TPU_TYPES
 from schemas.base import InputError
-from tasks.plugins import stage_module, stays_at_home
+from tasks.plugins import base_model_of, uses_devices
 
 
 class DoesNotFit(Exception):
@@ -102,19 +102,21 @@ def _on_tpu(
             expected = estimate(programs, measured_ratios(question.kind, target, store, compiler), target, tpu)
             basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
             planned[question.name] = {**found, "seconds": expected.seconds, "cost_usd": expected.cost_usd, "basis": basis}
-    return [
-        {**stage, **planned.get(stage["name"], {} if one.manifest else _without_programs(stage, one.stage, target, settings, tpu))}
-        for one, stage in zip(outlooks, stages, strict=True)
-    ]
+    for one, stage in zip(outlooks, stages, strict=True):
+        if one.manifest is None:
+            planned.setdefault(stage["name"], _without_programs(stage, one.stage, resolved, target, settings, tpu))
+    return [{**stage, **planned.get(stage["name"], {})} for stage in stages]
 
 
 def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
-    return getattr(stage_module(stage.kind), "USES_DEVICES", False) and stage.kind not in settings.local_kinds
+    return uses_devices(stage.kind, stage.config_json) and stage.kind not in settings.local_kinds
 
 
-def _without_programs(stage: dict[str, Any], resolved: ResolvedStage, target: str, settings: Settings, tpu: TpuSettings) -> dict[str, Any]:
+def _without_programs(
+    stage: dict[str, Any], one: ResolvedStage, resolved: ResolvedRecipe, target: str, settings: Settings, tpu: TpuSettings
+) -> dict[str, Any]:
     """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is booted for it unless it runs here."""
-    if resolved.kind in settings.local_kinds or stays_at_home(resolved.kind):
+    if one.kind in settings.local_kinds or resolved.at_home(one):
         return {"basis": "runs on this machine"}
     known = stage["seconds"] is not None
     seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)
@@ -132,7 +134,7 @@ def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
     """The model that the stage's chain of policies begins with."""
     if "policy" in stage.inputs:
         return _model(resolved.stage(stage.inputs["policy"]), resolved)
-    return stage.config_json.get("model", resolved.recipe.model)
+    return base_model_of(stage.kind, stage.config_json) or resolved.recipe.model
 
 
 def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:

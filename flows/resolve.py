@@ -20,7 +20,7 @@ from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
 from tasks.job import Input
 from tasks.models.source import check_model
-from tasks.plugins import stage_module
+from tasks.plugins import stage_module, stays_at_home
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class ResolvedRecipe:
         """The stage called `name`. Raises InputError with the valid names."""
         self.recipe.stage(name)
         return next(stage for stage in self.stages if stage.name == name)
+
+    def at_home(self, stage: ResolvedStage) -> bool:
+        """Whether a stage runs on this machine whatever the target is."""
+        return stays_at_home(stage.kind, stage.config_json, {name: self.stage(source).config_json for name, source in stage.inputs.items()})
 
 
 def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None, *, need_data: bool = True) -> ResolvedRecipe:
@@ -177,8 +181,8 @@ def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data:
         module = stage_module(spec.kind)
         _check_inputs(spec, module.INPUTS, kinds)
         config = _stage_config(module.Config, spec, recipe, f"{place}.config")
-        if "model" in type(config).model_fields:
-            check_model(config.model)  # type: ignore[attr-defined]
+        if (model := getattr(config, "model", None)) is not None:
+            check_model(model)
         dependencies, missing = _dependencies(module, config, data, need_data)
     except InputError as error:
         text = str(error)

@@ -91,6 +91,11 @@ class Settings(_FromEnvironment):
             is faster; larger ones are spread over the devices. 0 spreads all: for when memory is short.
         plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is installed, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more machines; None for no limit.
+        teacher_concurrency: requests to a teacher's endpoint that may be under way at a time; fewer while it says "too many".
+        teacher_timeout_seconds: how long one such request may take, from the connection to the last byte.
+        teacher_attempts: how often a request that is refused or lost is sent before it counts as failed.
+        teacher_dead_seconds: an endpoint that has only failed for so long, or asks to wait longer, ends the stage.
+        teacher_batch: put requests to the provider as batch files (`/v1/batches`): cheaper, and answered within a day.
     """
 
     PREFIX: ClassVar[str] = "LYCEUM_"
@@ -115,6 +120,11 @@ class Settings(_FromEnvironment):
     whole_weights_gib: float = Field(default=6.0, ge=0)
     plan: bool = True
     max_usd: float | None = Field(default=None, gt=0)
+    teacher_concurrency: int = Field(default=64, ge=1, le=4096)
+    teacher_timeout_seconds: float = Field(default=600.0, gt=0)
+    teacher_attempts: int = Field(default=10, ge=1)
+    teacher_dead_seconds: float = Field(default=300.0, gt=0)
+    teacher_batch: bool = False
 
 
 class TpuSettings(_FromEnvironment):

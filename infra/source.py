@@ -38,7 +38,7 @@ PACKAGES = ("schemas", "infra", "tasks")
 SUFFIXES = (".py", ".tsv")
 """Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform, is not the worker's."""
 
-FLOW_ONLY = frozenset({"fastapi", "jinja2", "matplotlib", "prefect", "pytest", "rich", "sqlalchemy"})
+FLOW_ONLY = frozenset({"fastapi", "jinja2", "prefect", "pytest", "rich", "sqlalchemy"})
 """Requirements of Lyceum that no worker imports."""
 
 _MACHINE = {

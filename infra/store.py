@@ -5,7 +5,8 @@
     work/<key>/<attempt>/{lease,job,status}.json, log.txt, out/
     runs/<run_id>/{run,nightly}.json, report.html
     champions/<recipe>/<number>.json            the champion is the highest number's (`flows.champion`)
-    src/ data/ env/                             what machines in the cloud are sent (`infra.source`, `infra/bootstrap_tpu.sh`)
+    answers/<xx>/<digest>                       what teachers and judges were paid for (`infra.answers`); nothing deletes it
+    src/ data/ env/ models/ compiled/           what machines in the cloud are sent, and keep for each other
 
 Correctness rests on one operation only, the create-only commit of the manifest: of several runners of one stage the first to commit wins
 and the others adopt what it committed. Immutability is enforced by digests, not by permissions: every reader verifies before it uses, and

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from infra.answers import Answers
 from infra.store import Store, attempt_file
 
 KEPT = "kept"
@@ -18,6 +19,9 @@ class Workspace:
     """The workspace of one stage key, seen by one attempt. Names are relative to `work/<key>/kept/`.
 
     Of a job on several hosts host 0 writes; what another host writes or removes is left undone, for host 0 does the same.
+
+    Attributes:
+        answers: paid answers of teachers and judges, which the store keeps for all stages.
     """
 
     def __init__(self, store: Store, key: str, attempt: str, host: int = 0) -> None:
@@ -26,6 +30,7 @@ class Workspace:
         self._host = host
         self.attempt = attempt
         self.writes = host == 0
+        self.answers = Answers(store)
 
     def read(self, name: str) -> bytes | None:
         """An object's bytes, or None if there is none."""

@@ -31,8 +31,8 @@ Grounding = Literal["answerable", "unanswerable", "out_of_domain"]
 GROUNDED_REFUSAL = "Context does not contain this information"
 """The one correct answer to unanswerable and out-of-domain grounded questions (the retrospective in shared/seeds)."""
 
-Check = Literal["exact", "numeric", "none"]
-"""How an answer is verified: equal text after normalisation, equal number, or not verifiable (free text)."""
+Check = Literal["exact", "numeric", "quantity", "math", "tests", "constraints", "faithful", "none"]
+"""How an answer is verified: `none` is free text that cannot be, each other name is a file in `tasks/checks/` that says how."""
 
 _TRACE = re.compile(r"\s*<reasoning>(?P<reasoning>.+?)</reasoning>\s*<answer>(?P<answer>.+?)</answer>\s*", re.DOTALL)
 TRACE_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
@@ -67,17 +67,42 @@ def prompt_id(prompt: str) -> str:
     return hashlib.sha256(normalise_prompt(prompt).encode("utf-8")).hexdigest()[:16]
 
 
+class Constraint(StrictModel):
+    """Something an answer must satisfy, e.g. `{name = "max_words", value = 100}`; `tasks.checks.constraints` has the names."""
+
+    name: str
+    value: bool | int | float | str | tuple[str, ...]
+
+
 class Prompt(StrictModel):
-    """A question with what is needed to verify an answer to it. `difficulty` is 1 (easy) to 5 (hard)."""
+    """A question with what is needed to verify an answer to it.
+
+    Attributes:
+        answer: the reference; empty where there is none (checks `tests`, `constraints`, `faithful` and `none` need none).
+        tolerance: of checks `numeric` and `quantity`, relative; None is each check's own rule.
+        tests: of check `tests`, Python that raises when the code before it is wrong. `code_prefix` goes before an answer that is no whole
+            program, e.g. HumanEval's signature and docstring.
+        constraints: of check `constraints`: all must hold.
+        difficulty: 1 (easy) to 5 (hard).
+        pass_rate: the fraction of a teacher's samples that verified, None where none were taken. Curricula order prompts by it.
+        source, line: the file, and where in it the record starts, from 1; 0 where there is no file.
+        context: of a grounded prompt, the part of `prompt` that is to be read.
+    """
 
     id: str
     prompt: str
     domain: Domain
-    answer: str
+    answer: str = ""
     check: Check = "exact"
+    tolerance: float | None = Field(default=None, gt=0, lt=1)
+    tests: str | None = None
+    code_prefix: str = ""
+    constraints: tuple[Constraint, ...] = ()
     difficulty: int = Field(default=1, ge=1, le=5)
+    pass_rate: float | None = Field(default=None, ge=0, le=1)
     family: str = ""
     source: str = ""
+    line: int = Field(default=0, ge=0)
     context: str | None = None
     grounding: Grounding | None = None
 
@@ -87,16 +112,28 @@ class Example(Prompt):
 
     reasoning: str
 
+    def as_prompt(self) -> Prompt:
+        """The question alone, with what verifies an answer."""
+        return Prompt(**{name: getattr(self, name) for name in Prompt.model_fields})
+
     def response(self) -> str:
         """The trace as the model must write it."""
         return Trace(reasoning=self.reasoning, answer=self.answer).render()
 
 
-class PreferencePair(StrictModel):
-    """One prompt with a verified and a rejected response.
+Rejection = Literal["wrong", "malformed", "truncated", "refused", "empty", "language"]
+"""Why a response was rejected: its answer fails the prompt's check, it is no trace, it was cut off, it declines, it is empty, or it is in a
+language that was not asked for."""
 
-    `rejected_because` says which check failed: a well-formed trace with a wrong answer, no well-formed trace, or a response that was cut
-    off at its fixed length, which therefore has no terminator. `chosen_from` says who wrote the chosen response.
+
+class PreferencePair(StrictModel):
+    """One prompt with a verified and a rejected response, and where both came from.
+
+    Attributes:
+        chosen_from: who wrote the chosen response. The rejected one is the policy's own where the policy was sampled, else the teacher's.
+        rejected_because: which check the rejected response failed; one that was cut off at its fixed length has no terminator.
+        failed_check: for `wrong`, the prompt's check. `detail` says what it found, e.g. the answer, the constraint or the failing assertion.
+        chosen_sample, rejected_sample: which of the prompt's samples they were, from 0; None where it was no sample.
     """
 
     id: str
@@ -105,4 +142,8 @@ class PreferencePair(StrictModel):
     chosen: str
     rejected: str
     chosen_from: Literal["policy", "teacher"]
-    rejected_because: Literal["wrong", "malformed", "truncated"]
+    rejected_because: Rejection
+    failed_check: Check | None = None
+    detail: str = ""
+    chosen_sample: int | None = None
+    rejected_sample: int | None = None

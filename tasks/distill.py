@@ -1,25 +1,43 @@
-"""Distill: worked traces from one or several teachers, exact duplicate prompts removed.
+"""Distill: worked traces from one or several teachers.
 
-Writes `examples.jsonl` (in the order of the teachers, each in its own fixed order) and `dropped.jsonl` (every row that was read and did not
-become an example, with file, line and cause). The metrics count both.
+Writes, in the order of the teachers, each in its own fixed order,
+
+    examples.jsonl    verified traces                                       (Example)
+    pairs.jsonl       verified beside rejected responses of a teacher       (PreferencePair)
+    unsolved.jsonl    prompts that no sample of a teacher solved            (Prompt)
+    dropped.jsonl     every row that was read and became none of these, with file, line and cause    (Dropped)
+    teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the rebalance stage needs
+
+Rows are written as they come: memory does not grow with them. Nothing but bad rows is removed here, all cleaning is `rebalance`'s.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from schemas.base import StrictModel
-from schemas.examples import Example
+from schemas.base import InputError, StrictModel
+from schemas.examples import Example, PreferencePair, Prompt
 from tasks.data.dropped import Dropped
-from tasks.job import Input, Job, write_jsonl
+from tasks.job import Input, Job
 from tasks.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.teaching import Lesson, Row
 
-VERSION = 1
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+
+VERSION = 2
 INPUTS: dict[str, Input] = {}
+
+FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
+"""Which file a row goes to, by its type."""
 
 _REPORT_EVERY = 500
 """Rows between two progress reports."""
@@ -51,89 +69,144 @@ class Config(StrictModel):
             InputError: a teacher's table does not.
         """
         config = super().parse(value)
+        names = [table.get("name") for table in config.teachers]
+        if names.count("gemma") > 1:
+            raise InputError("teachers: 'gemma' is listed more than once; give each model that computes here a distill stage of its own.")
         complete = [teacher.model_dump(mode="json") for teacher in teachers(config)]
         return config.model_copy(update={"teachers": tuple(complete)})
 
 
 def teachers(config: Config) -> list[StrictModel]:
     """The teachers' own configs. Raises InputError: an unknown teacher, or a table that does not validate."""
-    return [parse_plugin("teachers", table, f"teachers.{index}") for index, table in enumerate(config.teachers)]
+    return [parse_plugin("teachers", table, f"teachers.{index}", needs="teach") for index, table in enumerate(config.teachers)]
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """VERSION of each teacher, and what each depends on: digests of files, versions of packages. Raises InputError for a missing file."""
     found = plugin_versions("teachers", [table["name"] for table in config.teachers])
-    for module, teacher in _modules(config):
+    for module, teacher in modules(config):
         found |= module.dependencies(teacher, data)
     return found
 
 
+def base_model(config: Mapping[str, Any]) -> str | None:
+    """The model that computes on this job's devices: that of its teacher `gemma`, if it has one."""
+    return next((table["model"] for table in config["teachers"] if table["name"] == "gemma"), None)
+
+
+def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    """A teacher behind an API waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
+    return any(table["name"] == "openai_compatible" for table in config["teachers"])
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles, if it has a teacher that computes."""
+    return [program for module, teacher in modules(config) if hasattr(module, "programs") for program in module.programs(teacher, model)]
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Ask every teacher, drop duplicates, write the rows. Raises InputError where a teacher does."""
+    """Ask every teacher and write the rows. Raises InputError where a teacher does."""
     config = job.config
-    expected = sum(module.expected(teacher) for module, teacher in _modules(config))
-    kept: dict[str, Example] = {}
-    dropped: list[Dropped] = []
-    rows = (row for module, teacher in _modules(config) for row in module.teach(teacher, config.seed, job.data))
-    for number, row in enumerate(rows, start=1):
-        if isinstance(row, Dropped):
-            dropped.append(row)
-        elif row.id in kept:
-            dropped.append(_duplicate(row, kept[row.id]))
-        else:
-            kept[row.id] = row
-        if number % _REPORT_EVERY == 0:
-            job.progress(number, max(expected, number), "examples")
-    examples = list(kept.values())
-    write_jsonl(job.out / "examples.jsonl", examples)
-    write_jsonl(job.out / "dropped.jsonl", dropped)
-    job.progress(len(examples), len(examples), "examples")
-    return counts(examples, dropped)
+    expected = sum(module.expected(teacher) for module, teacher in modules(config))
+    counts = Counts()
+    lessons = []
+    with ExitStack() as stack:
+        files = {kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()}
+        for module, teacher in modules(config):
+            lesson = Lesson(
+                seed=config.seed,
+                data=job.data,
+                answers=job.answers,
+                progress=lambda done, total, unit, values: job.progress(done, total, unit, **values),
+            )
+            lessons.append(lesson)
+            for row in module.teach(teacher, lesson):
+                _write(files, row)
+                counts.add(row)
+                if counts.rows % _REPORT_EVERY == 0 and module.expected(teacher):
+                    job.progress(counts.rows, max(expected, counts.rows), "examples")
+    spent = [
+        {"usd": lesson.tally["usd"], "tokens": int(lesson.tally["input_tokens"] + lesson.tally["output_tokens"])} for lesson in lessons
+    ]
+    about = {"teachers": config.teachers, "seed": config.seed, "spent": spent}
+    (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+    job.progress(counts.kept.total(), counts.kept.total(), "examples")
+    return {**counts.metrics(), "teachers": [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]}
 
 
-def _modules(config: Config) -> list[tuple[ModuleType, StrictModel]]:
+def modules(config: Config) -> list[tuple[ModuleType, StrictModel]]:
     """Each teacher's module and config."""
     return [(plugin_module("teachers", table["name"]), teacher) for table, teacher in zip(config.teachers, teachers(config), strict=True)]
 
 
-def _duplicate(row: Example, first: Example) -> Dropped:
-    detail = f"prompt {row.id} was taken from {first.source} ({first.family}) already: {row.prompt[:80]!r}"
-    return Dropped(source=row.family, file=row.source, line=0, cause="duplicate_prompt", detail=detail)
+def _write(files: Mapping[type, IO[str]], row: Row) -> None:
+    files[type(row)].write(row.model_dump_json() + "\n")
 
 
-def counts(examples: list[Example], dropped: list[Dropped]) -> dict[str, Any]:
-    """The stage's metrics.
+def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
+    """What a teacher counted: its name, and e.g. `usd`, `requests`, `cached`, `samples.verified`."""
+    return {"name": table["name"], **dict(sorted(lesson.tally.items()))}
 
-    `rows` are the examples: reasoning rows by domain in `domains`, grounded ones by grounding in `groundings`; `families` and `difficulty`
-    (by domain) count both. `dropped` counts causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
-    """
-    kept_of = Counter((row.family, row.source) for row in examples)
-    causes: dict[tuple[str, str], Counter[str]] = {}
-    for row in dropped:
-        causes.setdefault((row.source, row.file), Counter())[row.cause] += 1
-    sources = [
-        {
-            "family": family,
-            "file": file,
-            "read": kept_of[family, file] + causes.get((family, file), Counter()).total(),
-            "kept": kept_of[family, file],
-            "dropped": dict(sorted(causes.get((family, file), Counter()).items())),
+
+@dataclass
+class Counts:
+    """Running counts of rows: memory grows with the kinds of rows, not with their number."""
+
+    rows: int = 0
+    kept: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, file)
+    dropped: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (family, file, cause)
+    cells: Counter[tuple[str, str | None, int]] = field(default_factory=Counter)  # (domain, grounding, difficulty)
+    pairs: Counter[str] = field(default_factory=Counter)
+    unsolved: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Row) -> None:
+        """Count one row."""
+        self.rows += 1
+        if isinstance(row, Dropped):
+            self.dropped[row.source, row.file, row.cause] += 1
+        elif isinstance(row, Example):
+            self.kept[row.family, row.source] += 1
+            self.cells[row.domain.value, row.grounding, row.difficulty] += 1
+        elif isinstance(row, PreferencePair):
+            self.pairs[row.rejected_because] += 1
+        else:
+            self.unsolved[row.domain.value] += 1
+
+    def metrics(self) -> dict[str, Any]:
+        """The stage's metrics.
+
+        `rows` are the examples: reasoning rows by domain in `domains`, grounded ones by grounding in `groundings`; `families` and
+        `difficulty` (by domain) count both. `pairs` counts preference pairs by why the rejected response was, `unsolved` prompts by domain,
+        `dropped` causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
+        """
+        domains, groundings, families, causes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        difficulty: dict[str, Counter[str]] = {}
+        for (domain, grounding, level), count in self.cells.items():
+            (groundings if grounding else domains)[grounding or domain] += count
+            difficulty.setdefault(domain, Counter())[str(level)] += count
+        for (family, _), count in self.kept.items():
+            families[family] += count
+        for (_, _, cause), count in self.dropped.items():
+            causes[cause] += count
+        return {
+            "rows": self.kept.total(),
+            "domains": _sorted(domains),
+            "groundings": _sorted(groundings),
+            "families": _sorted(families),
+            "difficulty": {domain: _sorted(levels) for domain, levels in sorted(difficulty.items())},
+            "pairs": _sorted(self.pairs),
+            "unsolved": _sorted(self.unsolved),
+            "dropped": _sorted(causes),
+            "sources": list(self._sources()),
         }
-        for family, file in dict.fromkeys([*kept_of, *causes])
-    ]
-    return {
-        "rows": len(examples),
-        "domains": _count(row.domain.value for row in examples if row.grounding is None),
-        "groundings": _count(row.grounding for row in examples if row.grounding),
-        "families": _count(row.family for row in examples),
-        "difficulty": {
-            domain.value: _count(str(row.difficulty) for row in examples if row.domain == domain)
-            for domain in sorted({row.domain for row in examples})
-        },
-        "dropped": _count(row.cause for row in dropped),
-        "sources": sources,
-    }
+
+    def _sources(self) -> Iterator[dict[str, Any]]:
+        places = dict.fromkeys([*self.kept, *((family, file) for family, file, _ in self.dropped)])
+        for family, file in places:
+            dropped = Counter({cause: count for (*place, cause), count in self.dropped.items() if tuple(place) == (family, file)})
+            read = self.kept[family, file] + dropped.total()
+            yield {"family": family, "file": file, "read": read, "kept": self.kept[family, file], "dropped": _sorted(dropped)}
 
 
-def _count(values: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(values).items()))
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items()))

@@ -6,7 +6,7 @@ with Gemma's chat template, and a model card. The result counts only if `tasks.r
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tasks.round_trip import Proof
 
 VERSION = 1
-AT_HOME = True
-"""torch and transformers are not sent to machines in the cloud, and nothing here needs one."""
 INPUTS = {
     "policy": Input(TRAINED),
     "reasoning": Input(("reasoning_eval",), required=False),
@@ -39,6 +37,11 @@ class Config(StrictModel):
     """`verify_dtype`: in which the proof computes. float32 takes 4 bytes of memory per weight and tells the most."""
 
     verify_dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    """torch and transformers are not sent to machines in the cloud, and nothing here needs one."""
+    return True
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

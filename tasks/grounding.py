@@ -8,7 +8,7 @@ something else (`out_of_domain`); to the last two the one right answer is `GROUN
 Our traces have no proof channel, so here is what these words mean for `<reasoning>R</reasoning><answer>A</answer>`:
 
 format error   the completion is no well-formed trace.
-abstention     A is the refusal (`tasks.verify.abstains`).
+abstention     A is the refusal (`abstains`).
 hallucination  A is given where the context holds no answer; or A is neither in the context nor the reference; or R quotes the context
                ("the context says: ...") with a sentence that is not in it. The last is DIPG V3's literal proof test.
 inconsistency  R's last sentence denies that the context tells, and A is given all the same; or it concludes "the answer is X", and A is not
@@ -21,8 +21,10 @@ import re
 from dataclasses import dataclass
 
 from schemas.base import InputError
-from schemas.examples import Prompt, Trace, parse_trace
-from tasks.verify import abstains, normalise_answer, parse_number, verify
+from schemas.examples import GROUNDED_REFUSAL, Prompt, Trace, parse_trace
+from tasks.checks.exact import normalise_answer
+from tasks.checks.numeric import parse_number
+from tasks.verify import verify
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,23 @@ def judge_grounded(prompt: Prompt, completion: str) -> GroundedVerdict:
         hallucinated=not supported or _misquotes(prompt.context, trace.reasoning),
         inconsistent=_contradicts_itself(trace, abstained),
     )
+
+
+_REFUSAL = re.compile(
+    r"(?:the |this )?(?:given |provided )?(?:context|passage|text) (?:does not|doesn['’]t) (?:contain|include|mention|provide|state|say) "
+    r"(?:this|that|the|any such|the required|the requested)(?: information| answer)?"
+)
+
+
+def abstains(answer: str) -> bool:
+    """True when an answer is the grounded refusal: `GROUNDED_REFUSAL` or the same sentence in other words, as the whole answer.
+
+    Accepted, after `normalise_answer`: [the|this] [given|provided] context|passage|text does not|doesn't contain|include|mention|provide|
+    state|say this|that|the|any such|the required|the requested [information|answer]. Anything longer is an answer: "The context does not
+    contain this information, but it is Paris" does not abstain.
+    """
+    normalised = normalise_answer(answer)
+    return normalised == normalise_answer(GROUNDED_REFUSAL) or _REFUSAL.fullmatch(normalised) is not None
 
 
 _QUOTE = re.compile(r"\bcontext (?:only )?says: *(?P<rest>(?P<sentence>[^.!?]+).*)")

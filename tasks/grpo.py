@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
-from schemas.examples import Example
+from schemas.examples import Prompt
 from schemas.training import TrainerConfig
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens
 from tasks.hosts import fetch, make_mesh, spread
@@ -180,7 +180,7 @@ class RolloutBatches:
     It is what the stage `Keeps` (`tasks.training`) beside the trainer: `samples`, and a rollout that more updates will use.
     """
 
-    def __init__(self, config: Config, loaded: "LoadedModel", examples: list[Example]):
+    def __init__(self, config: Config, loaded: "LoadedModel", examples: list[Prompt]):
         self.config, self.loaded, self.examples = config, loaded, examples
         self.rewards = parse_rewards(config.rewards, "rewards")
         self.sampler, self.token_logps = programs_of(config, loaded)
@@ -304,7 +304,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     config = job.config
     loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config)), trained=config.lora is None)
     examples, dropped = fitting_prompts(
-        read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
+        read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
     )
     trainer = trainer_of(config, loaded)
     batches = RolloutBatches(config, loaded, examples)  # before `fit` restores a checkpoint: its reference is the initial policy

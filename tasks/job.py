@@ -8,7 +8,9 @@ A stage kind is a file in `tasks/` that defines
     def run(job: Job) -> dict        writes files below `job.out`, returns the metrics that go into the manifest
 
 and, when the config names other code or data, `def dependencies(config, data) -> dict[str, str | int]` (see `schemas.artifact.stage_key`),
-and, when it computes with JAX, `USES_DEVICES = True`: then all hosts of a job run it (`tasks.hosts`), otherwise the first alone.
+and, when it computes with JAX, `USES_DEVICES = True`: then all hosts of a job run it (`tasks.hosts`), otherwise the first alone. Where that
+depends on the config, `def base_model(config: dict) -> str | None` says which model it computes with, if any; `def at_home(config: dict,
+inputs: dict) -> bool` says whether its jobs stay on the flow's machine (`tasks.plugins`).
 The module's top level imports no JAX: the flow process imports it to validate recipes. Heavy imports go inside `run`.
 """
 
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from infra.answers import Answers
 from infra.workspace import Workspace
 from schemas.base import StrictModel
 from schemas.job import Progress
@@ -62,7 +65,12 @@ class Job(Generic[ConfigT]):
     report: Callable[[Progress], None] = field(default=lambda _: None)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lyceum"))
 
-    def progress(self, done: int, total: int, unit: str = "steps", **values: float) -> None:
+    @property
+    def answers(self) -> Answers:
+        """Paid answers of teachers and judges, kept in the store over all runs."""
+        return self.work.answers
+
+    def progress(self, done: int, total: int, unit: str = "steps", /, **values: float) -> None:
         """Report that `done` of `total` units are finished, with the newest metric values."""
         self.report(Progress(done=done, total=total, unit=unit, values=values))
 

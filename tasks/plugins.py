@@ -5,7 +5,7 @@ Nothing here imports JAX; a plugin's module top level must not either.
 
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -38,9 +38,27 @@ def stage_module(kind: str) -> ModuleType:
     return importlib.import_module(f"tasks.{kind}")
 
 
-def stays_at_home(kind: str) -> bool:
-    """Whether jobs of a kind run on the flow's machine whatever the target is: the kind's file says AT_HOME = True."""
-    return bool(getattr(stage_module(kind), "AT_HOME", False))
+def base_model_of(kind: str, config: Mapping[str, Any]) -> str | None:
+    """The model that a stage with this config (as JSON) begins with if no policy is connected, or None: it reads no model."""
+    module = stage_module(kind)
+    return module.base_model(config) if hasattr(module, "base_model") else config.get("model")
+
+
+def uses_devices(kind: str, config: Mapping[str, Any]) -> bool:
+    """Whether a stage with this config (as JSON) computes with JAX."""
+    module = stage_module(kind)
+    return getattr(module, "USES_DEVICES", False) or (hasattr(module, "base_model") and module.base_model(config) is not None)
+
+
+def stays_at_home(kind: str, config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a stage runs on the flow's machine whatever the target is: the kind's `at_home` says so.
+
+    Args:
+        config: the stage's, as JSON.
+        inputs: input name -> the config, as JSON, of the stage that feeds it.
+    """
+    module = stage_module(kind)
+    return hasattr(module, "at_home") and module.at_home(config, inputs)
 
 
 def plugin_module(family: str, name: str) -> ModuleType:
@@ -50,16 +68,24 @@ def plugin_module(family: str, name: str) -> ModuleType:
     return importlib.import_module(f"tasks.{family}.{name}")
 
 
-def parse_plugin(family: str, table: dict[str, Any], where: str) -> StrictModel:
+def parse_plugin(family: str, table: dict[str, Any], where: str, needs: str = "") -> StrictModel:
     """Validate a plugin's table (`{name = "format", ...}`) against that plugin's Config, whose field `name` is its file name.
 
+    Args:
+        where: what to call the table in messages.
+        needs: a function that the plugin must have.
+
     Raises:
-        InputError: no name, an unknown name, or a config that does not validate.
+        InputError: no name, an unknown name, a plugin without that function, or a config that does not validate.
     """
     name = table.get("name")
     if not isinstance(name, str):
         raise InputError(f"{where}: {table!r} needs a name, one of: {', '.join(plugin_names(family))}.")
-    model: type[StrictModel] = plugin_module(family, name).Config
+    module = plugin_module(family, name)
+    if needs and not hasattr(module, needs):
+        able = [other for other in plugin_names(family) if hasattr(plugin_module(family, other), needs)]
+        raise InputError(f"{where}: {family.removesuffix('s')} {name!r} has no {needs}. Valid: {', '.join(able)}.")
+    model: type[StrictModel] = module.Config
     try:
         return model.parse(table)
     except ValidationError as error:

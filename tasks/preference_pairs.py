@@ -2,19 +2,19 @@
 
 For every prompt the policy samples K responses. Distinct verified responses and distinct rejected ones are paired in the order in which
 they were sampled, so a frequent mistake is met early and pushed down first. Where no sample verifies, the teacher's trace can stand in as
-the chosen response (`chosen_from = "teacher"`), which keeps the hardest prompts in training.
+the chosen response (`chosen_from = "teacher"`), which keeps the hardest prompts in training. Each pair says which samples it is made of,
+and which check the rejected one failed with what was found.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from schemas.base import StageFailed
-from schemas.examples import Example, PreferencePair
+from schemas.examples import Example, PreferencePair, Prompt, Rejection
 from tasks.rewards.exact_answer import is_correct, is_verifiable
-from tasks.verify import verify
-
-Rejection = Literal["wrong", "malformed", "truncated"]
+from tasks.verify import Verdict, verify_many
 
 
 class Sampled(Protocol):
@@ -27,34 +27,69 @@ class Sampled(Protocol):
     def terminated(self) -> bool: ...
 
 
-def rejection(example: Example, sample: Sampled) -> Rejection | None:
-    """Why a sample cannot be chosen, or None: it is verified. Without its terminator a response is truncated, even one that parses."""
-    if not sample.terminated:
-        return "truncated"
-    if is_correct(example, sample.text):
-        return None
-    return "wrong" if verify(example, sample.text).format else "malformed"
+@dataclass(frozen=True)
+class Judged:
+    """A distinct response of a prompt: which sample it first was, why it cannot be chosen (None: it is verified), and what was found."""
+
+    sample: int
+    text: str
+    rejected_because: Rejection | None
+    detail: str
 
 
-def pairs_of_prompt(example: Example, samples: Sequence[Sampled], *, most: int, teacher_when_none_verified: bool) -> list[PreferencePair]:
+def judge(prompts: Sequence[Prompt], samples: Sequence[Sequence[Sampled]]) -> list[list[Judged]]:
+    """The distinct responses to each prompt in the order they were sampled, verified all at once.
+
+    Without its terminator a response is truncated, even one that parses.
+    """
+    asked = [
+        (prompt, {sample.text: index for index, sample in reversed(list(enumerate(group)))}, group)
+        for prompt, group in zip(prompts, samples, strict=True)
+    ]
+    ended = [(prompt, text) for prompt, first, group in asked for text, index in _in_order(first) if group[index].terminated]
+    verdicts = iter(verify_many([prompt for prompt, _ in ended], [text for _, text in ended]))
+    return [
+        [_judged(prompt, index, text, next(verdicts) if group[index].terminated else None) for text, index in _in_order(first)]
+        for prompt, first, group in asked
+    ]
+
+
+def _in_order(first: dict[str, int]) -> Iterator[tuple[str, int]]:
+    return iter(sorted(first.items(), key=lambda item: item[1]))
+
+
+def _judged(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> Judged:
+    if verdict is None:
+        return Judged(sample, text, "truncated", "no terminator")
+    if is_correct(prompt, verdict):
+        return Judged(sample, text, None, "")
+    if not verdict.format:
+        return Judged(sample, text, "malformed", verdict.detail)
+    given = f"{verdict.answer!r} is given where the context holds no answer"
+    return Judged(sample, text, "wrong", given if prompt.grounding in ("unanswerable", "out_of_domain") else verdict.detail)
+
+
+def pairs_of_prompt(example: Example, judged: Sequence[Judged], *, most: int, teacher_when_none_verified: bool) -> list[PreferencePair]:
     """At most `most` pairs for one prompt; none when every sample verifies, or none does and the teacher may not stand in."""
-    rejections = {sample.text: rejection(example, sample) for sample in samples}
-    chosen = [text for text, reason in rejections.items() if reason is None]
-    rejected = [(text, reason) for text, reason in rejections.items() if reason is not None]
-    writer: Literal["policy", "teacher"] = "policy"
-    if not chosen and teacher_when_none_verified:
-        chosen, writer = [example.response()] * len(rejected), "teacher"
+    chosen = [(response.text, response.sample) for response in judged if response.rejected_because is None]
+    rejected = [(response, response.rejected_because) for response in judged if response.rejected_because is not None]
+    by_teacher = not chosen and teacher_when_none_verified
+    choices = [(example.response(), None)] * len(rejected) if by_teacher else chosen
     return [
         PreferencePair(
             id=example.id,
             prompt=example.prompt,
             domain=example.domain,
-            chosen=good,
-            rejected=bad,
-            chosen_from=writer,
+            chosen=text,
+            rejected=bad.text,
+            chosen_from="teacher" if by_teacher else "policy",
             rejected_because=reason,
+            failed_check=example.check if reason == "wrong" else None,
+            detail=bad.detail,
+            chosen_sample=sample,
+            rejected_sample=bad.sample,
         )
-        for good, (bad, reason) in list(zip(chosen, rejected, strict=False))[:most]
+        for (text, sample), (bad, reason) in list(zip(choices, rejected, strict=False))[:most]
     ]
 
 
@@ -79,17 +114,17 @@ def mine_pairs(
     """
     pairs: list[PreferencePair] = []
     outcomes: Counter[str] = Counter(paired=0, not_verifiable=0, all_verified=0, none_verified=0, too_long=0)
-    for example, sampled in zip(examples, samples, strict=True):
-        if not is_verifiable(example):
-            outcomes["not_verifiable"] += 1
-            continue
-        mined = pairs_of_prompt(example, sampled, most=pairs_per_prompt, teacher_when_none_verified=teacher_when_none_verified)
+    verifiable = [(example, group) for example, group in zip(examples, samples, strict=True) if is_verifiable(example)]
+    outcomes["not_verifiable"] = len(examples) - len(verifiable)
+    responses = judge([example for example, _ in verifiable], [group for _, group in verifiable])
+    for (example, _), judged in zip(verifiable, responses, strict=True):
+        mined = pairs_of_prompt(example, judged, most=pairs_per_prompt, teacher_when_none_verified=teacher_when_none_verified)
         fitting = [pair for pair in mined if fits(pair)]
         pairs += fitting
         if mined:
             outcomes["paired" if fitting else "too_long"] += 1
         else:
-            outcomes["all_verified" if rejection(example, sampled[0]) is None else "none_verified"] += 1
+            outcomes["all_verified" if judged[0].rejected_because is None else "none_verified"] += 1
     return pairs, dict(outcomes)
 
 

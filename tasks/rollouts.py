@@ -5,25 +5,27 @@ SimPO samples once before training, GRPO at every rollout step. What is sampled 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from schemas.base import InputError
-from schemas.examples import Example
+from schemas.examples import Prompt
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.rewarding import Rewards
-from tasks.rewards.exact_answer import is_correct
+from tasks.rewards.exact_answer import are_correct
 
 if TYPE_CHECKING:
     from tasks.journal import Journal
     from tasks.sampling import Completion, Sampler
 
+PromptT = TypeVar("PromptT", bound=Prompt)
+
 
 def fitting_prompts(
-    examples: Sequence[Example], tokenizer: Tokenizer, prompt_length: int, max_dropped_fraction: float
-) -> tuple[list[Example], int]:
-    """The examples whose prompt fits `prompt_length` tokens, and how many do not.
+    examples: Sequence[PromptT], tokenizer: Tokenizer, prompt_length: int, max_dropped_fraction: float
+) -> tuple[list[PromptT], int]:
+    """The prompts or examples whose prompt fits `prompt_length` tokens, and how many do not.
 
     Raises:
         InputError: there are no examples, none fits, or more than `max_dropped_fraction` of them do not.
@@ -47,7 +49,7 @@ def rollout_seed(seed: int, rollout: int) -> int:
 
 def sample_groups(
     sampler: "Sampler",
-    examples: Sequence[Example],
+    examples: Sequence[Prompt],
     group_size: int,
     *,
     temperature: float,
@@ -73,7 +75,7 @@ class Rollout:
         group_size: G.
     """
 
-    prompts: "list[Example]"
+    prompts: "list[Prompt]"
     completions: "list[Completion]"
     rewards: Rewards
     advantages: np.ndarray
@@ -89,9 +91,7 @@ class Rollout:
         """
         totals = self.rewards.total.reshape(-1, self.group_size)
         effective = np.abs(self.advantages).reshape(totals.shape).max(axis=1) > 0
-        correct = np.array([is_correct(p, c.text) for p, c in zip(self.prompts, self.completions, strict=True)], object).reshape(
-            totals.shape
-        )
+        correct = np.array(are_correct(self.prompts, [c.text for c in self.completions]), object).reshape(totals.shape)
         stds = [np.std(group[~np.isnan(group)], ddof=1) for group in totals if (~np.isnan(group)).sum() >= 2]
         means = {
             "reward": totals,

@@ -115,6 +115,10 @@ class Sampler:
         args = (state, *rows_of(batch, self.loaded.mesh), scalar(np.uint32), scalar(np.float32))
         return Program("generate", self._program, args, calls, resident, trips={"decode": self.response_length - 1})
 
+    def completion_of(self, tokens: Sequence[int]) -> Completion:
+        """The completion of tokens that were sampled before; its log-probabilities are not known and empty."""
+        return self._completion(np.array(tokens), np.zeros(0, np.float32))
+
     def _completion(self, tokens: np.ndarray, logps: np.ndarray) -> Completion:
         tokenizer = self.loaded.tokenizer
         ends = np.flatnonzero(tokens == tokenizer.end_of_turn_id)

@@ -1,164 +1,75 @@
-"""Answer verification: is a completion a well-formed trace, and does its answer agree with the prompt's reference?
+"""Answer verification: is a completion a well-formed trace, and does its answer agree with what the prompt knows?
 
-The rewards, the preference pairs and the evaluations all ask this one function, so what is trained is what is measured. A completion
-whose format is wrong has no answer: an answer outside its tag, a repeated tag or text around the tags verifies as nothing.
-
-How an answer is compared is the prompt's `check`:
-
-exact    equal after NFKC, case folding, white space collapsed and one trailing period dropped.
-numeric  equal as numbers (`parse_number`). A whole-number reference must be met exactly. A decimal reference must be met to the digits it
-         is written with (3.14 accepts 3.1416 and 22/7 = 3.1428..., not 3.13) and within 1 %; a fraction within 0.1 %.
-none     free text, not verifiable: never exact, and to be left out of every denominator.
+The rewards, the preference pairs, the teachers' rejection sampling and the evaluations all ask this one function, so what is trained is
+what is measured. A completion whose format is wrong has no answer: an answer outside its tag, a repeated tag or text around the tags
+verifies as nothing. How an answer is judged is the prompt's `check`: a file in `tasks/checks/`, or `none`: free text, never exact, and to
+be left out of every denominator.
 """
 
-import re
-import unicodedata
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
+from functools import cache
+from types import ModuleType
 
-from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Prompt, parse_trace
+from schemas.examples import Prompt, parse_trace
+from tasks.plugins import plugin_module, plugin_names, plugin_versions
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verification found: a well-formed trace, an answer that agrees with the reference, the answer as written (None: malformed)."""
+    """What verification found.
+
+    Attributes:
+        format: a well-formed trace.
+        exact: its answer agrees.
+        answer: as written; None: malformed.
+        detail: for an answer that does not agree, what was found: the value, the constraint, the failing assertion.
+    """
 
     format: bool
     exact: bool
     answer: str | None
+    detail: str = ""
 
 
 def verify(prompt: Prompt, completion: str) -> Verdict:
-    """Verify a completion, without the terminator, against its prompt's reference answer.
+    """Verify a completion, without the terminator, against its prompt.
 
     Raises:
-        InputError: the prompt's check is numeric and its reference is no number.
+        InputError: the prompt's check cannot work with the prompt (a numeric reference that is no number, an unknown constraint), or not on
+            this machine (tests without a sandbox).
     """
     trace = parse_trace(completion)
     if trace is None:
-        return Verdict(format=False, exact=False, answer=None)
-    return Verdict(format=True, exact=_agrees(prompt, trace.answer), answer=trace.answer)
-
-
-def _agrees(prompt: Prompt, answer: str) -> bool:
+        return Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
     if prompt.check == "none":
-        return False
-    if prompt.check == "exact":
-        return normalise_answer(answer) == normalise_answer(prompt.answer)
-    reference = parse_number(prompt.answer)
-    if reference is None:
-        raise InputError(
-            f"prompt {prompt.id} (source {prompt.source!r}): its check is 'numeric' but its answer {prompt.answer!r} is no number; "
-            "correct the answer or give the row the check 'exact' or 'none'."
-        )
-    value = parse_number(answer)
-    return value is not None and _close(value, reference)
+        return Verdict(format=True, exact=False, answer=trace.answer, detail="not verifiable")
+    outcome = _check(prompt.check).agrees(prompt, trace.answer)
+    return Verdict(format=True, exact=outcome.ok, answer=trace.answer, detail=outcome.detail)
 
 
-def normalise_answer(answer: str) -> str:
-    """NFKC, case folded, runs of white space as one space, one trailing period dropped: answers that agree after this are equal."""
-    folded = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
-    return folded.removesuffix(".").rstrip()
+def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:
+    """`verify` for each completion and its prompt, in order, with all cores where a check is slow.
 
-
-_REFUSAL = re.compile(
-    r"(?:the |this )?(?:given |provided )?(?:context|passage|text) (?:does not|doesn['’]t) (?:contain|include|mention|provide|state|say) "
-    r"(?:this|that|the|any such|the required|the requested)(?: information| answer)?"
-)
-
-
-def abstains(answer: str) -> bool:
-    """True when an answer is the grounded refusal: `GROUNDED_REFUSAL` or the same sentence in other words, as the whole answer.
-
-    Accepted, after `normalise_answer`: [the|this] [given|provided] context|passage|text does not|doesn't contain|include|mention|provide|
-    state|say this|that|the|any such|the required|the requested [information|answer]. Anything longer is an answer: "The context does not
-    contain this information, but it is Paris" does not abstain.
+    The threads only wait: slow checks work in processes of their own (`tasks.checks.math`, `tasks.sandbox`), started by command line and
+    never forked, which a process that runs JAX must not be.
     """
-    normalised = normalise_answer(answer)
-    return normalised == normalise_answer(GROUNDED_REFUSAL) or _REFUSAL.fullmatch(normalised) is not None
+    pairs = list(zip(prompts, completions, strict=True))
+    slow = [index for index, (prompt, _) in enumerate(pairs) if prompt.check != "none" and hasattr(_check(prompt.check), "SLOW")]
+    if not slow:
+        return [verify(prompt, completion) for prompt, completion in pairs]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = dict(zip(slow, threads.map(lambda index: verify(*pairs[index]), slow), strict=True))
+    return [found[index] if index in found else verify(*pair) for index, pair in enumerate(pairs)]
 
 
-@dataclass(frozen=True)
-class Number:
-    """A parsed number. `decimals` counts the digits written after the decimal point (negative for 1.2e5); None for a fraction."""
-
-    value: Fraction
-    decimals: int | None
+def check_versions(names: Iterable[str] | None = None) -> dict[str, str | int]:
+    """`{"checks.exact": 1}` for each named check, or for all: part of the key of a stage whose bytes depend on verification."""
+    return plugin_versions("checks", plugin_names("checks") if names is None else sorted(set(names) - {"none"}))
 
 
-_SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-_NUMBER = re.compile(
-    rf"(?:[a-z]\w{{0,15}} ?= ?)?(?P<sign>[-+]?) ?[$€£]? ?(?P<inner_sign>[-+]?)"
-    rf"(?:(?:(?P<whole>{_DIGITS}) )?(?P<numerator>{_DIGITS}) ?/ ?(?P<denominator>{_DIGITS})"
-    rf"|(?P<mantissa>{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-    r"(?:e(?P<exponent>[-+]?[0-9]{1,3})| ?[x×*] ?10\^\{?(?P<power>[-+]?[0-9]{1,3})\}?)?)"
-    r" ?(?P<unit>.*)"
-)
-_UNIT = re.compile(r"(?:[^\W\d_]|[°%$€£])(?:[^\W\d_]|[ °%$/.·'()-]|\^-?[0-9])*")
-_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_MOST_UNIT_WORDS = 3
-_LONGEST_NUMBER = 200  # characters; no honest answer is longer, and a model's endless digits must not cost quadratic time
-
-
-def parse_number(text: str) -> Number | None:
-    """The one number that `text` states, or None.
-
-    Understands thousands separators (1,234), a currency sign, a percent sign or a unit of up to three words after the number (both are
-    ignored: the question fixes the unit), a leading `x =`, fractions (3/4, 1 1/2, ½), scientific notation (1.2e5, 1.2 × 10^5, 1.2×10⁵),
-    the words dozen to trillion, the Unicode minus sign and the decimal digits of every script. Two numbers ("5 or 6", 3:30), a decimal
-    comma, NaN, infinity and a zero denominator are no number.
-    """
-    if len(text) > _LONGEST_NUMBER:
-        return None
-    match = _NUMBER.fullmatch(_plain(text))
-    if match is None or (match["sign"] and match["inner_sign"]):
-        return None
-    scale = _scale(match["unit"])
-    if scale is None:
-        return None
-    sign = -1 if "-" in (match["sign"], match["inner_sign"]) else 1
-    if match["mantissa"] is None:
-        denominator = _integer(match["denominator"])
-        if denominator == 0:
-            return None
-        return Number(sign * scale * (_integer(match["whole"] or "0") + Fraction(_integer(match["numerator"]), denominator)), None)
-    exponent = int(match["exponent"] or match["power"] or 0)
-    mantissa = match["mantissa"].replace(",", "")
-    value = Fraction(Decimal(mantissa)) * Fraction(10) ** exponent
-    return Number(sign * scale * value, len(mantissa.partition(".")[2]) - exponent)
-
-
-def _plain(text: str) -> str:
-    """Lower-case NFKC text in which ½, ² and the digits of other scripts keep their value (NFKC alone makes 11⁄2 of 1½ and 102 of 10²)."""
-    text = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
-    text = "".join(f" {char}" if unicodedata.decomposition(char).startswith("<fraction>") else char for char in text)
-    text = normalise_answer(text).replace("⁄", "/").replace("−", "-").replace("–", "-")
-    return "".join(str(unicodedata.decimal(char, char)) for char in text)
-
-
-def _integer(digits: str) -> int:
-    return int(digits.replace(",", ""))
-
-
-def _scale(unit: str) -> int | None:
-    """The factor that the text after a number stands for (1 for a unit), or None when that text is no unit."""
-    if not unit:
-        return 1
-    words = unit.split()
-    scale = _SCALES.get(words[0].removesuffix("s"), 1)
-    named = words[1:] if scale > 1 else words
-    if len(named) > _MOST_UNIT_WORDS or any(word.removesuffix("s") in _SCALES for word in named) or not _UNIT.fullmatch(unit):
-        return None
-    return scale
-
-
-def _close(value: Number, reference: Number) -> bool:
-    gap, size = abs(value.value - reference.value), abs(reference.value)
-    if reference.value.denominator == 1:
-        return gap == 0
-    if reference.decimals is None:
-        return gap <= size / 1000
-    return gap <= min(size / 100, Fraction(1, 2) / Fraction(10) ** reference.decimals)
+@cache
+def _check(name: str) -> ModuleType:
+    return plugin_module("checks", name)

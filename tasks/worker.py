@@ -38,8 +38,8 @@ from schemas.base import InputError, StageFailed, canonical_json, explain_valida
 from schemas.job import JobSpec, JobStatus
 from tasks import hosts
 from tasks.job import Job
-from tasks.models.shipping import reads_base_model, receive_model
-from tasks.plugins import stage_module
+from tasks.models.shipping import receive_model, shipped_model
+from tasks.plugins import stage_module, uses_devices
 from tasks.supervisor import CANCELLED, Supervisor
 
 log = logging.getLogger("lyceum")
@@ -125,8 +125,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
     """
     settings = Settings.from_environment()
     module = stage_module(spec.kind)
-    uses_devices = getattr(module, "USES_DEVICES", False)
-    if uses_devices:
+    on_devices = uses_devices(spec.kind, spec.config)
+    if on_devices:
         hosts.connect(settings)
     elif not hosts.is_committer():
         log.info("stage %s uses no devices: host 0 runs it alone", spec.stage)
@@ -139,8 +139,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         config = module.Config.parse(spec.config)
     except ValidationError as error:
         raise InputError(explain_validation(error, module.Config, f"stages.{spec.stage}.config")) from error
-    if reads_base_model(spec):
-        receive_model(store, spec.config["model"], spec.dependencies)
+    if model := shipped_model(spec):
+        receive_model(store, model, spec.dependencies)
     inputs = {name: _input_directory(store, spec, name, ref) for name, ref in spec.inputs.items()}
     digests = {name: ref.digest for name, ref in spec.inputs.items()}
     if stage_key(spec.kind, module.VERSION, spec.dependencies, spec.config, digests) != spec.key:
@@ -175,7 +175,7 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         attempt=spec.attempt,
         files=(),
         metrics=metrics,
-        execution={**_execution(spec, started), **hosts.topology(uses_devices)},
+        execution={**_execution(spec, started), **hosts.topology(on_devices)},
     )
     return _of_first(lambda: store.commit(draft, out))
 

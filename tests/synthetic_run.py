@@ -111,7 +111,7 @@ def _commit(
     store: Store, stage: StageSpec, manifests: Mapping[str, Manifest], out: Path, metrics: dict[str, Any], version: int
 ) -> Manifest:
     inputs = {name: manifests[source].ref() for name, source in stage.inputs.items()}
-    files = {path.name: path.read_text(encoding="utf-8") for path in out.iterdir()}
+    files = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in sorted(out.rglob("*")) if path.is_file()}
     draft = Manifest(
         kind=stage.kind,
         key=digest([stage.name, stage.config, files, version]),
@@ -137,9 +137,29 @@ def _write_stage(stage: StageSpec, out: Path, skill: Mapping[str, float], text: 
         write_jsonl(out / "dropped.jsonl", dropped)
         return {"kept": 18}
     if stage.kind == "rebalance":
-        split = {"requested": 30, "achieved": 30, "available": 41, "difficulty": {"1": 30}}
-        mix = {name: {"train": split, "validation": split, "heldout": split} for name in ("math", "coding")}
-        return {"rows": {"train": 60, "validation": 60, "heldout": 60}, "domains": mix, "groundings": {"answerable": mix["math"]}}
+        split = {"requested": 30, "achieved": 30, "available": 41, "difficulty": {"1": 30}, "available_difficulty": {"1": 36, "2": 5}}
+        exact = split | {"difficulty": {"1": 27, "2": 3}, "requested_difficulty": {"1": 27, "2": 3}}
+        mix = {name: {"train": exact, "validation": split, "heldout": split} for name in ("math", "coding")}
+        dropped = [
+            {"source": "gsm8k", "file": "b.jsonl", "line": line, "cause": "contaminated", "detail": f"the same as exam item 1{text}"}
+            for line in (7, 8, 9)
+        ]
+        write_jsonl(out / "dropped.jsonl", dropped)
+        (out / "card").mkdir(exist_ok=True)
+        (out / "card" / "cells.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', encoding="utf-8")
+        return {
+            "rows": {"train": 60, "validation": 60, "heldout": 60},
+            "prompts": 61,
+            "pairs": 17,
+            "read": 300,
+            "dropped": {"contaminated": 3},
+            "unused": 117,
+            "contaminated_by": {"exam": 2, "heldout": 1},
+            "licences": {"mit": 180},
+            "top_ups": [{"wanted": [["math", None, 20]], "given": 18, "unsolved": 1, "teachers": [{"name": "procedural", "usd": 0.25}]}],
+            "domains": mix,
+            "groundings": {"answerable": mix["math"]},
+        }
     if stage.kind == "reasoning_eval":
         examples = [_reasoning_prompt(domain, n, prompts) for domain in Domain for n in range(PER_DOMAIN)]
         items = [

@@ -4,17 +4,20 @@ import csv
 import gzip
 import hashlib
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Domain, Example
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
 from tasks.data.dropped import Dropped
 from tasks.plugins import parse_plugin
 from tasks.teachers import dataset
+from tasks.teaching import Cell, Lesson
 
+HUMANEVAL = Path(__file__).resolve().parent.parent.parent / "shared/data/humaneval/HumanEval.jsonl.gz"
 MATH = {"domain": "math", "prompt": "question", "reasoning": "steps", "answer": "answer"}
 ROWS = [{"question": f"What is {n}+{n}?", "steps": f"{n}+{n}={2 * n}", "answer": str(2 * n)} for n in range(10)]
 
@@ -24,7 +27,7 @@ def config(*sources: dict, **settings) -> dataset.Config:
 
 
 def teach(data: Path, *sources: dict, **settings) -> list[Example | Dropped]:
-    return list(dataset.teach(config(*sources, **settings), 0, data))
+    return list(dataset.teach(config(*sources, **settings), Lesson(seed=0, data=data, answers=None)))
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -175,11 +178,15 @@ def test_an_unknown_nested_column_is_named_with_those_beside_it(tmp_path):
     ("change", "message"),
     [
         ({"domain": "maths"}, "Input should be 'math'"),
-        ({"check": "fuzzy"}, "Input should be 'exact', 'numeric' or 'none'"),
+        ({"check": "fuzzy"}, "Input should be 'exact', 'numeric', 'quantity', 'math', 'tests', 'constraints', 'faithful' or 'none'"),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "give either a column or a template"),
         ({"prompt": []}, "an empty list names no column"),
-        ({"answer": None}, "answer is missing"),
+        ({"answer": None, "check": "numeric"}, "answer is missing: check = 'numeric' compares with it"),
+        ({"check": "tests"}, "tests and check = 'tests' belong together"),
+        ({"constraints": [{"name": "max_words", "value": 9}]}, "constraints and check = 'constraints' belong together"),
+        ({"code_prefix": "question"}, "code_prefix is for check = 'tests' only"),
+        ({"tolerance": 0.01}, "tolerance is for check = 'numeric' and 'quantity' only"),
         ({"grounding": "unanswerable", "context": "question"}, f"always {GROUNDED_REFUSAL!r}: leave answer out"),
         ({"grounding": "answerable"}, "sets both grounding and context"),
         ({"path": "../secrets.jsonl"}, "relative to the --data directory"),
@@ -347,3 +354,150 @@ def test_pairing_a_row_with_itself_and_a_prompt_without_its_context_are_errors(t
         teach(tmp_path, {**source, "prompt": {"template": "{context} {other.q}"}, "other": {}})
     with pytest.raises(InputError, match="a prompt does not contain its context"):
         teach(tmp_path, {**source, "prompt": "q"})
+
+
+# What the rows of each check need
+
+
+def lent(data: Path, *sources: dict, lesson: dict | None = None, **settings) -> list[Prompt | Dropped]:
+    return list(dataset.prompts(config(*sources, **settings), Lesson(seed=0, data=data, answers=None, **(lesson or {}))))
+
+
+@pytest.mark.skipif(not HUMANEVAL.exists(), reason=f"the real records are not here: {HUMANEVAL}")
+def test_humaneval_rows_carry_their_tests_and_their_solutions_pass_them():
+    source = {
+        "path": "humaneval/HumanEval.jsonl.gz",
+        "domain": "coding",
+        "check": "tests",
+        "prompt": {"template": "Complete this Python function.\n\n{prompt}"},
+        "reasoning": {"template": "The body of {entry_point} has to agree with its docstring."},
+        "answer": {"template": "{prompt}\n    {canonical_solution}"},
+        "tests": {"template": "{test}\n\ncheck({entry_point})"},
+        "code_prefix": "prompt",
+    }
+    rows = teach(HUMANEVAL.parent.parent, source)
+    assert len(rows) == 164
+    assert all(isinstance(row, Example) and row.check == "tests" for row in rows)
+    for row in rows[::20]:  # OpenAI's own solutions: no stranger's code
+        exec(f"{row.answer}\n\n{row.tests}", {})
+        name = row.tests.rpartition("check(")[2].rstrip(")")
+        assert f"def {name}(" in row.code_prefix
+        with pytest.raises(Exception):  # noqa: B017  whatever a wrong solution brings about
+            exec(f"{row.code_prefix}\n    return None\n\n{row.tests}", {})
+
+
+def test_constraints_are_a_list_or_a_column_that_holds_one(tmp_path):
+    listed = [{"name": "max_words", "value": 5}, {"name": "keywords", "value": ["sea", "salt"]}]
+    rows = [
+        {"q": "a?", "c": listed},
+        {"q": "b?", "c": json.dumps(listed)},
+        {"q": "c?", "c": [{"name": "max_wrods", "value": 5}]},
+        {"q": "d?"},
+    ]
+    write(tmp_path / "a.jsonl", jsonl(rows))
+    source = {"path": "a.jsonl", "domain": "creative", "prompt": "q", "check": "constraints", "max_bad_fraction": 0.5}
+    first, second, *bad = lent(tmp_path, {**source, "constraints": {"column": "c"}})
+    assert first.constraints == second.constraints == tuple(Constraint.parse(one) for one in listed)
+    assert [(row.cause, row.line) for row in bad] == [("bad_constraints", 3), ("bad_constraints", 4)]
+    assert "unknown constraint 'max_wrods'. Did you mean 'max_words'?" in bad[0].detail
+    assert {row.constraints for row in lent(tmp_path, {**source, "constraints": listed})} == {first.constraints}
+    with pytest.raises(InputError, match="constraint 'max_words' takes a whole number"):
+        config({**source, "constraints": [{"name": "max_words", "value": "many"}]})
+
+
+def test_a_quantity_keeps_its_tolerance_and_a_reference_without_a_number_is_bad(tmp_path):
+    write(tmp_path / "a.jsonl", jsonl([{"q": "a?", "a": "5 kJ/mol"}, {"q": "b?", "a": "heavy"}]))
+    source = {"path": "a.jsonl", "domain": "science", "prompt": "q", "answer": "a", "check": "quantity", "tolerance": 0.05}
+    good, bad = lent(tmp_path, {**source, "max_bad_fraction": 0.5})
+    assert (good.answer, good.tolerance, good.check) == ("5 kJ/mol", 0.05, "quantity")
+    assert (bad.cause, bad.line) == ("not_numeric", 2)
+
+
+# Prompts for other teachers, and top-ups
+
+
+def test_a_source_without_reasoning_or_answers_lends_prompts_and_teaches_nothing(tmp_path):
+    write(tmp_path / "a.jsonl", jsonl(ROWS))
+    source = {"path": "a.jsonl", "domain": "math", "prompt": "question"}
+    lent_rows = lent(tmp_path, source)
+    assert [(type(row), row.prompt, row.answer, row.check, row.line) for row in lent_rows][:1] == [(Prompt, "What is 0+0?", "", "none", 1)]
+    assert len(lent_rows) == 10
+    with pytest.raises(InputError, match=r"source a\.jsonl has no reasoning, .* put this table into that teacher's prompts"):
+        teach(tmp_path, source)
+    with pytest.raises(InputError, match="has no answer"):
+        teach(tmp_path, {**source, "reasoning": "steps"})
+
+
+def test_prompts_need_no_reasoning_even_where_the_source_names_it(tmp_path):
+    write(tmp_path / "a.jsonl", jsonl([{**ROWS[0], "steps": ""}, ROWS[1]]))
+    rows = lent(tmp_path, {"path": "a.jsonl", **MATH, "check": "numeric"})
+    assert [(type(row), row.answer) for row in rows] == [(Prompt, "0"), (Prompt, "2")]
+
+
+def test_a_top_up_gives_no_example_again_but_lends_all_prompts(tmp_path):
+    write(tmp_path / "a.jsonl", jsonl(ROWS))
+    wanted = {Cell(Domain.MATH): 3}
+    source = {"path": "a.jsonl", **MATH}
+    assert list(dataset.teach(config(source), Lesson(seed=0, data=tmp_path, answers=None, wanted=wanted))) == []
+    assert len(lent(tmp_path, source, lesson={"wanted": wanted})) == 10
+
+
+# Streaming
+
+
+@pytest.mark.parametrize(("count", "offset"), [(7, 1), (7, 3), (7, 9), (3, 2), (5, 12)])
+def test_pairing_counts_round_whatever_the_offset(tmp_path, count, offset):
+    write(tmp_path / "a.jsonl", jsonl([{"q": f"q{n}", "a": "x"} for n in range(count)]))
+    mapping = {"prompt": {"template": "{q}/{other.q}"}, "reasoning": {"template": "read"}, "answer": "a"}
+    rows = teach(tmp_path, {"path": "a.jsonl", "domain": "general", **mapping, "other": {"offset": offset}})
+    assert [row.prompt for row in rows] == [f"q{n}/q{(n + offset) % count}" for n in range(count)]
+
+
+@pytest.mark.parametrize("held", [2, 10_000])
+def test_pairing_with_another_file_begins_anew_at_its_end(tmp_path, monkeypatch, held):
+    monkeypatch.setattr(dataset, "_HELD", held)
+    write(tmp_path / "a.jsonl", jsonl([{"q": f"q{n}", "a": "x"} for n in range(8)]))
+    write(tmp_path / "b.jsonl", jsonl([{"t": f"t{n}"} for n in range(3)]))
+    mapping = {"prompt": {"template": "{q}/{other.t}"}, "reasoning": {"template": "read"}, "answer": "a"}
+    rows = teach(tmp_path, {"path": "a.jsonl", "domain": "general", **mapping, "other": {"path": "b.jsonl", "offset": 4}})
+    assert [row.prompt for row in rows] == [f"q{n}/t{(n + 4) % 3}" for n in range(8)]
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """20,000 rows of 1 kB are 20 MB; a few are held, pairs included."""
+    with (tmp_path / "a.jsonl").open("w") as file:
+        for number in range(20_000):
+            file.write(json.dumps({"question": f"What is {number}?", "steps": "think " * 170, "answer": "1"}) + "\n")
+    source = {"path": "a.jsonl", **MATH, "prompt": {"template": "{question} {other.question}"}, "other": {"offset": 100}}
+    tracemalloc.start()
+    count = sum(1 for _ in dataset.teach(config(source), Lesson(seed=0, data=tmp_path, answers=None)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 20_000
+    assert peak < 3e6, f"{peak / 1e6:.1f} MB"
+
+
+def test_a_column_that_no_row_has_is_an_error_at_the_end_and_a_late_one_is_none(tmp_path):
+    write(tmp_path / "a.jsonl", jsonl([*ROWS, {**ROWS[0], "extra": "x"}]))
+    assert len(teach(tmp_path, {"path": "a.jsonl", **MATH, "reasoning": ["extra", "steps"]})) == 11
+    with pytest.raises(InputError, match="there is no column 'ansver'. Did you mean 'answer'"):
+        teach(tmp_path, {"path": "a.jsonl", **MATH, "answer": "ansver", "max_bad_fraction": 0.99})
+
+
+# The router
+
+
+def test_the_router_says_domain_and_difficulty_where_the_source_asks_and_is_part_of_the_key(tmp_path):
+    code = "Fix this:\n```\nprint(1\n```"
+    write(tmp_path / "a.jsonl", jsonl([{"q": code}, {"q": ""}, {"q": "TL;DR of this: it rained, and it rained again."}]))
+    source = {"path": "a.jsonl", "prompt": "q", "max_bad_fraction": 0.5}
+    parsed = config({**source, "domain": "router", "difficulty": "router"})
+    lesson = Lesson(seed=0, data=tmp_path, answers=None)
+    first, bad, last = dataset.prompts(parsed, lesson)
+    assert (first.domain, bad.cause, last.domain) == (Domain.CODING, "empty_prompt", Domain.SUMMARIZATION)
+    assert dict(lesson.tally) == {"routed.rule": 2}
+    assert dataset.dependencies(parsed, tmp_path).keys() == {"data/a.jsonl", "routing", "package.scikit-learn"}
+    kept, _, _ = lent(tmp_path, {**source, "domain": "router", "difficulty": 4})
+    assert (kept.domain, kept.difficulty) == (Domain.CODING, 4)
+    with pytest.raises(InputError, match="no source says domain = 'router'"):
+        config({**source, "domain": "math"}, routing={"provider": "vllm", "model": "m"})

@@ -1,10 +1,12 @@
-"""Distill: rows from one or several teachers, duplicates removed, everything counted, the stage key's dependencies."""
+"""Distill: rows from one or several teachers, everything counted, the stage key's dependencies."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Example
 from schemas.job import Progress
@@ -25,7 +27,7 @@ def run(tmp_path: Path, *teachers: dict, data: Path | None = None, seed: int = 0
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
     out.mkdir()
     config = distill.Config.parse({"teachers": list(teachers), "seed": seed})
-    return distill.run(Job(config, {}, out, out, data, **job)), out
+    return distill.run(Job(config, {}, out, Workspace(open_store(tmp_path / "store"), "key", "1"), data, **job)), out
 
 
 @pytest.fixture
@@ -39,25 +41,28 @@ def data(tmp_path: Path) -> Path:
 def test_examples_come_in_the_order_of_the_teachers_and_are_the_same_in_every_run(tmp_path, data):
     metrics, out = run(tmp_path, DATASET, PROCEDURAL, data=data)
     examples = read_jsonl(out / "examples.jsonl", Example)
-    assert [example.source for example in examples] == ["a.jsonl"] + ["procedural"] * 70
-    assert metrics["rows"] == 71
+    assert [example.source for example in examples] == ["a.jsonl"] * 2 + ["procedural"] * 70
+    assert metrics["rows"] == 72
     _, again = run(tmp_path, DATASET, PROCEDURAL, data=data)
     assert (again / "examples.jsonl").read_bytes() == (out / "examples.jsonl").read_bytes()
     _, other = run(tmp_path, DATASET, PROCEDURAL, data=data, seed=1)
     assert (other / "examples.jsonl").read_bytes() != (out / "examples.jsonl").read_bytes()
 
 
-def test_prompts_that_differ_in_case_or_space_only_are_kept_once_and_the_rest_is_recorded(tmp_path, data):
+def test_bad_rows_are_recorded_and_duplicates_left_to_rebalance(tmp_path, data):
     metrics, out = run(tmp_path, DATASET, data=data)
-    (kept,) = read_jsonl(out / "examples.jsonl", Example)
-    assert kept.answer == "2"
-    duplicate, empty = sorted(read_jsonl(out / "dropped.jsonl", Dropped), key=lambda row: row.cause)
-    assert (duplicate.cause, duplicate.file, duplicate.source) == ("duplicate_prompt", "a.jsonl", "ours")
+    assert [row.answer for row in read_jsonl(out / "examples.jsonl", Example)] == ["2", "two"]
+    (empty,) = read_jsonl(out / "dropped.jsonl", Dropped)
     assert (empty.cause, empty.line) == ("empty_answer", 3)
-    assert metrics["sources"] == [
-        {"family": "ours", "file": "a.jsonl", "read": 3, "kept": 1, "dropped": {"duplicate_prompt": 1, "empty_answer": 1}}
-    ]
-    assert metrics["dropped"] == {"duplicate_prompt": 1, "empty_answer": 1}
+    assert metrics["sources"] == [{"family": "ours", "file": "a.jsonl", "read": 3, "kept": 2, "dropped": {"empty_answer": 1}}]
+    assert metrics["dropped"] == {"empty_answer": 1}
+
+
+def test_a_top_up_finds_the_teachers_and_what_they_spent(tmp_path):
+    _, out = run(tmp_path, PROCEDURAL, seed=3)
+    about = json.loads((out / "teachers.json").read_text())
+    assert (about["seed"], about["spent"]) == (3, [{"usd": 0, "tokens": 0}])
+    assert distill.Config.parse({"teachers": about["teachers"]}).teachers[0]["rows"] == PROCEDURAL["rows"]
 
 
 def test_metrics_count_domains_groundings_families_and_difficulties(tmp_path):
@@ -93,8 +98,11 @@ def test_dependencies_name_each_teachers_version_and_what_it_reads(data):
 @pytest.mark.parametrize(
     ("teacher", "message"),
     [
-        ({"name": "proceduarl"}, "unknown teacher 'proceduarl'. Did you mean 'procedural'? Valid: dataset, procedural"),
-        ({"rows": {"math": 5}}, "teachers.0: {'rows': {'math': 5}} needs a name, one of: dataset, procedural"),
+        (
+            {"name": "proceduarl"},
+            "unknown teacher 'proceduarl'. Did you mean 'procedural'? Valid: dataset, gemma, openai_compatible, procedural",
+        ),
+        ({"rows": {"math": 5}}, "teachers.0: {'rows': {'math': 5}} needs a name, one of: dataset, gemma, openai_compatible, procedural"),
         ({"name": "procedural", "row": {}}, "teachers.0: unknown key 'row'. Did you mean 'rows'?"),
         ({"name": "procedural", "rows": {"maths": 5}}, "'maths' is not valid: Input should be 'math'"),
         ({"name": "dataset", "sources": []}, "sources"),

@@ -207,7 +207,7 @@ def stage(tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: li
     for name in ("policy", "prompts", "out"):
         (tmp_path / name).mkdir()
     save_model(loaded, tmp_path / "policy")
-    write_jsonl(tmp_path / "prompts" / "train.jsonl", examples)
+    write_jsonl(tmp_path / "prompts" / "prompts.jsonl", [row.as_prompt() for row in examples])
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
     return Job(config, {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}, tmp_path / "out", work)
 

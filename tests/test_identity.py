@@ -107,6 +107,11 @@ OTHER_SETTINGS = {
     "tensor_parallel": "2",
     "whole_weights_gib": "1",
     "plan": "false",
+    "teacher_concurrency": "9",
+    "teacher_timeout_seconds": "9",
+    "teacher_attempts": "9",
+    "teacher_dead_seconds": "9",
+    "teacher_batch": "true",
 }
 
 

@@ -13,6 +13,7 @@ from tasks.data.dropped import Dropped
 from tasks.job import Job
 from tasks.plugins import parse_plugin
 from tasks.teachers import dataset
+from tasks.teaching import Lesson
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -41,7 +42,7 @@ def real_rows() -> list[Example | Dropped]:
     """Every row of every source, without the recipe's limits on length."""
     (teacher,) = RECIPE["stages"]["distill"]["config"]["teachers"]
     unlimited = {"max_prompt_characters": 10**6, "max_response_characters": 10**6}
-    return list(dataset.teach(parse_plugin("teachers", {**teacher, **unlimited}, "test"), 0, SHARED))
+    return list(dataset.teach(parse_plugin("teachers", {**teacher, **unlimited}, "test"), Lesson(seed=0, data=SHARED, answers=None)))
 
 
 def _counts(rows: list[Example | Dropped], family: str) -> tuple[Counter, int]:

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.base import StageFailed
-from schemas.examples import Domain, Example, PreferencePair
-from tasks.preference_pairs import mine_pairs, rejection, require_pairs
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
+from tasks.preference_pairs import judge, mine_pairs, require_pairs
 
 EXAMPLE = Example(
     id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric", reasoning="2 plus 2 makes 4", difficulty=1
@@ -37,15 +37,35 @@ def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
 
 
 def test_samples_are_rejected_for_the_first_check_they_fail():
-    assert rejection(EXAMPLE, RIGHT) is None
-    assert rejection(EXAMPLE, WRONG) == "wrong"
-    assert rejection(EXAMPLE, MALFORMED) == "malformed"
-    assert rejection(EXAMPLE, TRUNCATED) == "truncated"
-    assert rejection(EXAMPLE, sample(trace(4), terminated=False)) == "truncated"  # right, but it did not stop
+    right_but_unended = sample(trace(4, "two and two"), terminated=False)
+    (judged,) = judge([EXAMPLE], [[RIGHT, WRONG, MALFORMED, TRUNCATED, right_but_unended]])
+    assert [(response.rejected_because, response.detail) for response in judged] == [
+        (None, ""),
+        ("wrong", "'5' is not '4'"),
+        ("malformed", "no well-formed trace"),
+        ("truncated", "no terminator"),
+        ("truncated", "no terminator"),
+    ]
 
 
-@pytest.mark.parametrize(("bad", "because"), [(WRONG, "wrong"), (MALFORMED, "malformed"), (TRUNCATED, "truncated")])
-def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, because: str):
+def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
+    asked = EXAMPLE.model_copy(update={"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL, "check": "exact"})
+    (judged,) = judge([asked], [[sample(trace(4)), sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>")]])
+    assert [(response.rejected_because, response.detail) for response in judged] == [
+        ("wrong", "'4' is given where the context holds no answer"),
+        (None, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "because", "failed_check", "detail"),
+    [
+        (WRONG, "wrong", "numeric", "'5' is not '4'"),
+        (MALFORMED, "malformed", None, "no well-formed trace"),
+        (TRUNCATED, "truncated", None, "no terminator"),
+    ],
+)
+def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, because: str, failed_check: str | None, detail: str):
     pairs, outcomes = mine(bad, RIGHT)
     assert pairs == [
         PreferencePair(
@@ -56,6 +76,10 @@ def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, b
             rejected=bad.text,
             chosen_from="policy",
             rejected_because=because,
+            failed_check=failed_check,
+            detail=detail,
+            chosen_sample=1,
+            rejected_sample=0,
         )
     ]
     assert outcomes == {"paired": 1, "not_verifiable": 0, "all_verified": 0, "none_verified": 0, "too_long": 0}
@@ -67,14 +91,15 @@ def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
     wrong = [sample(trace(answer)) for answer in (5, 5, 6, 7)]
     pairs, _ = mine(wrong[0], right[0], right[0], *wrong[1:], right[1], most=4)
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [(trace(4, "a"), trace(5)), (trace(4, "b"), trace(6))]
+    assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [(1, 0), (6, 4)]  # sampled: 5 a a 5 6 7 b
     assert len(mine(*wrong, *right, most=1)[0]) == 1
 
 
 def test_the_teacher_stands_in_where_no_sample_is_right():
     pairs, _ = mine(WRONG, MALFORMED, most=4)
-    assert [(pair.chosen, pair.chosen_from, pair.rejected_because) for pair in pairs] == [
-        (EXAMPLE.response(), "teacher", "wrong"),
-        (EXAMPLE.response(), "teacher", "malformed"),
+    assert [(pair.chosen, pair.chosen_from, pair.rejected_because, pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [
+        (EXAMPLE.response(), "teacher", "wrong", None, 0),
+        (EXAMPLE.response(), "teacher", "malformed", None, 1),
     ]
 
 

@@ -2,16 +2,18 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Domain, Example, parse_trace, prompt_id
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, parse_trace, prompt_id
 from tasks.plugins import parse_plugin
 from tasks.teachers import procedural
 from tasks.teachers.families import families
 from tasks.teachers.families.trivia import TRIVIA
+from tasks.teaching import Cell, Lesson
 
 PER_DOMAIN = 400
 PER_GROUNDING = 300
@@ -25,7 +27,7 @@ def config(**values) -> procedural.Config:
 def taught() -> tuple[Example, ...]:
     rows = dict.fromkeys(Domain, PER_DOMAIN)
     grounded = dict.fromkeys(procedural.GROUNDINGS, PER_GROUNDING)
-    return tuple(procedural.teach(config(rows=rows, grounded=grounded), 7, None))
+    return tuple(procedural.rows(config(rows=rows, grounded=grounded), 7))
 
 
 # Solvers: prompt -> answer, written from the English of the prompt and sharing nothing with the families.
@@ -265,21 +267,21 @@ def test_families_and_difficulties_are_evenly_mixed():
 
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
     small = config(rows={"math": 40, "coding": 40}, grounded={"answerable": 20})
-    rows = list(procedural.teach(small, 1, None))
-    assert rows == list(procedural.teach(small, 1, None))
-    others = {row.id for row in procedural.teach(small, 2, None)}
+    rows = list(procedural.rows(small, 1))
+    assert rows == list(procedural.rows(small, 1))
+    others = {row.id for row in procedural.rows(small, 2)}
     assert len(others & {row.id for row in rows}) < len(rows) / 4
 
 
 def test_asking_for_more_rows_keeps_those_there_were():
-    few = list(procedural.teach(config(rows={"general": 30}, grounded={}), 3, None))
-    many = list(procedural.teach(config(rows={"general": 90}, grounded={}), 3, None))
+    few = list(procedural.rows(config(rows={"general": 30}, grounded={}), 3))
+    many = list(procedural.rows(config(rows={"general": 90}, grounded={}), 3))
     assert many[:30] == few
 
 
 def test_more_rows_than_a_family_has_is_an_error_that_names_it():
     with pytest.raises(InputError, match=r"20000 rows of math exceed what family math\.\w+ has: after \d+ rows.* Ask for fewer rows"):
-        list(procedural.teach(config(rows={"math": 20000}, grounded={}), 0, None))
+        list(procedural.rows(config(rows={"math": 20000}, grounded={}), 0))
 
 
 def test_an_unknown_domain_is_an_error_that_lists_the_domains():
@@ -360,21 +362,63 @@ def test_grounded_prompts_hold_their_context_of_two_to_four_facts():
 def test_six_thousand_rows_take_less_than_five_seconds():
     import time
 
-    list(procedural.teach(config(rows={"math": 5}, grounded={}), 0, None))  # loads reasoning-gym
+    list(procedural.rows(config(rows={"math": 5}, grounded={}), 0))  # loads reasoning-gym
     start = time.process_time()
-    rows = list(procedural.teach(config(rows=dict.fromkeys(Domain, 1000), grounded={}), 5, None))
+    rows = list(procedural.rows(config(rows=dict.fromkeys(Domain, 1000), grounded={}), 5))
     assert len(rows) == 6000
     assert time.process_time() - start < 5
 
 
 def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
     rows = {"math": 400, "science": 100}
-    worked = list(procedural.teach(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}}), 0, None))
+    worked = list(procedural.rows(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}}), 0))
     hurried = list(
-        procedural.teach(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}, "unworked": {"math": 0.5}}), 0, None)
+        procedural.rows(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}, "unworked": {"math": 0.5}}), 0)
     )
     changed = [(a, b) for a, b in zip(worked, hurried, strict=True) if a != b]
     assert 160 <= len(changed) <= 240
     for before, after in changed:
         assert after == before.model_copy(update={"reasoning": f"it is {before.answer}"})
         assert before.domain == "math"
+
+
+# Top-ups
+
+
+def top_up(wanted: dict[Cell, int], known: Iterable[str], **values) -> list[Example]:
+    return list(procedural.teach(config(**values), Lesson(seed=7, data=None, answers=None, wanted=wanted, known=frozenset(known))))
+
+
+def test_a_top_up_fills_exactly_the_missing_cells_with_prompts_that_nobody_knows():
+    known = {row.id for row in taught()}
+    wanted = {Cell(Domain.MATH, level): 20 for level in range(1, 6)} | {Cell(Domain.SCIENCE): 33, Cell("unanswerable", 5): 9}
+    rows = top_up(wanted, known)
+    assert not known & {row.id for row in rows}
+    assert len({row.id for row in rows}) == len(rows)
+    assert Counter((row.grounding or row.domain, row.difficulty) for row in rows if row.domain != "science") == {
+        **{("math", level): 20 for level in range(1, 6)},
+        ("unanswerable", 5): 9,
+    }
+    science = [row for row in rows if row.domain == "science"]
+    assert len(science) == 33
+    assert {row.difficulty for row in science} == {1, 2, 3, 4, 5}
+    assert rows == top_up(wanted, known)
+
+
+def test_a_top_up_goes_on_where_the_known_rows_end():
+    few, many = (list(procedural.rows(config(rows={"general": rows}, grounded={}), 7)) for rows in (40, 80))
+    added = top_up({Cell(Domain.GENERAL): 40}, (row.id for row in few), rows={"general": 40}, grounded={})
+    assert {row.id for row in added} == {row.id for row in many} - {row.id for row in few}
+
+
+def test_a_top_up_of_what_the_config_does_not_name_or_a_family_does_not_have_gives_less():
+    assert top_up({Cell(Domain.MATH): 5}, (), rows={"coding": 5}, grounded={}) == []
+    assert len(top_up({Cell(Domain.MATH): 5}, (), rows={"math": 0}, grounded={})) == 5
+
+
+def test_prompts_are_those_of_the_rows():
+    small = config(rows={"math": 10}, grounded={"answerable": 5}, unworked={"math": 1.0})
+    lesson = Lesson(seed=7, data=None, answers=None)
+    lent, rows = list(procedural.prompts(small, lesson)), list(procedural.teach(small, lesson))
+    assert {type(row) for row in lent} == {Prompt}
+    assert [row.model_dump() for row in lent] == [row.model_dump(exclude={"reasoning"}) for row in rows]

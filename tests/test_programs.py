@@ -73,6 +73,8 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     (tmp_path / "rows").mkdir()
     save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
     write_jsonl(tmp_path / "rows" / "train.jsonl", [example(number) for number in range(8)])
+    write_jsonl(tmp_path / "rows" / "prompts.jsonl", [example(number).as_prompt() for number in range(8)])
+    write_jsonl(tmp_path / "rows" / "pairs.jsonl", [])
     write_jsonl(tmp_path / "rows" / "validation.jsonl", [example(number) for number in range(10, 13)])
     held_out = [example(number) for number in range(20, 26)]
     grounded = [example(number, "answerable") for number in range(30, 35)]

@@ -92,7 +92,7 @@ def test_it_is_one_file_beside_the_run_record(path: Path) -> None:
 
 def test_it_loads_nothing_and_runs_nothing(page: Page) -> None:
     assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(page.tags)
-    assert all(link.startswith(("#", "data:application/toml;base64,")) for link in page.links)
+    assert all(link.startswith(("#", "data:application/toml;base64,", "data:image/svg+xml;base64,")) for link in page.links)
     assert not page.handlers
 
 
@@ -202,7 +202,7 @@ def test_text_of_models_and_data_is_shown_and_never_interpreted(tmp_path: Path) 
     html = rendered(*write_run(tmp_path, text=ATTACK, prompts=ATTACK))
     page = Page(html)
     assert "script" not in page.tags
-    assert "img" not in page.tags
+    assert page.tags["img"] == 1, "the data card's plot, none of the attack's"
     assert page.text.count(ATTACK) > 50
     assert page.open == []
 
@@ -284,3 +284,16 @@ def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> No
     drawn = "".join(curves(stage)[0])
     assert "grpo: KL to the initial policy" in drawn
     assert "grpo: loss" not in drawn
+
+
+def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_rest(page: Page) -> None:
+    text = " ".join(page.text.split())
+    assert "30 of 30 (41)" in text
+    assert "27 of 27 (36)" in text, "a cell that was asked for by difficulty"
+    assert "30 (36)" in text, "a cell that was not"
+    assert "300 read, 3 dropped, 117 left that no quota asks for" in text
+    assert "contaminated31.0%b.jsonl:7: the same as exam item 1" in text
+    assert "exam 2, heldout 1" in text
+    assert "mit 180" in text
+    assert "20 rows asked of the teachers, 18 given, 0.25 US dollars" in text
+    assert any(link.startswith("data:image/svg+xml;base64,") for link in page.links)

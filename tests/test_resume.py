@@ -116,6 +116,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     data, policy = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("policy")
     examples = [example(number) for number in range(20)]
     write_jsonl(data / "train.jsonl", examples)
+    write_jsonl(data / "prompts.jsonl", [row.as_prompt() for row in examples])
+    write_jsonl(data / "pairs.jsonl", [])
     write_jsonl(data / "validation.jsonl", examples[:7])
     write_jsonl(data / "heldout.jsonl", [*examples[:11], *(example(30 + number, "answerable") for number in range(9))])
     save_model(base_model("gemma3-tiny", 0), policy)

@@ -33,7 +33,7 @@ def flow_processes(served: Served) -> list[int]:
 @pytest.mark.slow
 def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(served: Served, tiny_recipe: Path) -> None:
     whole = tiny_recipe.read_text(encoding="utf-8")
-    tiny_recipe.write_text(whole.replace("train = 20", "train = 2000"), encoding="utf-8")
+    tiny_recipe.write_text(whole.replace("summarization = { train", "science = { train"), encoding="utf-8")
     run = served.start(recipe=str(tiny_recipe))
     state = served.ended(run)
     assert state["type"] == "FAILED"

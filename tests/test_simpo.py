@@ -51,6 +51,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / name).mkdir()
     save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
     write_jsonl(tmp_path / "prompts" / "train.jsonl", [example(number) for number in range(8)])
+    write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [])
     inputs = {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}
     return lambda **changes: Job(config(**changes), inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1"))
 
@@ -80,8 +81,8 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
     tokens = simpo.rejected_tokens(TOKENIZER, cut_off, response_length=8)
     assert len(tokens) == 8
     assert TOKENIZER.end_of_turn_id not in tokens
-    assert simpo.pair_fits(TOKENIZER, cut_off, 8)
-    assert not simpo.pair_fits(TOKENIZER, pair("4", cut_off.rejected), 8)
+    assert simpo.pair_fits(TOKENIZER, cut_off, config(response_length=8))
+    assert not simpo.pair_fits(TOKENIZER, pair("4", cut_off.rejected), config(response_length=8))
 
 
 def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path: Path):
@@ -103,6 +104,31 @@ def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path
     assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
     assert metrics["margin_last"] > metrics["margin_first"] + 1
     assert metrics["accuracy_last"] == 1.0
+
+
+def data_pair(number: int) -> PreferencePair:
+    row = example(number)
+    return pair(row.response(), f"it is {number}").model_copy(update={"id": row.id, "prompt": row.prompt, "chosen_from": "teacher"})
+
+
+def test_pairs_of_the_data_train_without_a_sample_of_the_policy(job, tmp_path: Path):
+    long = data_pair(9).model_copy(update={"rejected": "no " * 99})
+    write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [long, *(data_pair(number) for number in range(8))])
+    metrics = simpo.run(job(prompts=0, data_pairs=6, steps=2))
+    assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_too_long"]) == (6, 6, 1)
+    assert metrics["compiles"] == {"train_step": 1}
+    assert [row.prompt for row in read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)] == [example(n).prompt for n in range(6)]
+
+
+def test_too_few_pairs_of_the_data_say_what_to_raise(job, tmp_path: Path):
+    write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(1)])
+    with pytest.raises(StageFailed, match=r"the data has 1 preference pairs that fit \(0 do not\), fewer than min_pairs = 4"):
+        simpo.run(job(prompts=0, data_pairs=6))
+
+
+def test_no_source_of_pairs_is_refused():
+    with pytest.raises(ValueError, match="give no pairs"):
+        config(prompts=0)
 
 
 def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

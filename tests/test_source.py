@@ -140,8 +140,8 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
     """Nothing that is only the flow's is imported, but in the stage task, which no worker loads, and for exports, which stay at home."""
     distributions = importlib.metadata.packages_distributions()
     locked = versions("constraints.txt")
-    at_home = {"tasks/stage.py", "tasks/export.py", "tasks/model_card.py", "tasks/round_trip.py"}
-    assert stays_at_home("export")
+    at_home = {"tasks/stage.py", "tasks/export.py", "tasks/model_card.py", "tasks/round_trip.py", "tasks/data/cluster.py"}
+    assert stays_at_home("export", {}, {})
     needed = {(file, module) for file, module in imported() if file not in at_home}
     assert len(needed) > 30
     for file, module in needed:
@@ -153,7 +153,7 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
 
 def test_every_requirement_of_the_project_is_a_workers_or_the_flows() -> None:
     requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
-    at_home = {one.name for one in requirements if one.marker and 'extra == "export"' in str(one.marker)}
+    at_home = {one.name for one in requirements if one.marker and str(one.marker) in ('extra == "export"', 'extra == "cluster"')}
     ours = {canonicalize_name(one.name) for one in requirements} - at_home
     assert ours >= FLOW_ONLY
     assert set(versions("requirements.txt")) == ours - FLOW_ONLY

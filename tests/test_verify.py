@@ -1,16 +1,22 @@
 """Answer verification, honest and adversarial."""
 
+import subprocess
+import sys
 from fractions import Fraction
+from typing import Any, get_args
 
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Prompt, Trace
-from tasks.verify import Verdict, abstains, parse_number, verify
+from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
+from tasks.checks.numeric import parse_number
+from tasks.grounding import abstains
+from tasks.plugins import plugin_names
+from tasks.verify import Verdict, check_versions, verify, verify_many
 
 
-def prompt(answer: str, check: Check = "exact") -> Prompt:
-    return Prompt(id="p1", prompt="?", domain=Domain.MATH, answer=answer, check=check, source="test")
+def prompt(answer: str, check: Check = "exact", **fields: Any) -> Prompt:
+    return Prompt(id="p1", prompt="?", domain=Domain.MATH, answer=answer, check=check, source="test", **fields)
 
 
 def trace(answer: str, reasoning: str = "First this, then that.") -> str:
@@ -26,7 +32,7 @@ def test_a_well_formed_right_answer_verifies() -> None:
 
 
 def test_a_well_formed_wrong_answer_keeps_its_format() -> None:
-    assert verify(prompt("Paris"), trace("Rome")) == Verdict(format=True, exact=False, answer="Rome")
+    assert verify(prompt("Paris"), trace("Rome")) == Verdict(format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'")
 
 
 @pytest.mark.parametrize("answer", ["paris", " PARIS ", "Paris.", "Ｐａｒｉｓ", "\tParis \n"])
@@ -62,7 +68,7 @@ def test_exact_accepts_nothing_more(answer: str) -> None:
     ],
 )
 def test_a_malformed_completion_has_no_answer(completion: str) -> None:
-    assert verify(prompt("42", "numeric"), completion) == Verdict(format=False, exact=False, answer=None)
+    assert verify(prompt("42", "numeric"), completion) == Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
 
 
 def test_the_right_answer_in_the_reasoning_only_is_wrong() -> None:
@@ -70,7 +76,9 @@ def test_the_right_answer_in_the_reasoning_only_is_wrong() -> None:
 
 
 def test_free_text_never_verifies_even_when_equal() -> None:
-    assert verify(prompt("A poem.", "none"), trace("A poem.")) == Verdict(format=True, exact=False, answer="A poem.")
+    assert verify(prompt("A poem.", "none"), trace("A poem.")) == Verdict(
+        format=True, exact=False, answer="A poem.", detail="not verifiable"
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,3 +241,63 @@ def test_the_refusal_is_recognised_in_its_documented_wordings(answer: str) -> No
 )
 def test_anything_else_is_an_answer(answer: str) -> None:
     assert not abstains(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "tolerance", "agrees"),
+    [
+        ("102", "100", 0.02, True),
+        ("103", "100", 0.02, False),
+        ("3.1", "3.14159", 0.05, True),
+        ("-5.1", "-5", 0.05, True),
+        ("0.1", "0", 0.5, False),
+    ],
+)
+def test_a_tolerance_replaces_the_rule_of_digits(answer: str, reference: str, tolerance: float, agrees: bool) -> None:
+    assert verify(prompt(reference, "numeric", tolerance=tolerance), trace(answer)).exact is agrees
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "detail"),
+    [
+        (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
+        (prompt("42", "numeric"), "many", "'many' is no number"),
+        (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
+        (prompt("", "constraints", constraints=(Constraint(name="max_words", value=1),)), "a b", "max_words = 1: found 2"),
+        (prompt("", "faithful", context="A dog barks at night in the old town."), "Cats sing.", "2 words, fewer than 5"),
+    ],
+)
+def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str) -> None:
+    assert verify(asked, trace(answer)) == Verdict(format=True, exact=False, answer=answer, detail=detail)
+
+
+def test_every_check_is_a_file() -> None:
+    assert {*plugin_names("checks"), "none"} == set(get_args(Check))
+
+
+def test_versions_of_checks_are_named_for_the_stage_key() -> None:
+    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": 1}
+    assert check_versions().keys() == {f"checks.{name}" for name in plugin_names("checks")}
+
+
+def test_many_completions_keep_their_order_whatever_their_checks() -> None:
+    prompts = [prompt("4", "numeric"), prompt("x + 1", "math"), prompt("Rome"), prompt("A poem.", "none"), prompt("x + 1", "math")]
+    verdicts = verify_many(prompts, [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")])
+    assert [(verdict.format, verdict.exact) for verdict in verdicts] == [
+        (True, True),
+        (True, True),
+        (True, False),
+        (False, False),
+        (True, False),
+    ]
+    assert verify_many([], []) == []
+
+
+def test_checks_load_nothing_slow_before_they_are_used() -> None:
+    script = """
+import sys
+from tasks.plugins import plugin_module, plugin_names
+for name in plugin_names("checks"): plugin_module("checks", name)
+print(sorted({"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -1,6 +1,8 @@
 """The report's data part: what the teachers made, what was dropped and why, and the mix that was asked for beside the one that came out."""
 
+import base64
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -8,20 +10,41 @@ from markupsafe import Markup
 
 from flows.report import plots
 from flows.report.results import RunResults, StageOutput
-from flows.report.wording import clip
+from flows.report.wording import clip, percent
 from schemas.examples import Domain, Grounding
 from tasks.data.splits import SPLITS
+from tasks.job import read_rows
+
+Cells = dict[str, dict[str, Any]]
+"""Split -> what was requested, achieved and available, by difficulty too (`tasks.rebalance`)."""
+
+_CARD_PLOTS = {"cells": "rows by domain and difficulty", "lengths": "lengths", "dropped": "dropped rows by cause"}
+LEVELS = range(1, 6)
 
 
 @dataclass(frozen=True)
 class Mix:
-    """One rebalance stage: rows `(domain or kind of grounded question, {split: {requested, achieved, available}})` and a plot per split."""
+    """One rebalance stage.
+
+    Attributes:
+        rows: (domain or kind of grounded question, its cells), a table's rows.
+        levels: (domain or kind, split, text for each difficulty), of cells that were asked for.
+        totals: rows of each split, and of prompts and pairs.
+        plots: requested and achieved, one for each split.
+        card: the data card's plots, as images of their own.
+        causes: (cause, rows, share of all that were read, the first one).
+        facts: whatever else is to be said, (name, text).
+    """
 
     stage: str
     splits: list[str]
-    rows: list[tuple[str, dict[str, dict[str, int]]]]
+    rows: list[tuple[str, Cells]]
+    levels: Sequence[tuple[str, str, list[str]]]
     totals: dict[str, int]
     plots: list[Markup]
+    card: list[Markup]
+    causes: list[tuple[str, int, str, str]]
+    facts: list[tuple[str, str]]
 
 
 def mixes(run: RunResults) -> list[Mix]:
@@ -30,16 +53,76 @@ def mixes(run: RunResults) -> list[Mix]:
 
 
 def _mix(stage: StageOutput) -> Mix:
-    domains, groundings = stage.metrics["domains"], stage.metrics["groundings"]
+    metrics = stage.metrics
+    domains, groundings = metrics["domains"], metrics["groundings"]
     rows = [(domain.value, domains[domain]) for domain in Domain if domain in domains]
     rows += [(f"grounded: {name.replace('_', ' ')}", groundings[name]) for name in get_args(Grounding) if name in groundings]
     bars = []
     for split in SPLITS:
-        requested, achieved = ([splits[split][count] for _, splits in rows] for count in ("requested", "achieved"))
+        requested, achieved = ([cells[split][count] for _, cells in rows] for count in ("requested", "achieved"))
         if any(requested):
             title = f"{stage.name}: {split}, requested and achieved"
             bars.append(plots.paired_bars(title, [name for name, _ in rows], requested, achieved))
-    return Mix(stage.name, list(SPLITS), rows, stage.metrics["rows"], bars)
+    causes = [(cause, count, percent(count / metrics["read"]), first) for cause, count, first in _causes(stage)]
+    levels = [
+        (name, split, [_level(cells[split], str(level)) for level in LEVELS])
+        for name, cells in rows
+        for split in SPLITS
+        if cells[split]["requested"]
+    ]
+    return Mix(stage.name, list(SPLITS), rows, levels, metrics["rows"], bars, _card(stage), causes, list(_facts(metrics)))
+
+
+def _level(cell: Mapping[str, Any], level: str) -> str:
+    """One difficulty of a cell: `12 of 12 (40)` where it was asked for, else `12 (40)`."""
+    achieved, available = cell["difficulty"].get(level, 0), cell["available_difficulty"].get(level, 0)
+    requested = cell.get("requested_difficulty", {}).get(level, 0)
+    asked = f" of {requested}" if "requested_difficulty" in cell else ""
+    return f"{achieved}{asked} ({available})" if achieved or available or requested else "–"
+
+
+def _facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    dropped = sum(metrics["dropped"].values())
+    facts = [
+        ("rows", f"{metrics['read']:,} read, {dropped:,} dropped, {metrics['unused']:,} left that no quota asks for"),
+        ("prompts for GRPO", f"{metrics['prompts']:,}"),
+        ("preference pairs", f"{metrics['pairs']:,}"),
+        ("licences", _listed(metrics["licences"])),
+    ]
+    if metrics["contaminated_by"]:
+        facts.append(("rows that give evaluation prompts away", _listed(metrics["contaminated_by"])))
+    for number, top_up in enumerate(metrics["top_ups"], start=1):
+        asked = sum(count for *_, count in top_up["wanted"])
+        usd = sum(teacher.get("usd", 0.0) for teacher in top_up["teachers"])
+        facts.append((f"top-up {number}", f"{asked:,} rows asked of the teachers, {top_up['given']:,} given, {usd:.2f} US dollars"))
+    return facts
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _card(stage: StageOutput) -> list[Markup]:
+    """The card's plots as images: they are drawn for a white page, so they stay what they are."""
+    images = []
+    for name, label in _CARD_PLOTS.items():
+        path = stage.path(f"card/{name}.svg")
+        if path is not None:
+            encoded = base64.b64encode(path.read_bytes()).decode()
+            images.append(Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(f"{stage.name}: {label}", encoded))
+    return images
+
+
+def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
+    """Why rows were dropped: (cause, rows, the first one), most first."""
+    first: dict[str, dict[str, Any]] = {}
+    causes: Counter[str] = Counter()
+    path = stage.path("dropped.jsonl")
+    for row in read_rows(path) if path else ():
+        causes[row["cause"]] += 1
+        first.setdefault(row["cause"], row)
+    examples = {cause: clip(f"{row['file'] or row['source']}:{row['line']}: {row['detail']}", 200) for cause, row in first.items()}
+    return [(cause, count, examples[cause]) for cause, count in causes.most_common()]
 
 
 @dataclass(frozen=True)
@@ -57,22 +140,11 @@ def sources(run: RunResults) -> list[Source]:
     """What every distill stage kept and dropped, counted from its files."""
     found = []
     for stage in run.of_kind("distill"):
-        if stage.manifest is None:
+        path = stage.path("examples.jsonl")
+        if path is None:
             continue
-        families = Counter((row["domain"], row["family"] or row["source"]) for row in stage.rows("examples.jsonl"))
-        first: dict[str, dict[str, Any]] = {}
-        causes: Counter[str] = Counter()
-        for row in stage.rows("dropped.jsonl"):
-            causes[row["cause"]] += 1
-            first.setdefault(row["cause"], row)
-        examples = {cause: clip(f"{row['file'] or row['source']}:{row['line']}: {row['detail']}", 200) for cause, row in first.items()}
-        found.append(
-            Source(
-                stage.name,
-                families.total(),
-                [(domain, family, count) for (domain, family), count in sorted(families.items())],
-                causes.total(),
-                [(cause, count, examples[cause]) for cause, count in causes.most_common()],
-            )
-        )
+        families = Counter((row["domain"], row["family"] or row["source"]) for row in read_rows(path))
+        kept = [(domain, family, count) for (domain, family), count in sorted(families.items())]
+        causes = _causes(stage)
+        found.append(Source(stage.name, families.total(), kept, sum(count for _, count, _ in causes), causes))
     return found

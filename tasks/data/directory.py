@@ -1,17 +1,21 @@
-"""The data directory of `--data`: finding files in it, refusing paths that leave it, and their digests."""
+"""Data files: those of the data directory (`--data`), which no path may leave, and those at URLs; their names and their digests."""
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from schemas.base import InputError, nearest
+from tasks.data.remote import RemoteFile, check_url, remote_files
 
 _SHOWN = 12
 """Files listed in a message about a missing one."""
 
 
-def check_relative(path: str) -> str:
-    """`path` if it is relative and stays below its directory, else ValueError (for pydantic validators)."""
+def check_data_path(path: str) -> str:
+    """`path` if it is a URL that can be read, or relative and stays below its directory, else ValueError (for pydantic validators)."""
+    if "://" in path:
+        return check_url(path)
     pure = PurePosixPath(path)
     if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
         raise ValueError("a data path is relative to the --data directory, with / between its parts and no '..'")
@@ -20,12 +24,14 @@ def check_relative(path: str) -> str:
     return path
 
 
-def data_files(data: Path | None, pattern: str, where: str) -> list[tuple[str, Path]]:
-    """The files that `pattern` (a relative path, `*` allowed) names: (path relative to `data`, absolute path), sorted by name.
+def data_files(data: Path | None, pattern: str, where: str) -> Sequence[tuple[str, Path | RemoteFile]]:
+    """The files that `pattern` (a relative path or a URL, `*` allowed) names: (path relative to `data`, or URL; the file), sorted by name.
 
     Raises:
         InputError: there is no data directory, no such file, a file that is a link out of the directory, or something that is no file.
     """
+    if "://" in pattern:
+        return [(file.url, file) for file in remote_files(pattern, where)]
     if data is None:
         raise InputError(f"{where} reads {pattern} from a data directory: name it with --data DIR.")
     root = data.resolve()
@@ -51,8 +57,10 @@ def data_files(data: Path | None, pattern: str, where: str) -> list[tuple[str, P
     return found
 
 
-def file_digest(name: str, file: Path) -> str:
-    """sha256 of a file's bytes, streamed. Raises InputError when it cannot be read."""
+def file_digest(name: str, file: Path | RemoteFile) -> str:
+    """sha256 of a file's bytes, streamed; of a remote one, what its file system says. Raises InputError when it cannot be read."""
+    if isinstance(file, RemoteFile):
+        return file.digest
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

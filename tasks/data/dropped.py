@@ -1,6 +1,6 @@
 """Rows that did not become examples, and why: one line of `dropped.jsonl` each."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from schemas.base import StrictModel
 
@@ -11,6 +11,8 @@ BadCause = Literal[
     "empty_reasoning",
     "empty_answer",
     "empty_context",
+    "empty_tests",
+    "bad_constraints",  # the constraints column holds no list of them
     "too_long",
     "unmapped_value",  # a domain or difficulty column holds a value that the source's table does not list
     "not_numeric",  # check = "numeric", but the answer is no number
@@ -21,20 +23,36 @@ BadCause = Literal[
 HarmlessCause = Literal["left_out", "duplicate_prompt"]
 """The source's `require` leaves the row out, or an earlier row has the same prompt. These do not count against it."""
 
+TeacherCause = Literal[
+    "unsolved",  # no sample verified
+    "failed",  # the endpoint gave no answer, whatever was tried
+    "unasked",  # the budget was spent
+]
+"""Why an answering teacher made no example of a prompt."""
+
+CleaningCause = Literal[
+    "near_duplicate",  # its prompt is nearly that of a row that is kept
+    "contaminated",  # its prompt is one of an evaluation set
+    "language",  # in none of the languages that were asked for
+    "pii",  # it holds personal data
+]
+"""Why rebalance leaves a row out (also `duplicate_prompt` and `too_long`)."""
+
 
 class Dropped(StrictModel):
     """A row that was read and is not an example.
 
     `source` is the family that it would have belonged to. `line` is where its record starts in `file`, from 1 (in Parquet the row's
-    number), or 0 when that is no longer known.
+    number), or 0 when that is no longer known. `id` is the prompt's, where there is one.
     """
 
     source: str
     file: str
     line: int
-    cause: BadCause | HarmlessCause
+    cause: BadCause | HarmlessCause | TeacherCause | CleaningCause
     detail: str
+    id: str = ""
 
     @property
     def bad(self) -> bool:
-        return self.cause not in ("left_out", "duplicate_prompt")
+        return self.cause in get_args(BadCause)

@@ -13,7 +13,7 @@ Lists become their items joined by `join`. A marker that is missing, or an empty
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -125,20 +125,43 @@ def _as_text(value: Any, join: str) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def require_columns(paths: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Check that the columns of at least one alternative exist: a path exists when some record has a value there, or has that key.
+class Columns:
+    """Which of the columns that a mapping reads a file's rows have: one look at each row as it passes, no row is kept but the first few.
 
-    Args:
-        paths: the column paths of each alternative.
-        where: file and mapping key, for the message.
+    A column exists when some row has a value there, or has that key. Of several alternatives at least one must exist as a whole.
 
-    Raises:
-        InputError: naming the missing column and those there are.
     """
-    missing = [[path for path in alternative if not any(_has(row, path) for row in rows)] for alternative in paths]
-    if all(missing):
-        path = missing[0][0]
-        raise InputError(f"{where}: there is no column {path!r}.{nearest(path, _available(rows, path))}")
+
+    _KEPT = 100
+    """First rows, kept for the message that names the columns there are."""
+
+    _PATIENCE = 100_000
+    """Rows after which a column that none of them has is taken for a wrong name: a mistake in a recipe must not cost a night's reading."""
+
+    def __init__(self, name: str, wanted: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> None:
+        """`wanted`: (mapping key, the column paths of each alternative). `name`: what to call the file in messages."""
+        self._name = name
+        self._missing = [(key, alternatives) for key, alternatives in wanted if all(alternatives)]
+        self._first: list[Mapping[str, Any]] = []
+        self._seen = 0
+
+    def see(self, row: Mapping[str, Any]) -> None:
+        """Look at the next row. Raises InputError when a column is still missing after a great many rows."""
+        if not self._missing:
+            return
+        self._seen += 1
+        if len(self._first) < self._KEPT:
+            self._first.append(row)
+        left = [(key, [[path for path in paths if not _has(row, path)] for paths in alternatives]) for key, alternatives in self._missing]
+        self._missing = [(key, alternatives) for key, alternatives in left if all(alternatives)]
+        if self._seen == self._PATIENCE:
+            self.require_all()
+
+    def require_all(self) -> None:
+        """Raise InputError if a column is missing, naming it and those there are. A file of which no row could be read lacks none."""
+        for key, alternatives in self._missing if self._seen else ():
+            path = alternatives[0][0]
+            raise InputError(f"data file {self._name}, {key}: there is no column {path!r}.{nearest(path, _available(self._first, path))}")
 
 
 def _has(row: Mapping[str, Any], path: str) -> bool:

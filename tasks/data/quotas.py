@@ -1,13 +1,87 @@
-"""Exact quotas, stratified by difficulty: which rows of a pool to take so that every difficulty keeps its share."""
+"""Quotas: how many rows of a domain each split gets, in all or of each difficulty, and which rows of a pool fill them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated, Any
 
-from schemas.examples import Example
+import numpy as np
+from pydantic import Field, TypeAdapter, WrapValidator
+
+from schemas.base import StrictModel, canonical_json
+from tasks.data.splits import Split
+
+Count = Annotated[int, Field(ge=0)]
+Level = Annotated[int, Field(ge=1, le=5)]
+
+_NUMBER: TypeAdapter[int] = TypeAdapter(Count)
+_TABLE: TypeAdapter[dict[int, int]] = TypeAdapter(dict[Level, Count])
 
 
-def allocate(quota: int, available: dict[int, int]) -> dict[int, int]:
+def _number_or_table(value: Any, _union: object) -> int | dict[int, int]:
+    """By its form, so that a message speaks of what was written, not of both. Raises ValidationError."""
+    return (_TABLE if isinstance(value, dict) else _NUMBER).validate_json(canonical_json(value), strict=True)
+
+
+Amount = Annotated[int | dict[int, int], WrapValidator(_number_or_table)]
+"""Rows of one split: so many, each difficulty in proportion to what there is of it; or exactly so many of each difficulty."""
+
+
+class Quota(StrictModel):
+    """Rows per split: exactly so many, or the stage fails."""
+
+    train: Amount = 0
+    validation: Amount = 0
+    heldout: Amount = 0
+
+    def amount(self, split: Split) -> Amount:
+        """What a split is to get."""
+        amount: Amount = getattr(self, split)
+        return amount
+
+    def total(self, split: Split) -> int:
+        """How many rows a split is to get."""
+        amount = self.amount(split)
+        return sum(amount.values()) if isinstance(amount, dict) else amount
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What there is for a quota of one split: numbers of rows and their difficulties, in the order in which they are taken (`ranks`)."""
+
+    rows: np.ndarray  # (N,) int64
+    levels: np.ndarray  # (N,) uint8
+
+    def by_level(self) -> dict[int, int]:
+        """How many rows there are of each difficulty."""
+        levels, counts = np.unique(self.levels, return_counts=True)
+        return {int(level): int(count) for level, count in zip(levels, counts, strict=True)}
+
+    def lacks(self, amount: Amount) -> dict[int | None, tuple[int, int]]:
+        """Where the pool falls short: difficulty, or None for all together, -> (requested, available)."""
+        if not isinstance(amount, dict):
+            return {None: (amount, len(self.rows))} if amount > len(self.rows) else {}
+        has = self.by_level()
+        return {level: (count, has.get(level, 0)) for level, count in amount.items() if count > has.get(level, 0)}
+
+    def take(self, amount: Amount) -> "Pool":
+        """The rows that fill the amount, in the pool's order: of each difficulty the first ones.
+
+        Raises:
+            ValueError: the pool has too few.
+        """
+        has = self.by_level()
+        parts = amount if isinstance(amount, dict) else allocate(amount, has)
+        chosen = np.zeros(len(self.rows), bool)
+        for level, count in parts.items():
+            if count > has.get(level, 0):
+                raise ValueError(f"cannot take {count} of {has.get(level, 0)} rows of difficulty {level}")
+            chosen[np.flatnonzero(self.levels == level)[:count]] = True
+        return Pool(self.rows[chosen], self.levels[chosen])
+
+
+def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
     """Divide `quota` among strata in proportion to their sizes, by largest remainder (Hamilton's method).
 
     Each stratum first gets the whole part of its share quota * size / total; what is left goes, one each, to the largest fractional parts,
@@ -27,20 +101,62 @@ def allocate(quota: int, available: dict[int, int]) -> dict[int, int]:
     return parts
 
 
-def take(pool: Sequence[Example], quota: int, seed: int) -> list[Example]:
-    """`quota` rows of the pool, stratified by difficulty, in a hash order that depends on (seed, prompt id) and not on the pool's order.
+def ranks(seed: int, ids: np.ndarray) -> np.ndarray:
+    """Where prompts come in the order of selection: a hash of (seed, id), so that every prompt is as likely to come first.
 
-    Raises:
-        ValueError: the quota is larger than the pool.
+    Args:
+        ids: (N,) uint64, prompt ids (`schemas.examples.prompt_id`) read as numbers.
+
+    Returns:
+        (N,) uint64.
     """
-    strata: dict[int, list[Example]] = {}
-    for example in sorted(pool, key=lambda example: rank(seed, example.id)):
-        strata.setdefault(example.difficulty, []).append(example)
-    parts = allocate(quota, {difficulty: len(rows) for difficulty, rows in strata.items()})
-    chosen = [example for difficulty, rows in strata.items() for example in rows[: parts[difficulty]]]
-    return sorted(chosen, key=lambda example: rank(seed, example.id))
+    head = hashlib.sha256(f"{seed}/".encode())
+
+    def rank(identity: int) -> int:
+        whole = head.copy()
+        whole.update(b"%016x" % identity)
+        return int.from_bytes(whole.digest()[:8])
+
+    return np.fromiter(map(rank, ids.tolist()), np.uint64, len(ids))
 
 
-def rank(seed: int, prompt_id: str) -> str:
-    """Where a prompt comes in the order of selection: a hash, so that every prompt is as likely to come first."""
-    return hashlib.sha256(f"{seed}/{prompt_id}".encode()).hexdigest()
+@dataclass(frozen=True)
+class Shortfall:
+    """A cell that cannot be filled.
+
+    Attributes:
+        table: the recipe's table, `quotas` or `grounding_quotas`.
+        group: the domain or grounding.
+        level: the difficulty, None for all together.
+        available: rows of the cell that are left after all cleaning.
+    """
+
+    table: str
+    group: str
+    split: Split
+    level: int | None
+    requested: int
+    available: int
+
+    @property
+    def missing(self) -> int:
+        return self.requested - self.available
+
+    @property
+    def cell(self) -> str:
+        """Where the recipe says it: `quotas.math.train`, or `quotas.math.train.3` of a difficulty."""
+        return f"{self.table}.{self.group}.{self.split}" + (f".{self.level}" if self.level is not None else "")
+
+
+def shortfall_table(shortfalls: Sequence[Shortfall]) -> str:
+    """One line for each: cell, requested, available, missing."""
+    head = ("cell", "requested", "available", "missing")
+    lines = [head, *((short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}") for short in shortfalls)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  "
+        + "  ".join(
+            text.ljust(width) if column == 0 else text.rjust(width) for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )

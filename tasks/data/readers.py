@@ -1,4 +1,4 @@
-"""Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz).
+"""Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz); remote ones are `streamed`.
 
 The text formats are read here, because Hugging Face `datasets` gives up at the first broken line without naming it, and infers types (a
 column of dates becomes timestamps, the CSV field 007 becomes 7): a bad record must be counted with its line, and text must stay text.
@@ -12,37 +12,22 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from schemas.base import InputError
-
-
-@dataclass(frozen=True)
-class Record:
-    """One record: a JSON object, or a table's row by column name. `line` is where it starts, from 1."""
-
-    line: int
-    row: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A record that could not be read."""
-
-    line: int
-    cause: Literal["broken_row", "wrong_encoding"]
-    detail: str
-
-
-Records = Iterator[Record | Unreadable]
+from tasks.data.records import Record, Records, Unreadable, json_records
+from tasks.data.remote import RemoteFile
+from tasks.data.streamed import read_remote
 
 _BATCH = 1000
 """Rows of a Parquet file that are held in memory at a time."""
 
+_MOST_JSON = 1 << 28
+"""Bytes of a .json file: one document, so it cannot be streamed."""
 
-def read_records(name: str, file: Path) -> Records:
+
+def read_records(name: str, file: Path | RemoteFile) -> Records:
     """Read the records of a file, in file order.
 
     Args:
@@ -52,6 +37,9 @@ def read_records(name: str, file: Path) -> Records:
     Raises:
         InputError: an unknown suffix, or a file that is damaged as a whole (not gzip, not Parquet, JSON that breaks off).
     """
+    if isinstance(file, RemoteFile):
+        yield from read_remote(file)
+        return
     suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
     if suffix not in _READERS or (suffix == ".parquet" and file.name.endswith(".gz")):
         raise InputError(
@@ -71,28 +59,19 @@ def _open(file: Path) -> AbstractContextManager[IO[bytes]]:
 
 
 def _read_jsonl(name: str, file: Path) -> Records:
-    """One JSON object per line; blank lines are passed over."""
     with _open(file) as stream:
-        for line, raw in enumerate(stream, start=1):
-            try:
-                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
-                if text:
-                    value = json.loads(text)
-                    yield (
-                        Record(line, value)
-                        if isinstance(value, dict)
-                        else Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
-                    )
-            except UnicodeDecodeError as error:
-                yield Unreadable(line, "wrong_encoding", f"byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8")
-            except (ValueError, RecursionError) as error:  # not JSON, or a number of thousands of digits, or nested too deeply
-                yield Unreadable(line, "broken_row", f"not JSON: {error}")
+        yield from json_records(stream)
 
 
 def _read_json(name: str, file: Path) -> Records:
     """A list of objects, or an object of objects, whose keys become the column `key` (unless the objects have one)."""
     with _open(file) as stream:
-        raw = stream.read()
+        raw = stream.read(_MOST_JSON + 1)
+    if len(raw) > _MOST_JSON:
+        raise InputError(
+            f"data file {name} has more than {_MOST_JSON >> 20} MiB of JSON, which is read as a whole. "
+            "Write one object per line and call it .jsonl."
+        )
     try:
         text = raw.decode("utf-8-sig")
         for line, key, value in _items(text):

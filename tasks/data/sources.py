@@ -1,23 +1,26 @@
-"""A source: local files of one kind and how their records become examples. Part of the dataset teacher's config.
+"""A source: files of one kind and how their records become examples or prompts. Part of the dataset teacher's config.
 
 Nothing is invented: an answer that cannot be verified keeps `check = "none"`, and a record without an answer or without reasoning makes no
 example.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Example, Grounding, parse_trace, prompt_id
-from tasks.data.directory import check_relative
+from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Example, Grounding, Prompt, parse_trace, prompt_id
+from tasks.checks.constraints import validate
+from tasks.checks.numeric import parse_number
+from tasks.checks.quantity import parse_quantity
+from tasks.data.directory import check_data_path
 from tasks.data.dropped import BadCause, HarmlessCause
-from tasks.data.mapping import Pick, Text, require_columns, text_of
-from tasks.verify import parse_number
+from tasks.data.mapping import Pick, Text, lookup, text_of
 
-DataPath = Annotated[str, AfterValidator(check_relative)]
+DataPath = Annotated[str, AfterValidator(check_data_path)]
 Difficulty = Annotated[int, Field(ge=1, le=5)]
 
 
@@ -35,34 +38,69 @@ class DifficultyColumn(StrictModel):
     table: dict[str, Difficulty]
 
 
+class ConstraintsColumn(StrictModel):
+    """Constraints that differ by row: a column that holds a list of `{"name": ..., "value": ...}`, or such a list as JSON text."""
+
+    column: str
+
+
 def _form(value: Any) -> str:
-    return "by_column" if isinstance(value, dict | StrictModel) else "constant"
+    if isinstance(value, dict | StrictModel):
+        return "by_column"
+    return "router" if value == "router" else "constant"
 
 
-AnyDomain = Annotated[Annotated[Domain, Tag("constant")] | Annotated[DomainColumn, Tag("by_column")], Discriminator(_form)]
-AnyDifficulty = Annotated[Annotated[Difficulty, Tag("constant")] | Annotated[DifficultyColumn, Tag("by_column")], Discriminator(_form)]
+Router = Annotated[Literal["router"], Tag("router")]
+"""What `tasks.routing` says of each prompt."""
+
+AnyDomain = Annotated[
+    Annotated[Domain, Tag("constant")] | Router | Annotated[DomainColumn, Tag("by_column")],
+    Discriminator(_form),
+]
+AnyDifficulty = Annotated[
+    Annotated[Difficulty, Tag("constant")] | Router | Annotated[DifficultyColumn, Tag("by_column")],
+    Discriminator(_form),
+]
+AnyConstraints = Annotated[
+    Annotated[tuple[Constraint, ...], Tag("constant")] | Annotated[ConstraintsColumn, Tag("by_column")],
+    Discriminator(_form),
+]
 
 
 class Other(StrictModel):
     """Pairs each row with another: row i of a file with row i + offset (counted round) of `path`, or of the same file.
 
     The other row's columns are `other.<column>`. This makes unanswerable questions (a question beside somebody else's context) and
-    out-of-domain ones (a question from another file) out of answerable ones.
+    out-of-domain ones (a question from another file) out of answerable ones. Of the same file, `offset` rows are held in memory.
     """
 
     path: DataPath | None = None
-    offset: int = Field(default=1, ge=1)
+    offset: int = Field(default=1, ge=1, le=100_000)
+
+
+_BY_REFERENCE: tuple[Check, ...] = ("exact", "numeric", "quantity", "math")
+"""Checks that compare with the answer column."""
+
+JUDGED: tuple[Check, ...] = ("numeric", "quantity", "constraints")
+"""Checks that say here already whether they can work with a row; `math` and `tests` are too slow for that."""
 
 
 class Source(StrictModel):
     """One file, or several by a `*` in the path, and how its columns become examples.
 
     Attributes:
-        path: relative to the data directory.
+        path: relative to the data directory, or a URL: gs://BUCKET/DIR/*.parquet, hf://datasets/ORG/NAME/FILE.jsonl, s3://BUCKET/FILE.
         family: what reports call these rows; the file's name without suffix when it is not set.
-        check: "exact" and "numeric" promise that the answer column can be verified that way; "none" is for free text.
-        context: for grounded rows; the prompt must contain it.
+        licence: of the data, as the data card shall show it.
+        domain, difficulty: a constant, a column with a table, or "router": what `tasks.routing` says of the prompt.
+        reasoning: a source without it, or without an answer, can only be the `prompts` of an answering teacher.
         answer: not to be set for unanswerable and out-of-domain rows, whose answer is the grounded refusal.
+        check: "exact", "numeric", "quantity" and "math" promise that the answer column can be verified that way; "none" is for free text.
+        tolerance: of checks "numeric" and "quantity", relative.
+        tests, code_prefix: of check "tests", Python that raises when the code before it is wrong, and what goes before an answer that is no
+            whole program. HumanEval: `tests = { template = "{test}\\n\\ncheck({entry_point})" }`, `code_prefix = "prompt"`.
+        constraints: of check "constraints", a list, or the column that holds one.
+        context: for grounded rows; the prompt must contain it.
         require: columns that must not be empty; rows in which one is are left out (counted, not bad). For files only partly usable.
         max_bad_fraction: the largest fraction of the source's rows that may be bad for any reason but length; more is an error.
         max_too_long_fraction: the largest fraction that may be too long; more is an error.
@@ -70,12 +108,17 @@ class Source(StrictModel):
 
     path: DataPath
     family: str = ""
+    licence: str = ""
     domain: AnyDomain
+    difficulty: AnyDifficulty = 1
     prompt: Text
-    reasoning: Text
+    reasoning: Text | None = None
     answer: Text | None = None
     check: Check = "none"
-    difficulty: AnyDifficulty = 1
+    tolerance: float | None = Field(default=None, gt=0, lt=1)
+    tests: Text | None = None
+    code_prefix: Text | None = None
+    constraints: AnyConstraints = ()
     context: Text | None = None
     grounding: Grounding | None = None
     require: tuple[str, ...] = ()
@@ -87,31 +130,51 @@ class Source(StrictModel):
     def _grounded_rows_are_complete(self) -> Self:
         if (self.grounding is None) != (self.context is None):
             raise ValueError("a grounded source sets both grounding and context, any other source neither")
-        refuses = self.grounding in ("unanswerable", "out_of_domain")
-        if refuses and self.answer is not None:
+        if self.refuses and self.answer is not None:
             raise ValueError(f"the answer to {self.grounding} questions is always {GROUNDED_REFUSAL!r}: leave answer out")
-        if not refuses and self.answer is None:
-            raise ValueError("answer is missing: name the column that holds it")
+        return self
+
+    @model_validator(mode="after")
+    def _the_check_has_what_it_needs(self) -> Self:
+        if self.check in _BY_REFERENCE and self.answer is None and not self.refuses:
+            raise ValueError(f"answer is missing: check = {self.check!r} compares with it; name the column that holds it")
+        for key, check in (("tests", "tests"), ("constraints", "constraints")):
+            if bool(getattr(self, key)) != (self.check == check):
+                raise ValueError(f"{key} and check = {check!r} belong together: set both or neither")
+        if not isinstance(self.constraints, ConstraintsColumn):
+            validate(self.constraints, "constraints")
+        if self.code_prefix is not None and self.check != "tests":
+            raise ValueError("code_prefix is for check = 'tests' only")
+        if self.tolerance is not None and self.check not in ("numeric", "quantity"):
+            raise ValueError("tolerance is for check = 'numeric' and 'quantity' only")
         return self
 
     @property
-    def texts(self) -> dict[str, Text]:
-        """What is mapped to text: prompt, reasoning, answer and context, those that are set."""
-        return {key: text for key in ("prompt", "reasoning", "answer", "context") if (text := getattr(self, key)) is not None}
+    def refuses(self) -> bool:
+        """Whether the answer to every row is the grounded refusal."""
+        return self.grounding in ("unanswerable", "out_of_domain")
 
-    def require_mapped_columns(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Check that the file called `name` has every column that the mapping reads. Raises InputError naming the columns there are."""
-        for key, text in self.texts.items():
-            require_columns([pick.columns() for pick in text], rows, f"data file {name}, {key}")
-        for key, column in self._single_columns():
-            require_columns([[column]], rows, f"data file {name}, {key}")
+    @property
+    def teaches(self) -> bool:
+        """Whether rows have worked traces, so that they can be examples."""
+        return self.reasoning is not None and (self.answer is not None or self.refuses)
 
-    def _single_columns(self) -> Iterator[tuple[str, str]]:
-        for key in ("domain", "difficulty"):
+    @property
+    def routed(self) -> bool:
+        """Whether the router says the domain or the difficulty."""
+        return "router" in (self.domain, self.difficulty)
+
+    def columns(self, worked: bool) -> Iterator[tuple[str, list[list[str]]]]:
+        """(mapping key, the column paths of each of its alternatives). `reasoning` is read of worked rows only."""
+        for key in ("prompt", *(("reasoning",) if worked else ()), "answer", "context", "tests", "code_prefix"):
+            text: Sequence[Pick] | None = getattr(self, key)
+            if text is not None:
+                yield key, [pick.columns() for pick in text]
+        for key in ("domain", "difficulty", "constraints"):
             value = getattr(self, key)
-            if isinstance(value, DomainColumn | DifficultyColumn):
-                yield key, value.column
-        yield from (("require", column) for column in self.require)
+            if isinstance(value, DomainColumn | DifficultyColumn | ConstraintsColumn):
+                yield key, [[value.column]]
+        yield from (("require", [[column]]) for column in self.require)
 
 
 class NotAnExample(Exception):
@@ -128,52 +191,81 @@ _EMPTY: dict[str, BadCause] = {
     "reasoning": "empty_reasoning",
     "answer": "empty_answer",
     "context": "empty_context",
+    "tests": "empty_tests",
 }
 
 
-def example_of(source: Source, row: Mapping[str, Any], file: str, family: str) -> Example:
-    """The example that one record makes.
+def example_of(source: Source, row: Mapping[str, Any], file: str, line: int, family: str) -> Example:
+    """The example that one record of a source that `teaches` makes. As `prompt_of`; its reasoning and answer must not be empty."""
+    _require(source, row)
+    reasoning = _text(source, "reasoning", row)
+    prompt = prompt_of(source, row, file, line, family)
+    if not prompt.answer:
+        raise NotAnExample("empty_answer", "the mapping of answer gives no text")
+    example = Example(**dict(prompt), reasoning=reasoning)
+    if parse_trace(example.response()) is None:
+        raise NotAnExample("tag_in_trace", "the reasoning or the answer contains a tag such as <answer>")
+    return example
+
+
+def prompt_of(source: Source, row: Mapping[str, Any], file: str, line: int, family: str) -> Prompt:
+    """The prompt that one record makes. What the router has to say is not in it yet: it is of the domain general, difficulty 1.
 
     Args:
         source: how.
         row: the record's columns, with the paired row as `other` where the source pairs rows.
-        file, family: what the example will name as its source and family.
+        file, line, family: where the record is, and what the prompt will name as its family.
 
     Raises:
         NotAnExample: the record makes none.
         InputError: the mapping itself is wrong: a grounded prompt without its context.
     """
+    _require(source, row)
+    prompt, context = _text(source, "prompt", row), _text(source, "context", row)
+    answer = GROUNDED_REFUSAL if source.refuses else _text(source, "answer", row, optional=source.check not in _BY_REFERENCE)
+    if context and context not in prompt:
+        raise InputError(f"data file {file}: a prompt does not contain its context; put the context's columns into the prompt's template.")
+    check: Check = "exact" if source.refuses else source.check
+    if check == "numeric" and parse_number(answer) is None:
+        raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no number")
+    if check == "quantity" and not parse_quantity(answer):
+        raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no number with a unit")
+    return Prompt(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=Domain.GENERAL if source.domain == "router" else _by_row(source.domain, row),
+        answer=answer,
+        check=check,
+        tolerance=source.tolerance,
+        tests=_text(source, "tests", row) or None,
+        code_prefix=_text(source, "code_prefix", row, optional=True),
+        constraints=_constraints(source.constraints, row),
+        difficulty=1 if source.difficulty == "router" else _by_row(source.difficulty, row),
+        family=family,
+        source=file,
+        line=line,
+        context=context or None,
+        grounding=source.grounding,
+    )
+
+
+def _require(source: Source, row: Mapping[str, Any]) -> None:
     for column in source.require:
         if not Pick(column=column).text(row):
             raise NotAnExample("left_out", f"column {column} is empty")
-    texts = {key: text_of(text, row) for key, text in source.texts.items()}
-    for key, text in texts.items():
-        if not text:
-            raise NotAnExample(_EMPTY[key], f"the mapping of {key} gives no text")
-        if _SURROGATE.search(text):
-            raise NotAnExample("wrong_encoding", f"the {key} holds half of a character (a lone surrogate such as \\ud800)")
-    prompt, answer, context = texts["prompt"], texts.get("answer", GROUNDED_REFUSAL), texts.get("context")
-    if context is not None and context not in prompt:
-        raise InputError(f"data file {file}: a prompt does not contain its context; put the context's columns into the prompt's template.")
-    check: Check = "exact" if source.answer is None else source.check
-    if check == "numeric" and parse_number(answer) is None:
-        raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no number")
-    example = Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        domain=_by_row(source.domain, row),
-        answer=answer,
-        check=check,
-        difficulty=_by_row(source.difficulty, row),
-        family=family,
-        source=file,
-        context=context,
-        grounding=source.grounding,
-        reasoning=texts["reasoning"],
-    )
-    if parse_trace(example.response()) is None:
-        raise NotAnExample("tag_in_trace", "the reasoning or the answer contains a tag such as <answer>")
-    return example
+
+
+def _text(source: Source, key: str, row: Mapping[str, Any], optional: bool = False) -> str:
+    """The text of one mapping; empty where the source does not set it. Raises NotAnExample: the row lacks it, or it is no text."""
+    mapping: Sequence[Pick] | None = getattr(source, key)
+    if mapping is None:
+        return ""
+    text = text_of(mapping, row)
+    if not text and not optional:
+        raise NotAnExample(_EMPTY[key], f"the mapping of {key} gives no text")
+    if _SURROGATE.search(text):
+        raise NotAnExample("wrong_encoding", f"the {key} holds half of a character (a lone surrogate such as \\ud800)")
+    return text
 
 
 def _by_row(value: Any, row: Mapping[str, Any]) -> Any:
@@ -184,3 +276,18 @@ def _by_row(value: Any, row: Mapping[str, Any]) -> Any:
     if found not in value.table:
         raise NotAnExample("unmapped_value", f"{value.column} = {found[:80]!r} is not in the table ({', '.join(sorted(value.table))})")
     return value.table[found]
+
+
+def _constraints(value: tuple[Constraint, ...] | ConstraintsColumn, row: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    if not isinstance(value, ConstraintsColumn):
+        return value
+    found = lookup(row, value.column)
+    try:
+        listed = json.loads(found) if isinstance(found, str) else found
+        if not isinstance(listed, list) or not listed:
+            raise NotAnExample("bad_constraints", f"{value.column} = {str(found)[:80]!r} is no list of constraints")
+        constraints = tuple(Constraint.parse(one) for one in listed)
+        validate(constraints, "")
+        return constraints
+    except (ValueError, ValidationError) as error:
+        raise NotAnExample("bad_constraints", f"{value.column} = {str(found)[:80]!r}: {str(error).splitlines()[0]}") from error

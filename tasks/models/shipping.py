@@ -17,11 +17,12 @@ from schemas.base import StageFailed, digest
 from schemas.job import JobSpec
 from tasks.models import download
 from tasks.models.source import needed, source_of
+from tasks.plugins import base_model_of
 
 
-def reads_base_model(spec: JobSpec) -> bool:
-    """Whether a job begins with a base model and runs on another machine."""
-    return spec.target != "local" and "model" in spec.config and "policy" not in spec.inputs
+def shipped_model(spec: JobSpec) -> str | None:
+    """The base model that a job on another machine begins with, or None."""
+    return base_model_of(spec.kind, spec.config) if spec.target != "local" and "policy" not in spec.inputs else None
 
 
 def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], settings: Settings, say: Callable[[str], None]) -> None:

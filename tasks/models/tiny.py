@@ -87,7 +87,7 @@ def train_vocabulary(texts: list[str]) -> str:
 if __name__ == "__main__":
     from tasks.teachers import procedural
 
-    rows = list(procedural.teach(procedural.Config(name="procedural"), seed=0, data=None))
+    rows = list(procedural.rows(procedural.Config(name="procedural"), seed=0))
     texts = [f"user\n{row.prompt}\nmodel\n{row.response()}" for row in rows]
     printable = "".join(chr(code) for code in range(32, 127))
     VOCABULARY.write_text(train_vocabulary([*texts, printable]), encoding="utf-8")

@@ -1,18 +1,18 @@
 """Exact-answer reward: 1 when the answer of a well-formed trace agrees with the reference, 0 when it does not or there is no such trace.
 
-Agreement is what the evaluations mean by correct: `tasks.verify.verify`, and `tasks.grounding.judge_grounded` for grounded prompts, where
-the grounded refusal is the one correct answer to what the context does not tell. Prompts whose answer cannot be verified
-(check = "none") abstain.
+Agreement is what the evaluations mean by correct: `tasks.verify`, and for grounded prompts whose context does not tell, the grounded
+refusal (`tasks.grounding.abstains`). Prompts whose answer cannot be verified (check = "none") abstain.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from schemas.base import StrictModel
 from schemas.examples import Prompt
-from tasks.grounding import judge_grounded
-from tasks.verify import verify
+from tasks.grounding import abstains
+from tasks.verify import Verdict, verify_many
 
 VERSION = 1
 
@@ -26,8 +26,7 @@ class Config(StrictModel):
 
 def score(config: Config, prompts: list[Prompt], completions: list[str]) -> list[float | None]:
     """1.0 correct, 0.0 wrong or malformed, None where the prompt's answer cannot be verified."""
-    verdicts = [is_correct(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-    return [None if correct is None else float(correct) for correct in verdicts]
+    return [None if correct is None else float(correct) for correct in are_correct(prompts, completions)]
 
 
 def is_verifiable(prompt: Prompt) -> bool:
@@ -35,8 +34,16 @@ def is_verifiable(prompt: Prompt) -> bool:
     return prompt.check != "none" or prompt.grounding in ("unanswerable", "out_of_domain")
 
 
-def is_correct(prompt: Prompt, completion: str) -> bool | None:
-    """Whether `completion` is a well-formed trace with a correct answer; None where the prompt's answer cannot be verified."""
+def are_correct(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[bool | None]:
+    """Whether each completion is a well-formed trace with a correct answer; None where the prompt's answer cannot be verified."""
+    verdicts = verify_many(prompts, completions)
+    return [is_correct(prompt, verdict) for prompt, verdict in zip(prompts, verdicts, strict=True)]
+
+
+def is_correct(prompt: Prompt, verdict: Verdict) -> bool | None:
+    """What a verdict on an answer to `prompt` says of it: correct, not correct, or (None) that it cannot be told."""
     if not is_verifiable(prompt):
         return None
-    return judge_grounded(prompt, completion).correct if prompt.grounding else verify(prompt, completion).exact
+    if prompt.grounding in ("unanswerable", "out_of_domain"):
+        return verdict.answer is not None and abstains(verdict.answer)
+    return verdict.exact

@@ -5,7 +5,11 @@
     def dependencies(config, data) -> dict[str, str|int]  what else decides its rows (digests of files, versions of packages); raises
                                                           InputError at once when a file is missing, before any job starts
     def expected(config) -> int                           rows that `teach` will go through, 0 when that is not known
-    def teach(config, seed, data) -> Iterator[Example | Dropped]   every row it read or made, in a fixed order
+    def teach(config, lesson: Lesson) -> Iterator[Row]    every row it read or made, in a fixed order
 
-`seed` is the distill stage's, `data` the directory of `--data` or None. A module's top level imports neither JAX nor anything slow.
+A teacher whose prompts others may answer (`prompts = [{ name = "dataset", ... }]` in an answering teacher's table) also has
+
+    def prompts(config, lesson: Lesson) -> Iterator[Prompt | Dropped]
+
+`tasks.teaching` has `Lesson` and `Row`. A module's top level imports neither JAX nor anything slow.
 """

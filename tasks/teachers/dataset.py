@@ -1,4 +1,4 @@
-"""The dataset teacher: worked traces from local files, by a column mapping in the recipe.
+"""The dataset teacher: worked traces, or prompts for other teachers, from files, by a column mapping in the recipe.
 
 ```toml
 [[stages.distill.config.teachers]]
@@ -11,40 +11,58 @@ reasoning = { column = "answer", before = "####" }
 answer = { column = "answer", after = "####" }
 check = "numeric"
 ```
+Files are streamed: memory does not grow with them.
+
 All that a source may say is in `tasks.data.sources`, how a column becomes text in `tasks.data.mapping`, which files can be read in
 `tasks.data.readers`, and why a row may be dropped in `tasks.data.dropped`.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import Example
+from schemas.examples import Example, Prompt
+from tasks import routing
 from tasks.data.directory import data_files, file_digest
 from tasks.data.dropped import Dropped
-from tasks.data.readers import Record, read_records
-from tasks.data.sources import NotAnExample, Source, example_of
+from tasks.data.mapping import Columns
+from tasks.data.readers import Record, Records, read_records
+from tasks.data.sources import JUDGED, NotAnExample, Source, example_of, prompt_of
+from tasks.routing import Ask
+from tasks.routing.asking import RoutingTeacher, asking
+from tasks.teaching import Lesson
+from tasks.verify import check_versions
 
-VERSION = 1
+VERSION = 2
 
 _READER = "teacher dataset"
+_ROUTED_AT_A_TIME = 512
+_HELD = 10_000
+"""Rows of a file that others are paired with which are kept in memory; a larger file is read again from its start when it ends."""
+
+P = TypeVar("P", bound=Prompt)
+Made = Callable[[Source, Mapping[str, Any], str, int, str], P]
 
 
 class Config(StrictModel):
-    """Local data sets.
+    """Data sets.
 
     Attributes:
         sources: read in this order.
+        routing: a model that is asked about prompts of which the router is unsure, where a source asks the router.
         max_prompt_characters, max_response_characters: longer rows are dropped as `too_long`. What fits the model is counted in tokens
             later, by the stages that train and sample; characters keep this stage independent of any tokenizer.
     """
 
     name: Literal["dataset"]
     sources: tuple[Source, ...]
+    routing: RoutingTeacher | None = None
     max_prompt_characters: int = Field(default=8000, ge=1)
     max_response_characters: int = Field(default=8000, ge=1)
 
@@ -55,12 +73,24 @@ class Config(StrictModel):
             raise ValueError("give at least one source, a table with path, domain, prompt, reasoning and answer")
         return sources
 
+    @model_validator(mode="after")
+    def _who_is_asked_has_something_to_say(self) -> Self:
+        if self.routing is not None and not any(source.routed for source in self.sources):
+            raise ValueError("routing is set, but no source says domain = 'router' or difficulty = 'router'")
+        return self
+
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """`{"data/<path>": sha256}` of every file that is read. Raises InputError for a missing or unreadable one."""
+    """`{"data/<path>": digest}` of every file that is read, and the router's where it is asked.
+
+    Raises:
+        InputError: a file is missing or unreadable.
+    """
     paths = [path for source in config.sources for path in (source.path, source.other and source.other.path) if path]
     files = {name: file for path in paths for name, file in data_files(data, path, _READER)}
-    return {f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())}
+    digests: dict[str, str | int] = {f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())}
+    routed = routing.dependencies() if any(source.routed for source in config.sources) else {}
+    return digests | routed | check_versions({source.check for source in config.sources} & set(JUDGED))
 
 
 def expected(config: Config) -> int:
@@ -68,59 +98,114 @@ def expected(config: Config) -> int:
     return 0
 
 
-def teach(config: Config, seed: int, data: Path | None) -> Iterator[Example | Dropped]:
-    """Yield an Example or a Dropped for every record of every source, in file order.
+def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
+    """An Example or a Dropped for every record of every source, in file order. All were given at the first time: a top-up gets none.
 
     Raises:
-        InputError: a file is missing, empty or unreadable, a column does not exist, or too many rows of a source are bad or too long.
+        InputError: a source has no reasoning or no answers, or what `prompts` raises.
     """
     for source in config.sources:
-        dropped: list[Dropped] = []
+        if not source.teaches:
+            lacks = "reasoning" if source.reasoning is None else "answer"
+            raise InputError(
+                f"teacher dataset: the source {source.path} has no {lacks}, so it holds prompts and no worked traces. Name the column of "
+                f"its {lacks}, or let another teacher answer: put this table into that teacher's prompts."
+            )
+    return _rows(config, lesson, example_of) if lesson.wanted is None else iter(())
+
+
+def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt | Dropped]:
+    """A Prompt or a Dropped for every record of every source, in file order. Reasoning is not read.
+
+    Raises:
+        InputError: a file is missing, empty or unreadable, a column does not exist, or too many rows of a source are bad or too long; the
+            last two are known when its last row was read.
+    """
+    return _rows(config, lesson, prompt_of)
+
+
+def _rows(config: Config, lesson: Lesson, make: Made[P]) -> Iterator[P | Dropped]:
+    with asking(config.routing, lesson) if config.routing is not None else nullcontext() as ask:
+        yield from _rows_of_sources(config, lesson, make, ask)
+
+
+def _rows_of_sources(config: Config, lesson: Lesson, make: Made[P], ask: Ask | None) -> Iterator[P | Dropped]:
+    for source in config.sources:
         total = 0
-        for name, file in data_files(data, source.path, _READER):
-            for row in _rows(config, source, name, file, data):
-                total += 1
-                if isinstance(row, Dropped):
-                    dropped.append(row)
-                yield row
-        too_long = [row for row in dropped if row.cause == "too_long"]
-        bad = [row for row in dropped if row.bad and row.cause != "too_long"]
-        _check_limit("bad", bad, total, "max_bad_fraction", source.max_bad_fraction)
-        _check_limit("too long", too_long, total, "max_too_long_fraction", source.max_too_long_fraction)
+        bad, too_long = _Limit("bad", "max_bad_fraction"), _Limit("too long", "max_too_long_fraction")
+        for row in _routed(source, _unrouted(config, source, lesson.data, make), lesson, ask):
+            total += 1
+            if isinstance(row, Dropped) and row.bad:
+                (too_long if row.cause == "too_long" else bad).count(row)
+            yield row
+        bad.check(total, source.max_bad_fraction)
+        too_long.check(total, source.max_too_long_fraction)
 
 
-def _check_limit(what: str, rows: Sequence[Dropped], total: int, setting: str, limit: float) -> None:
-    if len(rows) <= limit * total:
+class _Limit:
+    """Counts rows of which a source may have few."""
+
+    def __init__(self, what: str, setting: str) -> None:
+        self._what, self._setting = what, setting
+        self._causes: Counter[str] = Counter()
+        self._first: Dropped | None = None
+
+    def count(self, row: Dropped) -> None:
+        self._first = self._first or row
+        self._causes[row.cause] += 1
+
+    def check(self, total: int, limit: float) -> None:
+        """Raise InputError if they are more than the fraction `limit` of `total`."""
+        first, count = self._first, self._causes.total()
+        if first is None or count <= limit * total:
+            return
+        causes = ", ".join(f"{count} {cause}" for cause, count in self._causes.most_common())
+        raise InputError(
+            f"data file {first.file}, line {first.line}: {first.cause}: {first.detail}. It is the first of {count} rows (of {total}) that "
+            f"are {self._what}: {causes}; {self._setting} = {limit} allows {int(limit * total)}. Correct the file or the mapping, or raise "
+            f"{self._setting}."
+        )
+
+
+def _routed(source: Source, rows: Iterator[P | Dropped], lesson: Lesson, ask: Ask | None) -> Iterator[P | Dropped]:
+    """The rows with the router's domain and difficulty, where the source asks for them; tallies who said them as `routed.<by>`."""
+    if not source.routed:
+        yield from rows
         return
-    first = rows[0]
-    causes = ", ".join(f"{count} {cause}" for cause, count in Counter(row.cause for row in rows).most_common())
-    raise InputError(
-        f"data file {first.file}, line {first.line}: {first.cause}: {first.detail}. It is the first of {len(rows)} rows (of {total}) that "
-        f"are {what}: {causes}; {setting} = {limit} allows {int(limit * total)}. Correct the file or the mapping, or raise {setting}."
-    )
+    while some := list(islice(rows, _ROUTED_AT_A_TIME)):
+        routes = iter(routing.route([row.prompt for row in some if not isinstance(row, Dropped)], ask))
+        for row in some:
+            if isinstance(row, Dropped):
+                yield row
+                continue
+            found = next(routes)
+            unanswered = ask is not None and found.by == "classifier" and found.probability < routing.UNSURE
+            lesson.tally["routed.teacher_failed" if unanswered else f"routed.{found.by}"] += 1
+            said = {key: getattr(found, key) for key in ("domain", "difficulty") if getattr(source, key) == "router"}
+            yield row.model_copy(update=said)
 
 
-def _rows(config: Config, source: Source, name: str, file: Path, data: Path | None) -> Iterator[Example | Dropped]:
-    """One file's rows."""
-    read = list(read_records(name, file))
-    if not read:
-        raise InputError(f"data file {name} holds no rows; fetch it again or leave its source out.")
-    records = [record for record in read if isinstance(record, Record)]
-    rows = _paired(source, name, records, data)
-    if rows:
-        source.require_mapped_columns(name, rows)
-    family = source.family or file.name.split(".")[0]
-    next_row = iter(rows)
-    for record in read:
-        try:
-            if not isinstance(record, Record):
-                raise NotAnExample(record.cause, record.detail)
-            example = example_of(source, next(next_row), name, family)
-            _check_length("prompt", example.prompt, config.max_prompt_characters)
-            _check_length("response", example.response(), config.max_response_characters)
-            yield example
-        except NotAnExample as error:
-            yield Dropped(source=family, file=name, line=record.line, cause=error.cause, detail=str(error))
+def _unrouted(config: Config, source: Source, data: Path | None, make: Made[P]) -> Iterator[P | Dropped]:
+    for name, file in data_files(data, source.path, _READER):
+        columns = Columns(name, source.columns(worked=make is example_of))
+        family = source.family or file.name.split(".")[0]
+        line = 0
+        for record in _paired(source, name, read_records(name, file), data):
+            line = record.line
+            try:
+                if not isinstance(record, Record):
+                    raise NotAnExample(record.cause, record.detail)
+                columns.see(record.row)
+                row = make(source, record.row, name, line, family)
+                _check_length("prompt", row.prompt, config.max_prompt_characters)
+                if isinstance(row, Example):
+                    _check_length("response", row.response(), config.max_response_characters)
+                yield row
+            except NotAnExample as error:
+                yield Dropped(source=family, file=name, line=line, cause=error.cause, detail=str(error))
+        if not line:
+            raise InputError(f"data file {name} holds no rows; fetch it again or leave its source out.")
+        columns.require_all()
 
 
 def _check_length(part: str, text: str, most: int) -> None:
@@ -128,19 +213,56 @@ def _check_length(part: str, text: str, most: int) -> None:
         raise NotAnExample("too_long", f"the {part} has {len(text)} characters, max_{part}_characters is {most}")
 
 
-def _paired(source: Source, name: str, records: Sequence[Record], data: Path | None) -> list[Mapping[str, Any]]:
-    """The records' rows; where the source pairs rows, each with the other one under `other`."""
-    rows: list[Mapping[str, Any]] = [record.row for record in records]
-    if source.other is None or not rows:
-        return rows
-    others, offset = rows, source.other.offset
-    if source.other.path is not None:
-        files = data_files(data, source.other.path, _READER)
-        others = [record.row for other, file in files for record in read_records(other, file) if isinstance(record, Record)]
-        if not others:
-            raise InputError(f"data file {source.other.path} holds no rows to pair those of {name} with.")
-    elif offset % len(rows) == 0:
-        raise InputError(
-            f"data file {name}: other.offset = {offset} pairs each of its {len(rows)} rows with itself; choose another offset."
-        )
-    return [{**row, "other": others[(place + offset) % len(others)]} for place, row in enumerate(rows)]
+def _paired(source: Source, name: str, records: Records, data: Path | None) -> Records:
+    """The records; where the source pairs rows, each with the other one under `other`. Unreadable ones do not wait for theirs."""
+    if source.other is None:
+        yield from records
+    elif source.other.path is None:
+        yield from _with_later(name, records, source.other.offset)
+    else:
+        others = islice(_round(source.other.path, name, data), source.other.offset, None)
+        for record in records:
+            yield _with(record, next(others)) if isinstance(record, Record) else record
+
+
+def _with(record: Record, other: Mapping[str, Any]) -> Record:
+    return Record(record.line, {**record.row, "other": other})
+
+
+def _with_later(name: str, records: Records, offset: int) -> Records:
+    """Each record with the one `offset` places after it, the last ones with the first. Holds 2 * offset records."""
+    first: list[Record] = []
+    waiting: deque[Record] = deque()
+    total = 0
+    for record in records:
+        if not isinstance(record, Record):
+            yield record
+            continue
+        total += 1
+        if len(first) < offset:
+            first.append(record)
+        waiting.append(record)
+        if len(waiting) > offset:
+            yield _with(waiting.popleft(), record.row)
+    if total and offset % total == 0:
+        raise InputError(f"data file {name}: other.offset = {offset} pairs each of its {total} rows with itself; choose another offset.")
+    for place, record in enumerate(waiting, start=total - len(waiting)):
+        yield _with(record, first[(place + offset) % total].row)
+
+
+def _round(path: str, name: str, data: Path | None) -> Iterator[Mapping[str, Any]]:
+    """The rows of the files that `path` names, again and again without end."""
+    while True:
+        held: list[Mapping[str, Any]] = []
+        total = 0
+        for other, file in data_files(data, path, _READER):
+            for record in read_records(other, file):
+                if isinstance(record, Record):
+                    total += 1
+                    if total <= _HELD:
+                        held.append(record.row)
+                    yield record.row
+        if not total:
+            raise InputError(f"data file {path} holds no rows to pair those of {name} with.")
+        if total <= _HELD:
+            yield from cycle(held)

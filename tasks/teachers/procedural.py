@@ -1,20 +1,23 @@
 """The procedural teacher: problems drawn from families of templates, with worked traces and verified answers. No model, no download.
 
 Rows of a domain go round its families and the five difficulties in turn, so both are evenly mixed. Each (family, difficulty) has its own
-random stream, seeded by its name: asking for more rows keeps those there were, and adding a family changes no other family's problems.
+random stream, seeded by its name: asking for more rows keeps those there were, adding a family changes no other family's problems, and a
+top-up goes on where the rows that are known end.
 """
 
 import importlib.metadata
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import Domain, Example, Grounding, prompt_id
+from schemas.examples import Domain, Example, Grounding, Prompt, prompt_id
 from tasks.teachers.families import Problem, families
+from tasks.teaching import Cell, Lesson
 
 VERSION = 1
 
@@ -52,48 +55,114 @@ def expected(config: Config) -> int:
     return sum(config.rows.values()) + sum(config.grounded.values())
 
 
-def teach(config: Config, seed: int, data: Path | None) -> Iterator[Example]:
-    """Yield the rows, domain by domain, then the grounded ones; no two have the same prompt.
+def teach(config: Config, lesson: Lesson) -> Iterator[Example]:
+    """The rows, domain by domain, then the grounded ones; no two have the same prompt.
+
+    A top-up draws on: prompts that are known are passed over, and a cell for which there are no more gets fewer rows. Only domains and
+    groundings that the config names are topped up; 0 rows of one stand for "when they are missing".
 
     Raises:
-        InputError: a family has fewer distinct prompts of a difficulty than are asked for.
+        InputError: a family has fewer distinct prompts of a difficulty than the config asks for.
     """
-    seen: set[str] = set()
-    for domain, rows in config.rows.items():
-        for example in _draw(domain, domain, None, rows, seed, seen):
-            hurried = random.Random(f"{seed}/unworked/{example.id}").random() < config.unworked.get(domain, 0.0)
-            yield example.model_copy(update={"reasoning": f"it is {example.answer}"}) if hurried else example
-    for grounding, rows in config.grounded.items():
-        yield from _draw("grounded", Domain.GENERAL, grounding, rows, seed, seen)
+    return rows(config, lesson.seed) if lesson.wanted is None else _hurried(config, lesson.seed, _topped_up(config, lesson))
 
 
-def _draw(module: str, domain: Domain, grounding: Grounding | None, rows: int, seed: int, seen: set[str]) -> Iterator[Example]:
-    """`rows` new problems of a module's families, family and difficulty in turn."""
-    by_name = families(module)
-    streams: dict[tuple[str, int], random.Random] = {}
-    for row in range(rows):
-        name = list(by_name)[row % len(by_name)]
-        level = 1 + row // len(by_name) % 5
-        rng = streams.setdefault((name, level), random.Random(f"{seed}/{module}/{grounding}/{name}/{level}"))
+def rows(config: Config, seed: int) -> Iterator[Example]:
+    """What `teach` yields that is no top-up."""
+    return _hurried(config, seed, _all(config, seed))
+
+
+def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
+    """The prompts of the same rows, for a teacher that answers them itself. Raises InputError as `teach`."""
+    for example in teach(config, lesson):
+        yield Prompt(**{name: getattr(example, name) for name in Prompt.model_fields})
+
+
+def _hurried(config: Config, seed: int, examples: Iterator[Example]) -> Iterator[Example]:
+    """The examples, some of which only state their answer."""
+    for example in examples:
+        share = 0.0 if example.grounding else config.unworked.get(example.domain, 0.0)
+        hurried = random.Random(f"{seed}/unworked/{example.id}").random() < share
+        yield example.model_copy(update={"reasoning": f"it is {example.answer}"}) if hurried else example
+
+
+def _all(config: Config, seed: int) -> Iterator[Example]:
+    """What the config asks for."""
+    drawn: set[str] = set()
+    for group, count in _groups(config).items():
+        draw = _Draw(group, seed, drawn)
+        for row in range(count):
+            name, level = draw.names[row % len(draw.names)], 1 + row // len(draw.names) % 5
+            example = draw.next(name, level)
+            if example is None:
+                raise InputError(
+                    f"teacher procedural: {count} rows of {group} exceed what family {draw.module}.{name} has: after {row} rows, "
+                    f"{_REDRAWS} draws of difficulty {level} gave no new prompt. Ask for fewer rows."
+                )
+            yield example
+
+
+def _topped_up(config: Config, lesson: Lesson) -> Iterator[Example]:
+    """What is wanted, from the beginning of the same streams on, less what is known."""
+    assert lesson.wanted is not None
+    drawn: set[str] = set()
+    for group in _groups(config):
+        draw = _Draw(group, lesson.seed, drawn)
+        for level in (*range(1, 6), None):
+            yield from islice(draw.fresh(level, lesson.known), max(0, lesson.wanted.get(Cell(group, level), 0)))
+
+
+def _groups(config: Config) -> dict[Domain | Grounding, int]:
+    return dict([*config.rows.items(), *config.grounded.items()])
+
+
+class _Draw:
+    """Draws problems of one domain's families, or of the grounded ones; each (family, level) is a stream of its own."""
+
+    def __init__(self, group: Domain | Grounding, seed: int, drawn: set[str]) -> None:
+        """`drawn`: ids of all prompts that this request has drawn so far, of any group."""
+        self._domain = group if isinstance(group, Domain) else Domain.GENERAL
+        self._grounding = None if isinstance(group, Domain) else group
+        self.module = group.value if isinstance(group, Domain) else "grounded"
+        self._families = families(self.module)
+        self.names = list(self._families)
+        self._seed, self._drawn = seed, drawn
+        self._streams: dict[tuple[str, int], random.Random] = {}
+
+    def next(self, name: str, level: int) -> Example | None:
+        """The next problem of a stream that was not drawn yet, or None: the stream seems to have no more."""
+        begun = f"{self._seed}/{self.module}/{self._grounding}/{name}/{level}"
+        rng = self._streams.setdefault((name, level), random.Random(begun))
         for _ in range(_REDRAWS):
-            problem: Problem = by_name[name](rng, level, *([grounding] if grounding else []))
+            problem: Problem = self._families[name](rng, level, *([self._grounding] if self._grounding else []))
             identity = prompt_id(problem.prompt)
-            if identity not in seen:
-                break
-        else:
-            raise InputError(
-                f"teacher procedural: {rows} rows of {grounding or domain.value} exceed what family {module}.{name} has: after {row} rows, "
-                f"{_REDRAWS} draws of difficulty {level} gave no new prompt. Ask for fewer rows."
-            )
-        seen.add(identity)
-        yield Example(
+            if identity not in self._drawn:
+                self._drawn.add(identity)
+                return self._example(identity, problem, name, level)
+        return None
+
+    def fresh(self, level: int | None, known: Set[str]) -> Iterator[Example]:
+        """Problems that are not known, the families and (None) the levels in turn, until no stream has more."""
+        streams = [(name, one) for one in ([level] if level else range(1, 6)) for name in self.names]
+        while streams:
+            for stream in list(streams):
+                example = self.next(*stream)
+                while example is not None and example.id in known:
+                    example = self.next(*stream)
+                if example is None:
+                    streams.remove(stream)
+                else:
+                    yield example
+
+    def _example(self, identity: str, problem: Problem, name: str, level: int) -> Example:
+        return Example(
             id=identity,
             prompt=problem.prompt,
-            domain=domain,
+            domain=self._domain,
             answer=problem.answer,
             check=problem.check,
             difficulty=level,
-            family=f"{module}.{name}",
+            family=f"{self.module}.{name}",
             source="procedural",
             context=problem.context,
             grounding=problem.grounding,

@@ -1,0 +1,161 @@
+"""One way to deduplicate and decontaminate for `benchmarks.rebalance_scale`, in a process of its own with that tool's own Python.
+
+    python -m benchmarks.rebalance_peers ours|datatrove|text-dedup|datasketch DIRECTORY
+
+Reads `DIRECTORY/rows-*.jsonl` and `items.json`, and writes the numbers (`line`) of the rows that it keeps to `DIRECTORY/kept-<name>.npy`.
+Two processes each. Shingles of three words and a threshold of 0.7 (or the bands next to it) for all.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORKERS = 2
+SHINGLE, PERMUTATIONS, THRESHOLD = 3, 128, 0.7
+
+
+def rows_in(directory: Path) -> list[str]:
+    return sorted(map(str, directory.glob("rows-*.jsonl")))
+
+
+def items_in(directory: Path) -> list[str]:
+    return list(json.loads((directory / "items.json").read_text(encoding="utf-8")))
+
+
+def ours(directory: Path) -> Iterable[int]:
+    """`tasks.data.cleaning.clean`: exact, near-duplicates, decontamination; then the kept rows are streamed back."""
+    from tasks.data.cleaning import Contamination, Evaluation, NearDuplicates, clean
+
+    items = items_in(directory)
+    cleaned = clean(
+        [Path(path) for path in rows_in(directory)],
+        [Evaluation("items", [(str(at), text) for at, text in enumerate(items)])],
+        near_duplicates=NearDuplicates(threshold=THRESHOLD, words=SHINGLE, permutations=PERMUTATIONS),
+        contamination=Contamination(heldout=False),
+        validation_fraction=0.0,
+        heldout_fraction=0.0,
+        seed=0,
+        filters=(),
+        scratch=directory / "state",
+        workers=WORKERS,
+    )
+    # What is kept is written as the tools beside us write it.
+    kept = []
+    with (directory / "ours.jsonl").open("wb") as out:
+        for line in cleaned.lines(cleaned.kept):
+            out.write(line + b"\n")
+            at = line.index(b'"line":') + 7
+            kept.append(int(line[at : line.index(b",", at)]))
+    cleaned.remove()
+    return kept
+
+
+def datatrove(directory: Path) -> Iterable[int]:
+    """Its four MinHash stages, and its n-gram filter (any 13-gram) in the last one. 14 bands of 8 (threshold 0.72), its defaults."""
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.decont.n_grams import NGramsDecontConfig, NGramsDecontFilter
+    from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
+    from datatrove.pipeline.dedup.minhash import MinhashConfig
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.writers import JsonlWriter
+    from datatrove.utils.text import ngrams, simplify_text
+
+    base = directory / "datatrove"
+    config, grams = MinhashConfig(n_grams=SHINGLE), NGramsDecontConfig(n_grams=13, find_query_ngrams=True)
+    index = NGramsDecontFilter(str(base / "index"), grams)
+    # Its indexer needs lighteval, so the same hashes are written without it.
+    tokens = [index.tokenizer.word_tokenize(simplify_text(text, grams.norm_config)) for text in items_in(directory)]
+    hashes = {index.hash_func(" ".join(gram)) for words in tokens for gram in ngrams(words, grams.n_grams)}
+    (base / "index").mkdir(parents=True)
+    np.array(list(hashes), grams.hash_config.np_descr).tofile(base / "index" / "items.index.hashes")
+
+    def reader() -> Any:
+        return JsonlReader(str(directory), glob_pattern="rows-*.jsonl", text_key="prompt", id_key="line")
+
+    def run(name: str, tasks: int, *pipeline: Any) -> None:
+        LocalPipelineExecutor([*pipeline], tasks=tasks, workers=min(tasks, WORKERS), logging_dir=str(base / "logs" / name)).run()
+
+    run("signatures", WORKERS, reader(), MinhashDedupSignature(str(base / "signatures"), config))
+    buckets = MinhashDedupBuckets(str(base / "signatures"), str(base / "buckets"), config=config)
+    run("buckets", config.num_buckets, buckets)
+    run("cluster", 1, MinhashDedupCluster(str(base / "buckets"), str(base / "remove"), config=config))
+    writer = JsonlWriter(str(base / "kept"), compression=None)
+    run("filter", WORKERS, reader(), MinhashDedupFilter(str(base / "remove")), index, writer)
+    kept = []
+    for path in sorted((base / "kept").glob("*.jsonl")):
+        with path.open(encoding="utf-8") as lines:
+            # Its writer leaves out what is 0.
+            kept += [int(json.loads(line).get("id", 0)) for line in lines]
+    return kept
+
+
+def text_dedup(directory: Path) -> Iterable[int]:
+    """Its MinHash program with its fastest hash. It has no decontamination."""
+    from datasets import load_from_disk
+    from text_dedup.minhash import main
+
+    base = directory / "text-dedup"
+    arguments = ["--path", "json", "--data_files", str(directory / "rows-*.jsonl"), "--split", "train", "--column", "prompt"]
+    arguments += ["--cache_dir", str(base / "cache"), "--output", str(base / "kept"), "--num_proc", str(WORKERS), "--hash_func", "xxh3"]
+    arguments += ["--ngram", str(SHINGLE), "--num_perm", str(PERMUTATIONS), "--threshold", str(THRESHOLD), "--batch_size", "10000"]
+    main(arguments, standalone_mode=False)
+    return list(load_from_disk(str(base / "kept"))["line"])
+
+
+def datasketch(directory: Path) -> Iterable[int]:
+    """`datasets` maps signatures and 8-gram coverage in two processes; ids and datasketch's LSH index in this one."""
+    import datasets
+    from datasketch import MinHash, MinHashLSH
+
+    base = directory / "datasketch"
+    rows = datasets.load_dataset("json", data_files=rows_in(directory), split="train", cache_dir=str(base))
+    items = items_in(directory)
+    told = rows.map(_sketch, batched=True, num_proc=WORKERS, remove_columns=rows.column_names, fn_kwargs={"items": items})
+    told = told.with_format("numpy")
+    lsh, seen, kept = MinHashLSH(THRESHOLD, PERMUTATIONS), set(), []
+    for batch in told.iter(batch_size=1000):
+        for line, key, leaked, signature in zip(*(batch[name] for name in ("line", "id", "leaked", "signature")), strict=True):
+            if leaked or key in seen:
+                continue
+            seen.add(key)
+            minhash = MinHash(PERMUTATIONS, hashvalues=signature.astype(np.uint32), scheme="affine32")
+            if not lsh.query(minhash):
+                lsh.insert(int(line), minhash)
+                kept.append(int(line))
+    return kept
+
+
+_SEEN: dict[str, set[int]] = {}
+
+
+def _sketch(batch: dict[str, list[Any]], items: list[str]) -> dict[str, list[Any]]:
+    import xxhash
+    from datasketch import MinHash
+
+    def words(text: str) -> list[str]:
+        return re.findall(r"\w+", text.lower())
+
+    def grams(parts: list[str], size: int) -> set[str]:
+        return {" ".join(parts[at : at + size]) for at in range(max(1, len(parts) - size + 1))}
+
+    if not _SEEN:
+        for at, item in enumerate(items):
+            for gram in grams(words(item), 8):
+                _SEEN.setdefault(gram, set()).add(at)
+    texts = [words(prompt) for prompt in batch["prompt"]]
+    shingles = [[gram.encode() for gram in grams(text, SHINGLE)] for text in texts]
+    sketches = MinHash.bulk(shingles, num_perm=PERMUTATIONS, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)
+    leaked = [any(gram in _SEEN for gram in grams(text, 8)) for text in texts]
+    return {"line": batch["line"], "id": batch["id"], "leaked": leaked, "signature": [one.hashvalues for one in sketches]}
+
+
+WAYS = {"ours": ours, "datatrove": datatrove, "text-dedup": text_dedup, "datasketch": datasketch}
+
+if __name__ == "__main__":
+    name, directory = sys.argv[1], Path(sys.argv[2])
+    np.save(directory / f"kept-{name}.npy", np.fromiter(WAYS[name](directory), np.int64))

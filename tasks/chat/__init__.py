@@ -1,0 +1,8 @@
+"""Chat completions from any OpenAI-compatible endpoint: vLLM, Gemini's compatible endpoint, hosted APIs.
+
+    with ChatEngine(endpoint_of("openai"), answers, budget=Budget(max_usd=20), prices=Prices(input=0.1, output=0.5)) as engine:
+        for item, reply in engine.ask((item, request) for ...): ...
+
+`endpoint.py` is where, `request.py` and `reply.py` what, `transport.py` one attempt, `limiter.py` and `breaker.py` how fast and how long,
+`budget.py` how much, `record.py` what is kept, `meter.py` what is told, `engine.py` the whole, `batch_files.py` the other way to ask.
+"""

@@ -1,0 +1,281 @@
+"""The other way to ask: files of requests that a provider works off within a day, at half the price (OpenAI's /v1/files and /v1/batches).
+
+Requests are taken in chunks; a chunk's open requests go into one batch, a *round*; what is still open afterwards (expired, failed on the
+provider's side, empty, or not affordable before) into the next. Answers are kept one by one, as in `tasks.chat.engine`.
+
+A kill costs nothing: the batch's id is kept in the store below `answers/`, under the digest of its chunk and round, and a batch that was
+submitted just before the kill is found again by the same name in its metadata. Chunks are cut by count and size of the requests alone, so a
+rerun cuts the same ones. Prices are those of the config: a provider's discount for batches makes the bill smaller than the budget thinks.
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from schemas.base import InputError, StageFailed, digest
+from tasks.chat.budget import Cost
+from tasks.chat.record import Record, cost_of
+from tasks.chat.reply import Reply, read_value
+from tasks.chat.request import ChatRequest
+from tasks.chat.transport import Failure
+
+if TYPE_CHECKING:
+    from openai.types import Batch
+
+    from tasks.chat.engine import ChatEngine
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+CHUNK = 5000
+"""Requests of a chunk. OpenAI takes 50,000; these are held in memory until they are answered."""
+_CHUNK_BYTES = 50_000_000  # OpenAI takes 200 MB
+POLL_SECONDS = 20.0
+_RECENT = 500
+"""So many of the newest batches are looked through for one that a killed process has submitted."""
+_STORING = 64
+_IDLE_ROUNDS = 3
+"""Batches without a single answer, one after the other, after which the rest counts as failed."""
+_OVER = ("completed", "expired", "failed", "cancelled")
+
+
+def ask_in_batches(engine: "ChatEngine", requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
+    """`ChatEngine.ask` by batch files. Raises as that, and InputError where the provider has none."""
+    for chunk in _chunks(requests):
+        try:
+            replies = engine.run(_Chunk(engine, [request for _, request in chunk]).answer())
+        except InputError as error:
+            raise InputError(f"{error} If this provider has no batch files, unset LYCEUM_TEACHER_BATCH.") from error
+        for (item, _), reply in zip(chunk, replies, strict=True):
+            engine.give(reply)
+            yield item, reply
+
+
+def _chunks(requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[list[tuple[T, ChatRequest]]]:
+    chunk: list[tuple[T, ChatRequest]] = []
+    size = 0
+    for item, request in requests:
+        chunk.append((item, request))
+        size += len(request.encoded())
+        if len(chunk) >= CHUNK or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+class _Chunk:
+    """Requests that are put in the same batches."""
+
+    def __init__(self, engine: "ChatEngine", requests: Sequence[ChatRequest]) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._by_digest = {request.digest: request for request in requests}
+        self._records: dict[str, Record] = {}
+        self._rejected: dict[str, str] = {}
+        self._affordable = True
+        self._name = digest(["batch", *self._by_digest])
+
+    async def answer(self) -> list[Reply]:
+        """The replies to the requests, in order."""
+        for some in _some(list(self._by_digest.values())):
+            for request, record in zip(some, await asyncio.gather(*map(self._engine.kept, some)), strict=True):
+                if record is not None:
+                    self._records[request.digest] = record
+                    if record.account == self._engine.budget.account:
+                        self._engine.budget.settle(Cost(), record.cost)
+        kept = {name for name in self._records if self._final(name)}
+        number = idle = 0
+        while idle < _IDLE_ROUNDS and (useful := await self._round(digest([self._name, number]))) is not None:
+            number, idle = number + 1, 0 if useful else idle + 1
+        return [self._reply(request, cached=request.digest in kept) for request in self._requests]
+
+    def _final(self, name: str) -> bool:
+        record = self._records.get(name)
+        return name in self._rejected or (record is not None and record.is_final(self._by_digest[name], self._engine.longer))
+
+    async def _round(self, name: str) -> bool | None:
+        """Ask what is open, as far as the budget goes; None: nothing is, or nothing is affordable; False: no answer came."""
+        open_ = [request for digest_, request in self._by_digest.items() if not self._final(digest_)]
+        if not open_:
+            return None
+        batch, reserved = await self._submitted_before(name), Cost()
+        resumed, before = batch is not None, len(self._rejected) + sum(record.asked for record in self._records.values())
+        if batch is None:
+            lines, reserved = self._affordable_lines(open_)
+            if not lines:
+                self._affordable = False
+                return None
+            self._engine.meter.counts["requests"] += len(lines)
+            batch = await self._submit(name, lines)
+            await self._note(name, batch.id)
+        try:
+            batch = await self._finished(name, batch)
+            await self._collect(batch)
+        finally:
+            self._engine.budget.settle(reserved, Cost())
+        return resumed or len(self._rejected) + sum(record.asked for record in self._records.values()) > before
+
+    def _affordable_lines(self, open_: Sequence[ChatRequest]) -> tuple[list[dict[str, Any]], Cost]:
+        """The batch's lines, in order until the first that does not fit into the budget, and what they can cost at most."""
+        lines, total = [], Cost()
+        for request in open_:
+            record = self._records.get(request.digest)
+            bound = record.next_bound(request) if record else request.max_tokens
+            worst = self._engine.budget.worst(request, self._engine.prices, bound)
+            if not self._engine.budget.reserve(worst):
+                break
+            total += worst
+            name = f"{request.digest}-{record.asked if record else 0}"
+            lines.append({"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": request.body(bound)})
+        return lines, total
+
+    async def _submitted_before(self, name: str) -> "Batch | None":
+        """The batch of this round that an earlier process has submitted, if there is one to wait for."""
+        client = self._engine.transport.client
+        raw = await self._engine.in_store(self._engine.answers.get, name)
+        if raw:
+            batch = await self._insist(lambda: client.batches.retrieve(raw.decode()), missing=True)
+            if batch is not None:
+                return batch
+        seen = 0
+        page = await self._insist(lambda: client.batches.list(limit=100))
+        while page is not None and page.data and seen < _RECENT:
+            for batch in page.data:
+                if (batch.metadata or {}).get("lyceum") == name and batch.status not in ("failed", "cancelling", "cancelled"):
+                    return batch
+            seen, last = seen + len(page.data), page.data[-1].id
+            page = await self._insist(lambda last=last: client.batches.list(limit=100, after=last)) if page.has_more else None  # type: ignore[misc]
+        return None
+
+    async def _submit(self, name: str, lines: Sequence[dict[str, Any]]) -> "Batch":
+        client = self._engine.transport.client
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "requests.jsonl"
+            with path.open("w", encoding="utf-8") as out:
+                out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            file = await self._insist(lambda: client.files.create(file=path, purpose="batch"))
+        assert file is not None
+        while True:
+            outcome = await self._engine.transport.attempt(
+                lambda: client.batches.create(
+                    input_file_id=file.id,
+                    endpoint="/v1/chat/completions",
+                    completion_window="24h",
+                    metadata={"lyceum": name},
+                    extra_headers={"Idempotency-Key": name},
+                ),
+                answered=False,
+            )
+            if not isinstance(outcome, Failure):
+                return outcome
+            if outcome.kind == "rejected":
+                raise InputError(f"the provider takes no batch: {outcome.detail}.")
+            await asyncio.sleep(outcome.wait or 1.0)
+            if (batch := await self._submitted_before(name)) is not None:  # the answer was lost, the batch was not
+                return batch
+
+    async def _note(self, name: str, batch: str) -> None:
+        await self._engine.in_store(self._engine.answers.put, name, batch.encode())
+
+    async def _finished(self, name: str, batch: "Batch") -> "Batch":
+        """The batch when it is over. Raises StageFailed when the provider would not work on it."""
+        client, counts = self._engine.transport.client, self._engine.meter.counts
+        while batch.status not in _OVER:
+            if batch.request_counts:
+                counts["batch_total"], counts["batch_completed"] = batch.request_counts.total, batch.request_counts.completed
+            await asyncio.sleep(POLL_SECONDS)
+            found = await self._insist(lambda number=batch.id: client.batches.retrieve(number))  # type: ignore[misc]
+            assert found is not None
+            batch = found
+        if batch.status in ("failed", "cancelled") and not batch.output_file_id:
+            await self._note(name, "")  # a rerun submits it anew
+            reasons = "; ".join(str(error.message) for error in (batch.errors and batch.errors.data) or []) or "no reason given"
+            raise StageFailed(
+                f"batch {batch.id} of {self._engine.endpoint.provider}: {batch.status}: {self._engine.endpoint.scrub(reasons)}. "
+                "Put that right, or unset LYCEUM_TEACHER_BATCH; what was answered is kept."
+            )
+        return batch
+
+    async def _collect(self, batch: "Batch") -> None:
+        """Keep every answer of the batch's files."""
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
+            path = Path(tempfile.mkdtemp()) / "lines.jsonl"
+            try:
+                await self._insist(lambda file=file, path=path: self._download(file, path))  # type: ignore[misc]
+                with path.open(encoding="utf-8") as lines:
+                    waiting = []
+                    for line in lines:
+                        waiting.append(self._keep(json.loads(line)))
+                        if len(waiting) == _STORING:
+                            await asyncio.gather(*waiting)
+                            waiting = []
+                    await asyncio.gather(*waiting)
+            finally:
+                path.unlink(missing_ok=True)
+                path.parent.rmdir()
+
+    async def _download(self, file: str, path: Path) -> bool:
+        async with self._engine.transport.client.files.with_streaming_response.content(file) as response:
+            await response.stream_to_file(path)
+        return True
+
+    async def _keep(self, line: dict[str, Any]) -> None:
+        name, _, asked = str(line.get("custom_id")).partition("-")
+        request, record = self._by_digest.get(name), self._records.get(name)
+        if request is None or (record is not None and record.asked > int(asked)):
+            return  # another chunk's, or kept before a kill
+        response = line.get("response") or {}
+        status, content = response.get("status_code"), read_value(response.get("body"))
+        if status != 200 or content.problem == "malformed":
+            reason = self._engine.endpoint.scrub(json.dumps(line.get("error") or response.get("body"))[:300])
+            self._engine.meter.count("rejected" if status == 400 else "server_error")
+            if status == 400:
+                self._rejected[name] = reason
+            return
+        bound = record.next_bound(request) if record else request.max_tokens
+        cost = cost_of(content, request, bound, self._engine.prices)
+        mine = record.cost if record and record.account == self._engine.budget.account else Cost()
+        new = Record(response["body"], int(asked) + 1, bound, mine + cost, self._engine.budget.account)
+        await self._engine.keep(request, new)
+        self._records[name] = new
+        self._engine.budget.settle(Cost(), cost)
+        self._engine.meter.count("answers", cost.tokens)
+
+    def _reply(self, request: ChatRequest, *, cached: bool) -> Reply:
+        record = self._records.get(request.digest)
+        if record is not None:
+            return record.reply(self._engine.budget.account, cached=cached, attempts=0 if cached else record.asked)
+        if request.digest in self._rejected:
+            return Reply("", problem="failed", detail=self._rejected[request.digest])
+        if self._affordable:
+            return Reply("", problem="failed", detail="the provider's batches did not answer it")
+        return Reply("", problem="unasked", detail="the budget is spent")
+
+    async def _insist(self, call: Callable[[], Awaitable[C]], *, missing: bool = False) -> C | None:
+        """What a call returns, repeated while the provider does not answer. `missing`: None where there is no such thing.
+
+        Raises StageFailed when it has not answered for `teacher_dead_seconds`.
+        """
+        began, delay = time.monotonic(), 0.5
+        while True:
+            outcome = await self._engine.transport.attempt(call, answered=missing)
+            if not isinstance(outcome, Failure):
+                return outcome
+            if outcome.kind == "rejected":
+                if missing:
+                    return None
+                raise InputError(f"the provider refuses: {outcome.detail}.")
+            if time.monotonic() - began > self._engine.settings.teacher_dead_seconds:
+                raise StageFailed(f"{self._engine.endpoint.url} does not answer: {outcome.detail}. Run again: the batch goes on meanwhile.")
+            await asyncio.sleep(outcome.wait or delay)
+            delay = min(2 * delay, POLL_SECONDS)
+
+
+def _some(requests: Sequence[ChatRequest]) -> Iterator[Sequence[ChatRequest]]:
+    for start in range(0, len(requests), _STORING):
+        yield requests[start : start + _STORING]

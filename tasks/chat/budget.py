@@ -1,0 +1,103 @@
+"""What a teacher may cost, and what it has cost.
+
+Nothing is sent unless what was spent, the most that is in flight can cost, and the most that this request can cost fit into the budget
+together: so the budget is never exceeded, whatever the answers. What counts as spent:
+
+- the usage that the server reports;
+- where it reports none: a byte of text as a token, for the prompt (and what a chat template adds) and for the response;
+- a request whose answer never arrived whole (time-out, connection lost, a body that is no JSON): the most it can cost, because the provider
+  may bill it. Errors that a provider answers (429, 5xx, 4xx) cost nothing.
+
+Answers are kept with what they cost and which account paid. The same account that finds one again, after a kill, counts it as spent, so
+that a killed stage has one budget and not one per start; to every other account it is free.
+"""
+
+from dataclasses import dataclass
+
+from schemas.base import InputError
+from tasks.chat.request import LIMITS, ChatRequest
+
+_ROUNDING = 1e-9
+"""Dollars: sums of floating-point numbers in another order are equal to so much."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars per million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+
+    def usd(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tokens and dollars."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, self.usd + other.usd)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.input_tokens - other.input_tokens, self.output_tokens - other.output_tokens, self.usd - other.usd)
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class Budget:
+    """The most that may be spent, in dollars and in tokens; None: no limit.
+
+    Args:
+        before_usd, before_tokens: what is spent of it already, by whoever asked before.
+        account: who pays: the same for a stage and for its continuation after a kill.
+
+    Attributes:
+        spent: what this account has spent.
+        in_flight: the most that what is under way can cost.
+        closed: something did not fit; nothing more is asked.
+    """
+
+    def __init__(
+        self,
+        max_usd: float | None = None,
+        max_tokens: int | None = None,
+        *,
+        before_usd: float = 0.0,
+        before_tokens: int = 0,
+        account: str = "",
+    ) -> None:
+        self.account = account
+        self.spent = self.in_flight = Cost()
+        self.closed = False
+        self._limited = max_usd is not None or max_tokens is not None
+        self._usd = float("inf") if max_usd is None else max_usd - before_usd
+        self._tokens = float("inf") if max_tokens is None else max_tokens - before_tokens
+
+    def worst(self, request: ChatRequest, prices: Prices, max_tokens: int | None = None) -> Cost:
+        """The most that one attempt costs. Raises InputError: there is a limit, and the request sets no bound to its response."""
+        most = max_tokens or request.max_tokens
+        if most is None:
+            if self._limited:
+                raise InputError(f"a budget needs requests with a bound: set one of the parameters {', '.join(LIMITS)}.")
+            most = 0
+        return Cost(request.most_input_tokens, most, prices.usd(request.most_input_tokens, most))
+
+    def reserve(self, most: Cost) -> bool:
+        """Set aside what a request may cost; False, and nothing changes, if that does not fit."""
+        total = self.spent + self.in_flight + most
+        if total.usd > self._usd + _ROUNDING or total.tokens > self._tokens:
+            return False
+        self.in_flight += most
+        return True
+
+    def settle(self, reserved: Cost, actual: Cost) -> None:
+        """A request that `reserved` so much has cost this instead."""
+        self.in_flight -= reserved
+        self.spent += actual

@@ -1,0 +1,401 @@
+"""The engine: many requests at a time, each answered once, whatever the endpoint does.
+
+The life of a request:
+
+1. Its answer is looked up in the store. If it is there, nothing is asked.
+2. At the gate, one request after the other in the order in which they came: it waits until its worst case fits into the budget. When it
+   does not fit although nothing is under way any more, it and all later ones are `unasked`. So which requests are asked depends on the
+   costs of those before them, not on who was faster.
+3. It is sent when a slot is free (`tasks.chat.limiter`). Refused or lost, it is sent again after a random pause (exponential backoff with
+   full jitter; Brooker, AWS Architecture Blog, 2015), before those that come new, with the same Idempotency-Key.
+4. The answer is written to the store, and only then it counts. An empty or truncated one may be asked for again after that.
+
+What a kill costs: answers that are in the store are never asked for again. A request that was under way (at most `teacher_concurrency`, and
+as many whose answer is being written) is sent again with the same Idempotency-Key; it is billed once by a provider that honours this
+header, twice by one that does not.
+
+asyncio runs in a thread of its own, and the store is read and written in further threads: neither waits for the other, nor for the caller.
+Memory is bounded (`tasks.chat.held`), however many requests there are.
+"""
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from infra.answers import Answers
+from infra.settings import Settings
+from tasks.chat.breaker import Breaker
+from tasks.chat.budget import Budget, Cost, Prices
+from tasks.chat.endpoint import Endpoint
+from tasks.chat.held import Held
+from tasks.chat.limiter import Limiter
+from tasks.chat.meter import Meter
+from tasks.chat.record import Record, cost_of
+from tasks.chat.reply import Reply, read
+from tasks.chat.request import ChatRequest
+from tasks.chat.transport import Answer, Failure, Transport
+
+T = TypeVar("T")
+Progress = Callable[[int, Mapping[str, float]], None]
+"""Told how many replies were given, and the numbers of `Meter.values` with `in_flight` and `limit`."""
+
+FIRST_DELAY = 0.5  # seconds, doubled after each failure of a request
+LONGEST_DELAY = 60.0
+MALFORMED_TRIES = 3
+_WINDOW = 16
+"""Requests per slot that are looked up, or wait for a slot, or are under way."""
+_PROGRESS_SECONDS = 1.0
+_STORE_THREADS = 32
+_TOLD_FAILURES = 5
+"""Of each kind; all are counted."""
+
+log = logging.getLogger("lyceum")
+
+
+class _Halted(Exception):
+    """The caller wants no more replies."""
+
+
+class ChatEngine:
+    """Puts chat completions to an endpoint. A context manager; inside it `ask` may be called, one call after the other.
+
+    Args:
+        budget: counts on over all calls of `ask`.
+        longer: ask a truncated answer once more, with twice its bound of tokens.
+        progress: called about once a second while `ask` runs, in the caller's thread.
+        settings: the `teacher_*` fields are read; None: those of the environment.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        answers: Answers,
+        *,
+        budget: Budget,
+        prices: Prices,
+        longer: bool = False,
+        progress: Progress = lambda done, values: None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.endpoint, self.answers, self.budget, self.prices, self.longer = endpoint, answers, budget, prices, longer
+        self.settings = settings or Settings.from_environment()
+        self.meter = Meter()
+        self._progress = progress
+        self._told = time.monotonic()
+
+    def __enter__(self) -> Self:
+        slots = self.settings.teacher_concurrency
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="chat", daemon=True)
+        self._thread.start()
+        self._store = ThreadPoolExecutor(min(slots, _STORE_THREADS), "answers")
+        self._limiter = Limiter(slots)
+        self.breaker = Breaker(self.endpoint, self.settings.teacher_dead_seconds)
+        self._writing = asyncio.Semaphore(slots)
+        self._settled = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._under_way: dict[str, asyncio.Event] = {}
+        self._error: BaseException | None = None
+        self.transport: Transport = self.run(self._connect())
+        return self
+
+    async def _connect(self) -> Transport:
+        return Transport(self.endpoint, self.settings.teacher_concurrency, self.settings.teacher_timeout_seconds)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.run(self._drain())
+        self.run(self.transport.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self._store.shutdown()
+        self.loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns, run in the engine's loop, while progress is told."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        while not future.done():
+            wait([future], _PROGRESS_SECONDS)
+            self._tell()
+        return future.result()
+
+    def ask(self, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
+        """Yield each item with the reply to its request, in the order in which they come. `requests` is read as replies are taken.
+
+        Raises:
+            InputError: a person must put something right first: key, model, URL, parameters.
+            StageFailed: the endpoint has been failing for too long, or there is nothing left to pay with.
+            Both after everything that is under way was answered and kept.
+        """
+        if self.settings.teacher_batch:
+            from tasks.chat.batch_files import ask_in_batches
+
+            yield from ask_in_batches(self, requests)
+            return
+        pending: deque[tuple[T, Future[Reply]]] = deque()
+        held = Held(_WINDOW * self.settings.teacher_concurrency)
+        before: asyncio.Event | None = None
+        try:
+            for item, request in requests:
+                passed = asyncio.Event()
+                future = asyncio.run_coroutine_threadsafe(self._answer(request, before, passed), self.loop)
+                held.begin(future)
+                pending.append((item, future))
+                before = passed
+                while pending and (pending[0][1].done() or not held.has_room(len(pending))):
+                    if self._waited(pending[0][1], held):
+                        yield self._taken(pending, held)
+            while pending:
+                if self._waited(pending[0][1], held):
+                    yield self._taken(pending, held)
+        finally:
+            if pending and not self.loop.is_closed():
+                self.run(self._drain())
+
+    def _waited(self, first: Future[Reply], held: Held) -> bool:
+        """Whether the first of those pending has its reply, after waiting for any to have one."""
+        held.moved.clear()
+        if not first.done():
+            held.moved.wait(_PROGRESS_SECONDS)
+            self._tell()
+            if self._error is not None and not first.done():
+                raise self._error
+        return first.done()
+
+    def _taken(self, pending: deque[tuple[T, Future[Reply]]], held: Held) -> tuple[T, Reply]:
+        item, future = pending[0]
+        reply = future.result()
+        pending.popleft()
+        held.take(reply)
+        self.give(reply)
+        return item, reply
+
+    def give(self, reply: Reply) -> None:
+        """Count a reply that goes to the caller, and tell progress if it is time."""
+        self.meter.give(reply)
+        if reply.problem in ("failed", "malformed") and self.meter.replies[reply.problem] <= _TOLD_FAILURES:
+            log.warning("%s gave no answer after %d attempts: %s", self.endpoint.provider, reply.attempts, reply.detail)
+        self._tell()
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= _PROGRESS_SECONDS:
+            self._told = now
+            self._progress(self.meter.replies["done"], self.values())
+
+    def values(self) -> dict[str, float]:
+        """All that progress is told."""
+        return {**self.meter.values(), "in_flight": float(self._limiter.active), "limit": float(int(self._limiter.limit))}
+
+    async def _drain(self) -> None:
+        """Send nothing more, and wait for what is under way, so that it is kept: it may have been paid."""
+        patience = self.settings.teacher_timeout_seconds if self._error is not None else 0.8 * self.settings.stop_seconds
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._stop(self._error or _Halted())
+            _, late = await asyncio.wait(tasks, timeout=patience)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1.0)
+        if isinstance(self._error, _Halted):  # be ready to be asked again
+            self._error = None
+            self._limiter.open()
+            self._stopped.clear()
+
+    def _stop(self, error: BaseException) -> None:
+        if self._error is None or self._error is error:
+            self._error = error
+            self._limiter.close(error)
+            self._stopped.set()
+            self._settled.set()
+
+    # In the engine's loop
+
+    async def _answer(self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event) -> Reply:
+        try:
+            return await self._answer_in_turn(request, before, passed)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._stop(error)
+            raise
+        finally:
+            passed.set()
+
+    async def _answer_in_turn(self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event) -> Reply:
+        record = await self.kept(request)
+        if before is not None:
+            await before.wait()
+        if self._error is not None:
+            raise self._error
+        twin = self._under_way.get(request.digest)
+        if twin is not None:
+            passed.set()
+            await twin.wait()
+            record = await self.kept(request)
+            return record.reply(None, cached=True) if record else Reply("", problem="failed", detail="the same request just failed")
+        if record is not None and record.account == self.budget.account:
+            self.budget.settle(Cost(), record.cost)
+        if record is not None and record.is_final(request, self.longer):
+            return record.reply(self.budget.account, cached=True)
+        bound = record.next_bound(request) if record else request.max_tokens
+        reserved = self.budget.worst(request, self.prices, bound)
+        if not await self._admitted(reserved):
+            return record.reply(self.budget.account, cached=True) if record else Reply("", problem="unasked", detail="the budget is spent")
+        self._under_way[request.digest] = asyncio.Event()
+        try:
+            sent = await self._slot(reserved, first=False)
+            passed.set()
+            return await self._ask(request, record, bound, reserved, sent)
+        finally:
+            self._under_way.pop(request.digest).set()
+
+    async def kept(self, request: ChatRequest) -> Record | None:
+        """The record in the store."""
+        raw = await self.in_store(self.answers.get, request.digest)
+        try:
+            return None if raw is None else Record.from_bytes(raw)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def keep(self, request: ChatRequest, record: Record) -> None:
+        """Write the record to the store."""
+        await self.in_store(self.answers.put, request.digest, record.to_bytes())
+
+    async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
+        """What a call returns that reads or writes the store, made in a thread."""
+        return await self.loop.run_in_executor(self._store, call, *arguments)
+
+    async def _admitted(self, most: Cost) -> bool:
+        """Whether the budget has room; waits for what is under way to cost less than its worst case."""
+        while not self.budget.closed and not self.budget.reserve(most):
+            self._settled.clear()
+            if self.budget.in_flight.tokens <= 0:
+                self.budget.closed = True
+            else:
+                await self._settled.wait()
+                if self._error is not None:
+                    raise self._error
+        return not self.budget.closed
+
+    def _settle(self, reserved: Cost, actual: Cost) -> None:
+        self.budget.settle(reserved, actual)
+        self._settled.set()
+
+    async def _slot(self, reserved: Cost, *, first: bool) -> float:
+        try:
+            return await self._limiter.acquire(first=first)
+        except BaseException:
+            self._settle(reserved, Cost())
+            raise
+
+    async def _ask(self, request: ChatRequest, record: Record | None, bound: int | None, reserved: Cost, sent: float) -> Reply:
+        """Attempts until there is a final answer, or reason to give up. Begins with a slot and a reservation."""
+        attempts = failures = malformed = 0
+        doubtful = Cost()
+        while True:
+            outcome, cost = await self._attempt(request, record, bound, reserved, sent, doubtful)
+            attempts += 1
+            if isinstance(outcome, Record):
+                record, doubtful, failures = outcome, Cost(), 0
+                bound = record.next_bound(request)
+                detail = ""
+                if record.is_final(request, self.longer):
+                    return record.reply(self.budget.account, cached=False, attempts=attempts)
+            else:
+                failures += 1
+                malformed += outcome.kind == "malformed"
+                doubtful += cost
+                detail = outcome.detail
+                exhausted = failures >= self.settings.teacher_attempts or malformed >= MALFORMED_TRIES or outcome.kind == "rejected"
+                if exhausted:
+                    return self._gave_up(outcome, record, doubtful, attempts)
+                await self._back_off(failures)
+            reserved = self.budget.worst(request, self.prices, bound)
+            if not self.budget.reserve(reserved):
+                if record is not None and isinstance(outcome, Record):
+                    return record.reply(self.budget.account, cached=False, attempts=attempts)
+                assert isinstance(outcome, Failure), "an attempt ends with a record or a failure"
+                return self._gave_up(outcome, record, doubtful, attempts, f"{detail}; no budget is left for another attempt")
+            sent = await self._slot(reserved, first=True)
+
+    async def _attempt(
+        self, request: ChatRequest, record: Record | None, bound: int | None, reserved: Cost, sent: float, doubtful: Cost
+    ) -> tuple[Record | Failure, Cost]:
+        """One attempt, with a slot that is free afterwards, and what it cost."""
+        asked = record.asked if record else 0
+        self.meter.count("requests")
+        actual, slot = reserved, True  # whoever is interrupted from here on may have paid
+        try:
+            key = f"{request.digest}-{asked}" if asked else request.digest
+            sending = await self.transport.send(request.encoded(bound), key, answered=self.breaker.answered)
+            outcome = self._read(request, record, bound, sending, doubtful) if isinstance(sending, Answer) else sending
+            if isinstance(outcome, Failure):
+                actual = reserved if outcome.perhaps_paid else Cost()
+                self._failed(request, outcome, sent)
+                return outcome, actual
+            new, actual = outcome
+            async with self._writing:  # a slow store slows the asking down
+                slot = self._release()
+                await self.keep(request, new)
+            return new, actual
+        finally:
+            if slot:
+                self._release()
+            self._settle(reserved, actual)
+
+    def _release(self) -> bool:
+        self._limiter.release()
+        return False
+
+    def _read(
+        self, request: ChatRequest, record: Record | None, bound: int | None, answer: Answer, doubtful: Cost
+    ) -> tuple[Record, Cost] | Failure:
+        """What a body with status 200 is worth: what is to be kept, and what this body alone has cost."""
+        self._limiter.pause(min(answer.pause, LONGEST_DELAY))
+        content, value = read(answer.body)
+        if content.problem == "malformed":
+            return Failure("malformed", content.detail, perhaps_paid=True)
+        self.breaker.succeeded()
+        self._limiter.succeeded()
+        cost = cost_of(content, request, bound, self.prices)
+        self.meter.count("answers", cost.tokens)
+        # What somebody else paid for this answer stays theirs.
+        mine = record.cost if record and record.account == self.budget.account else Cost()
+        return Record(value, record.asked + 1 if record else 1, bound, mine + doubtful + cost, self.budget.account), cost
+
+    def _failed(self, request: ChatRequest, failure: Failure, sent: float) -> None:
+        self.meter.count(failure.kind)
+        if failure.kind == "rejected":
+            self.breaker.rejected(request.digest, failure.detail)
+        else:
+            self._limiter.failed(sent)
+            self._limiter.pause(self.breaker.failed(request.digest, failure.detail, failure.wait))
+
+    def _gave_up(self, failure: Failure, record: Record | None, doubtful: Cost, attempts: int, detail: str = "") -> Reply:
+        cost = doubtful + (record.cost if record and record.account == self.budget.account else Cost())
+        return Reply(
+            text="",
+            problem="malformed" if failure.kind == "malformed" else "failed",
+            input_tokens=cost.input_tokens,
+            output_tokens=cost.output_tokens,
+            usd=cost.usd,
+            attempts=attempts,
+            detail=detail or failure.detail,
+        )
+
+    async def _back_off(self, failures: int) -> None:
+        """Wait between two attempts. Raises the engine's error when there will be none."""
+        delay = random.uniform(0, min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 16)))
+        try:
+            await asyncio.wait_for(self._stopped.wait(), delay)
+        except TimeoutError:
+            return
+        assert self._error is not None
+        raise self._error

@@ -1,0 +1,74 @@
+"""What the progress line shows of an engine: counts, rates of the last seconds, money."""
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from tasks.chat.budget import Cost
+from tasks.chat.reply import Reply
+
+_SECONDS = 15
+"""Rates are means over so many seconds."""
+
+
+@dataclass
+class _Second:
+    number: int
+    answers: int = 0
+    tokens: int = 0
+
+
+class Meter:
+    """Counts. `count` in the engine's thread, the others in the caller's: each number has one writer.
+
+    Attributes:
+        counts: requests sent as `requests`, bodies that came back as `answers`, failed attempts by kind.
+        replies: replies given as `done`, `cached` ones, and those with a problem by its name.
+        cost: of the replies given.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.replies: Counter[str] = Counter()
+        self.cost = Cost()
+        self._seconds: deque[_Second] = deque(maxlen=_SECONDS)
+        self._began = time.monotonic()
+
+    def count(self, what: str, tokens: int = 0) -> None:
+        """One more `requests`, `answers`, or failure of a kind; `tokens` are those of an answer."""
+        self.counts[what] += 1
+        if what == "answers":
+            second = int(time.monotonic())
+            if not self._seconds or self._seconds[-1].number != second:
+                self._seconds.append(_Second(second))
+            self._seconds[-1].answers += 1
+            self._seconds[-1].tokens += tokens
+
+    def give(self, reply: Reply) -> None:
+        """A reply goes to the caller."""
+        self.replies["done"] += 1
+        self.replies["cached"] += reply.cached
+        if reply.problem is not None:
+            self.replies[reply.problem] += 1
+        self.cost += Cost(reply.input_tokens, reply.output_tokens, reply.usd)
+
+    def values(self) -> dict[str, float]:
+        """`totals`, and `requests_per_second` and `tokens_per_second` (prompt and response) now."""
+        now = time.monotonic()
+        recent = [second for second in list(self._seconds) if second.number > now - _SECONDS]
+        length = max(1.0, min(_SECONDS, now - self._began))
+        rates = {
+            "requests_per_second": sum(second.answers for second in recent) / length,
+            "tokens_per_second": sum(second.tokens for second in recent) / length,
+        }
+        return {**self.totals(), **rates}
+
+    def totals(self) -> dict[str, float]:
+        """All counts, and the cost of the replies: `usd`, `input_tokens`, `output_tokens`."""
+        counts = {name: float(count) for name, count in [*self.counts.items(), *self.replies.items()]}
+        return {
+            **counts,
+            "usd": self.cost.usd,
+            "input_tokens": float(self.cost.input_tokens),
+            "output_tokens": float(self.cost.output_tokens),
+        }

@@ -1,0 +1,61 @@
+"""One question to a model: what is sent, what identifies it, and the most it can cost."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from schemas.base import InputError, canonical_json, digest
+
+LIMITS = ("max_tokens", "max_completion_tokens")
+"""The parameters that bound a response; reasoning models of OpenAI take the second only."""
+
+_PER_MESSAGE = 16  # tokens that a chat template puts around a message
+_PER_REQUEST = 256  # and around all of them: gpt-oss writes its system message itself
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A request for one response.
+
+    Attributes:
+        parameters: temperature, max_tokens, seed, top_p, ...: whatever the provider takes.
+        sample: which of several responses to the same question, where no seed tells them apart. Never sent.
+    """
+
+    model: str
+    messages: tuple[Mapping[str, str], ...]
+    parameters: Mapping[str, Any]
+    sample: int = 0
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over the canonical JSON of model, messages, parameters and, from the second on, the sample: the key of its answer."""
+        identity = {"model": self.model, "messages": list(self.messages), "parameters": dict(self.parameters)}
+        return digest(identity | ({"sample": self.sample} if self.sample else {}))
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The bound of the response in tokens; None where the request sets none."""
+        return next((int(self.parameters[name]) for name in LIMITS if self.parameters.get(name) is not None), None)
+
+    def body(self, max_tokens: int | None = None) -> dict[str, Any]:
+        """The JSON that is sent; `max_tokens` instead of the request's own bound."""
+        body = {"model": self.model, "messages": list(self.messages), **self.parameters}
+        if max_tokens is not None:
+            body |= {name: max_tokens for name in LIMITS if self.parameters.get(name) is not None}
+        return body
+
+    def encoded(self, max_tokens: int | None = None) -> bytes:
+        """The bytes of `body`. Raises InputError for parameters that are not JSON."""
+        try:
+            return canonical_json(self.body(max_tokens))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"model {self.model!r}: parameters {dict(self.parameters)!r} are not JSON: {error}.") from error
+
+    @cached_property
+    def most_input_tokens(self) -> int:
+        """A bound of the prompt's tokens: the bytes of its text (a byte-level tokenizer makes no more), and what a chat template adds."""
+        text = sum(len(json.dumps(dict(message), ensure_ascii=False).encode("utf-8")) for message in self.messages)
+        return text + _PER_MESSAGE * len(self.messages) + _PER_REQUEST

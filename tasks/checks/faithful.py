@@ -1,0 +1,175 @@
+"""Faithful summaries, without a judge: what the answer says must stand in the text that it summarises (`Prompt.context`, else the prompt).
+
+numbers   every number of the answer occurs in the source.
+names     every name (a capitalised word inside a sentence, an acronym, a word with a digit or an inner capital) occurs in the source, up to
+          its ending (Bayes, Bayesian), or abbreviates words that follow each other there.
+coverage  at least `_LEAST_COVERAGE` of the answer's content words occur in the source, plainly stemmed (coverage of Grusky et al. 2018,
+          Newsroom, 1804.11283, over content words instead of all).
+length    at most `_MOST_OF_SOURCE` of the source's words, at least `_FEWEST_WORDS`.
+copying   sum of |f|^2 over the fragments shared with the source, over |answer|^2, at most `_MOST_COPIED`: Newsroom's density divided by
+          the answer's length. 1 is one copied span.
+
+The thresholds were chosen on the even half of 350 SciTLDR abstracts with the TLDRs that their authors and readers wrote, and are measured
+on the odd half (tests/test_checks_faithful.py says with which result). It is a filter, no proof: a summary may be wrong in the source's own
+words ("does not" for "does"), and a free one in other words is rejected. Words of scripts without spaces are not told apart.
+"""
+
+import re
+
+from schemas.examples import Prompt
+from tasks.checks import Outcome
+
+VERSION = 1
+
+_LEAST_COVERAGE = 0.45
+_MOST_OF_SOURCE = 0.5
+_FEWEST_WORDS = 5
+_MOST_COPIED = 0.8
+
+_WORD = re.compile(r"[^\W_]+(?:['’.\-/][^\W_]+)*")
+_PART = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
+_SENTENCE_START = re.compile(r"(?:\A|[.!?:;][\"'”)]*\s+|\n\s*(?:[-*•]\s*)?)[\"'“(]*$")
+_NO_CONTENT = """
+    a about above after again all also am an and any are as at be because been before being between both but by can could did do does doing
+    down during each few for from further had has have having he her here his how i if in into is it its itself more most my no nor not now
+    of off on once only or other our out over own same she should so some such than that the their them then there these they this those
+    through to too under until up very was we were what when where which while who whom why will with would you your us via
+    approach article author authors based considers demonstrate demonstrates describe describes discusses explore explores framework idea
+    introduce introduces introduced investigate investigates method methods new novel paper passage present presents presented problem
+    propose proposes proposed provide provides show shows studies study technique text use used uses using work
+"""
+_STOP = frozenset(_NO_CONTENT.split())
+"""Words of grammar, and those that summaries use about their source."""
+_COUNTED = {
+    "one": "1",
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
+}
+_PREFIX = 5  # letters: `depends` and `dependent` are one content word
+
+
+def agrees(prompt: Prompt, answer: str) -> Outcome:
+    """Whether the answer is faithful to the prompt's context, or to the prompt where it has none."""
+    problem = unfaithful(answer, prompt.context or prompt.prompt)
+    return Outcome(not problem, problem)
+
+
+def unfaithful(summary: str, source: str) -> str:
+    """The first rule that a summary breaks and how, for a person; empty where it breaks none."""
+    given, said = _words(source), _words(summary)
+    if len(said) < _FEWEST_WORDS:
+        return f"{len(said)} words, fewer than {_FEWEST_WORDS}"
+    if len(said) > _MOST_OF_SOURCE * len(given):
+        return f"{len(said)} words, more than {_MOST_OF_SOURCE:.0%} of the source's {len(given)}"
+    parts = [part for word in given for part in _PART.findall(word)]
+    known = {_stem(word) for word in (*given, *parts)}
+    numbers = {_value(number) for number in (*_NUMBER.findall(source), *(_COUNTED[word] for word in parts if word in _COUNTED))}
+    for number in _NUMBER.findall(summary):
+        if _value(number) not in numbers:
+            return f"the number {number} is not in the source"
+    initials = "".join(part[0] for part in parts)
+    for name in _names(summary):
+        if not (_stands_in(name, known) or _abbreviates(name, initials) or _begins(name.casefold(), known)):
+            return f"the name {name!r} is not in the source"
+    beginnings = {word[:_PREFIX] for word in known if len(word) >= _PREFIX}
+    content = [word for word in said if word not in _STOP and not word.isdigit()]
+    missing = [word for word in content if word[:_PREFIX] not in beginnings and not _stands_in(word, known)]
+    covered = 1 - len(missing) / max(1, len(content))
+    if covered < _LEAST_COVERAGE:
+        return f"{covered:.0%} of its content words are in the source, fewer than {_LEAST_COVERAGE:.0%}; not {', '.join(missing[:5])}"
+    copied = sum(length**2 for length in fragments(said, given)) / len(said) ** 2
+    return f"copied: {copied:.2f} of at most {_MOST_COPIED}" if copied > _MOST_COPIED else ""
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
+def _stem(word: str) -> str:
+    """A word without its commonest English endings: model, models, modelled, modelling and modeling are one."""
+    word = word.casefold().removesuffix("'s").removesuffix("’s")
+    for ending in (
+        "ational",
+        "ization",
+        "isation",
+        "ations",
+        "ation",
+        "ingly",
+        "ments",
+        "ment",
+        "ness",
+        "ions",
+        "ing",
+        "ies",
+        "ion",
+        "ive",
+        "ers",
+    ):
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            word = word.removesuffix(ending)
+            break
+    else:
+        for ending in ("ed", "es", "er", "ly", "al", "s", "y"):
+            if word.endswith(ending) and len(word) - len(ending) >= 3:
+                word = word.removesuffix(ending)
+                break
+    word = word.removesuffix("e")
+    return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
+
+
+def _stands_in(word: str, known: set[str]) -> bool:
+    """Whether a word, or each part of one with hyphens, is among the stems of the source."""
+    return _stem(word) in known or all(_stem(part) in known for part in _PART.findall(word))
+
+
+def _abbreviates(name: str, initials: str) -> bool:
+    """Whether a name is an acronym (RL, CNNs) of words that follow each other in the source."""
+    letters = name.removesuffix("s")
+    return letters.isalpha() and letters.isupper() and len(letters) >= 2 and letters.casefold() in initials
+
+
+def _begins(name: str, known: set[str]) -> bool:
+    """Whether a name and a word of the source are the same up to an ending: Bayes, Bayesian."""
+    return len(name) >= _PREFIX and any(word.startswith(name) or (len(word) >= _PREFIX and name.startswith(word)) for word in known)
+
+
+def _names(text: str) -> list[str]:
+    """Words that name something: capitals inside a sentence, acronyms, inner capitals, letters with digits."""
+    found = []
+    for match in _WORD.finditer(text):
+        word = match[0]
+        inner = any(char.isupper() for char in word[1:]) or (any(char.isdigit() for char in word) and any(char.isalpha() for char in word))
+        if inner or (word[0].isupper() and len(word) > 1 and not _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])):
+            found.append(word)
+    return found
+
+
+def fragments(summary: list[str], source: list[str]) -> list[int]:
+    """Lengths, in words, of the spans that a summary shares with its source, greedily from left to right (Newsroom's F(A, S))."""
+    places: dict[str, list[int]] = {}
+    for index, word in enumerate(source):
+        places.setdefault(word, []).append(index)
+    lengths, at = [], 0
+    while at < len(summary):
+        best = 0
+        for start in places.get(summary[at], ()):
+            length = 1
+            while at + length < len(summary) and start + length < len(source) and summary[at + length] == source[start + length]:
+                length += 1
+            best = max(best, length)
+        if best:
+            lengths.append(best)
+        at += max(1, best)
+    return lengths

@@ -1,0 +1,86 @@
+"""Mathematics: expressions, fractions, sets, intervals, equations and matrices that mean the same, by math-verify
+(https://github.com/huggingface/Math-Verify, which parses LaTeX with latex2sympy2 and compares with sympy).
+
+Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `pi/2`, `sin(x)`, `7 1/2`, `1e5`). Numbers agree to six decimals.
+The comparison is not symmetric, and knows which of the two is the reference:
+
+- a reference that is a relation accepts its solutions: `1 < x < 2` accepts `(1, 2)`. The reverse does not hold: the relation could be the
+  question's own (`-1 < 2x - 3 < 1`), not solved.
+- a reference that is no equation accepts `x = ...`: `3` accepts `x = 3`. The reference `x = 3` accepts `3`, and `y = 2x + 1` accepts
+  `2x + 1`; an equation accepts itself with terms moved (`y - 1 = 2x`), not multiplied.
+- arithmetic is its value: `17` accepts `2^4 + 1`. Where the question itself is arithmetic its own text would do: use check `numeric` there.
+- words are products of letters: `no solution` agrees with itself only; use check `exact` for references in words.
+- percents agree with both readings: `50` and `0.5` accept `50%`.
+- `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order and repetition do not count.
+- Units and words around a number are ignored; of several formulas in a sentence the last one counts.
+
+sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's own time limit uses signals, which threads
+have not: parsing and comparing happen in a process of its own (`tasks.apart`), and what meets its limits is wrong.
+"""
+
+import re
+from typing import Any
+
+from schemas.examples import Prompt
+from tasks.apart import Apart, LimitMet, serve
+from tasks.checks import Outcome, unusable
+from tasks.checks.exact import normalise_answer
+from tasks.checks.numeric import parse_number
+
+VERSION = 1
+SLOW = True
+
+_LONGEST = 2000  # characters; no honest formula is longer
+_APART = Apart("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
+
+
+def agrees(prompt: Prompt, answer: str) -> Outcome:
+    """Whether the answer means what the reference means. Raises InputError: the reference is no mathematics."""
+    reference = prompt.answer
+    if normalise_answer(answer) == normalise_answer(reference):
+        return Outcome(True)
+    number, wanted = parse_number(answer), parse_number(reference)
+    if number and wanted and number.value == wanted.value:
+        return Outcome(True)
+    if len(answer) > _LONGEST:
+        return Outcome(False, f"an answer of {len(answer)} characters is no formula")
+    try:
+        result = _APART.ask([as_latex(reference), as_latex(answer)])
+    except LimitMet as error:
+        return Outcome(False, f"comparing {answer!r} with {reference!r} {error}")
+    if not result["reference"]:
+        raise unusable(prompt, f"its answer {reference!r} is no mathematics that math-verify reads; correct it or use the check 'exact'")
+    if result["ok"]:
+        return Outcome(True)
+    return Outcome(False, f"{answer!r}, read as {result['answer'] or 'nothing'}, is not {reference!r}, read as {result['reference']}")
+
+
+_MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed")
+_NAMES = re.compile(r"(?<![A-Za-z\\])(pi|theta|alpha|beta|infty|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|log|ln|exp)(?![A-Za-z])")
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(infinity|inf|oo)(?![A-Za-z])|∞")
+_SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?!\w)")
+_MIXED = re.compile(r"(?<![\w.])(\d+) (\d+)/(\d+)(?![\w.])")
+
+
+def as_latex(text: str) -> str:
+    """Text with its mathematics marked as LaTeX, which is what math-verify looks for. What is marked already stays as it is."""
+    if _MARKED.search(text):
+        return text
+    text = text.replace("**", "^").replace("−", "-").replace("π", "\\pi ").replace("√", "\\sqrt ")
+    text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _MIXED.sub(r"\1\\frac{\2}{\3}", text))
+    text = _NAMES.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", text))
+    return f"${text}$"
+
+
+def _compare(question: list[str]) -> dict[str, Any]:
+    """What reference and answer were read as, and whether they agree; in the process of its own."""
+    from math_verify import parse, verify
+
+    reference, answer = (parse(text, fallback_mode="no_fallback", parsing_timeout=None) for text in question)
+    ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
+    return {"ok": ok, **{name: str(found[0])[:200] if found else "" for name, found in (("reference", reference), ("answer", answer))}}
+
+
+if __name__ == "__main__":
+    _compare(["$1$", "$x = 1$"])  # what the libraries load late is loaded before the clock runs
+    serve(_compare)

@@ -1,0 +1,24 @@
+"""Unit tests for code: the code in the answer, behind `Prompt.code_prefix` where it is no whole program, must pass `Prompt.tests`.
+
+The code is the last fenced block of the answer that fits, or all of the answer. The tests are Python that raises when the code is wrong:
+assertions, functions called `test...` without parameters, HumanEval's `check(candidate)` with `check(<name>)` after it (Chen et al. 2021,
+2107.03374). They see what the code defines by its names, and must use it: tests that call nothing pass nothing.
+
+Code and tests run in two bubblewrap sandboxes (`tasks.sandbox`) and only values pass between them, so code cannot pass by a trick. What
+that costs: tests cannot look into the code's globals or its output, and objects of its own classes are equal only to themselves.
+"""
+
+from schemas.examples import Prompt
+from tasks.checks import Outcome, unusable
+from tasks.sandbox.examination import examine
+
+VERSION = 1
+SLOW = True
+
+
+def agrees(prompt: Prompt, answer: str) -> Outcome:
+    """Whether the answer's code passes. Raises InputError: the prompt has no tests, or there is no sandbox on this machine."""
+    if not prompt.tests:
+        raise unusable(prompt, "it has no tests")
+    examined = examine(answer, prompt.tests, prefix=prompt.code_prefix)
+    return Outcome(examined.ok, examined.detail)

@@ -1,0 +1,350 @@
+"""The data card of a dataset artifact: README.md in the Hugging Face hub's form, with plots beside it in card/.
+
+All of it is counted from the files themselves. Text of rows is data, never Markdown: in tables every character with a meaning is written as
+an entity, elsewhere it stands in a code block with a fence that it cannot close. The same files give the same bytes.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tasks.data import card_plots
+from tasks.data.cleaning import CAUSES, GROUPS, HITS, Cause, Cleaned, Evaluation
+from tasks.data.filters import language_of, response_of
+from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.job import read_rows
+
+SAMPLES = 20
+MATCHES = 5
+"""Examples of near duplicates, and of contamination, that are shown side by side."""
+
+_LOOKED_AT = 2000
+"""Rows of the first file whose tokens are counted and whose language is looked at."""
+
+_SAMPLE_CHARACTERS, _CELL_CHARACTERS = 1500, 500
+OWN_LICENCE = "apache-2.0"
+"""Of rows that this program makes (teacher `procedural`): its own."""
+
+_HUB_LICENCES = frozenset(
+    """
+    apache-2.0 mit bsd-2-clause bsd-3-clause cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0
+    cc-by-nd-4.0 cc-by-nc-nd-4.0 odc-by odbl pddl cdla-permissive-2.0 cdla-sharing-1.0 gemma llama3 llama3.1 openrail gpl-3.0 unlicense
+    """.split()  # noqa: SIM905
+)
+"""Identifiers that the hub knows; any other licence is `other` there, with its name."""
+
+
+@dataclass
+class Counts:
+    """What is counted of the rows in one pass."""
+
+    rows: Counter[str] = field(default_factory=Counter)  # by split
+    sources: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (family, file, licence)
+    cells: Counter[tuple[str, int]] = field(default_factory=Counter)  # (group, difficulty)
+    lengths: dict[str, Counter[int]] = field(default_factory=dict)  # what, e.g. "prompt, characters" -> by exact length
+    languages: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by group
+
+    def add_length(self, what: str, length: int) -> None:
+        self.lengths.setdefault(what, Counter())[length] += 1
+
+
+def of_rebalance(
+    out: Path, distilled: Path, cleaned: Cleaned, evaluations: Sequence[Evaluation], metrics: Mapping[str, Any], tokenizer: bytes | None
+) -> dict[str, Any]:
+    """Write the card of a rebalance artifact; returns metrics: `licences`, rows by licence.
+
+    Args:
+        out: the artifact's directory, with all other files in it.
+        distilled: the distill artifact: `teachers.json` says where the rows come from.
+        cleaned, evaluations: what was dropped, and what it is to be shown beside.
+        metrics: the stage's.
+        tokenizer: of the model that rows were measured for, or None.
+    """
+    teachers = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))["teachers"]
+    splits = {"train": out / "train.jsonl", "validation": out / "validation.jsonl", "heldout": out / "heldout.jsonl"}
+    items = {(one.name, identity): text for one in evaluations for identity, text in one.texts}
+    matches = [*_matches(cleaned, "near_duplicate", items), *_matches(cleaned, "contaminated", items)]
+    return _write(out, "Training data", splits, teachers, metrics, matches, tokenizer)
+
+
+def of_distill(out: Path, teachers: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the card of a distill artifact, what the teachers made before any cleaning; returns metrics as `of_rebalance`."""
+    return _write(out, "Distilled traces", {"train": out / "examples.jsonl"}, teachers, metrics, [], None)
+
+
+def _write(
+    out: Path,
+    title: str,
+    splits: Mapping[str, Path],
+    teachers: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, Any],
+    matches: Sequence["Match"],
+    tokenizer: bytes | None,
+) -> dict[str, Any]:
+    counts = _count(splits, teachers, Tokenizer(tokenizer) if tokenizer else None)
+    plots = card_plots.draw(out / "card", counts.cells, counts.lengths, metrics.get("dropped", {}))
+    parts = [
+        _front_matter(title, splits, counts),
+        f"# {title}\n\n{counts.rows.total():,} rows: " + ", ".join(f"{count:,} {split}" for split, count in counts.rows.items()) + ".",
+        _sources(counts, teachers),
+        _cells(counts, metrics, plots),
+        _lengths(counts, plots),
+        _dropped(metrics, plots),
+        _report("Near duplicates", "near_duplicate", "kept", matches, metrics),
+        _report("Contamination", "contaminated", "evaluation item", matches, metrics),
+        _samples(counts),
+    ]
+    (out / "README.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8", newline="\n")
+    licences: Counter[str] = Counter()
+    for (_, _, licence), count in counts.sources.items():
+        licences[licence] += count
+    return {"licences": dict(sorted(licences.items()))}
+
+
+def _count(splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], tokenizer: Tokenizer | None) -> Counts:
+    counts, licences = Counts(), Licences(teachers)
+    looked_at = next(iter(splits))
+    for split, path in splits.items():
+        counts.rows[split] = 0
+        for number, row in enumerate(read_rows(path)):
+            group = row["grounding"] or row["domain"]
+            counts.rows[split] += 1
+            counts.sources[row["family"], row["source"], licences.of(row)] += 1
+            counts.cells[group, row["difficulty"]] += 1
+            response = response_of(row) or ""
+            counts.add_length("prompt, characters", len(row["prompt"]))
+            counts.add_length("response, characters", len(response))
+            if split != looked_at:
+                continue
+            if len(shown := counts.samples.setdefault(group, [])) < SAMPLES:
+                shown.append(row)
+            if number < _LOOKED_AT:
+                counts.languages[language_of(row["prompt"]) or ""] += 1
+                if tokenizer is not None:
+                    counts.add_length("prompt, tokens", len(prompt_tokens(tokenizer, row["prompt"])))
+                    counts.add_length("response, tokens", len(response_tokens(tokenizer, response)))
+    return counts
+
+
+class Licences:
+    """Which licence a row has: that of its source in the dataset teacher's tables, wherever these are nested."""
+
+    def __init__(self, teachers: Sequence[Mapping[str, Any]]) -> None:
+        self._sources = list(_dataset_sources(teachers))
+        self._known: dict[tuple[str, str], str] = {}
+
+    def of(self, row: Mapping[str, Any]) -> str:
+        """Its licence; `not stated` where the recipe says none."""
+        place = row["family"], row["source"]
+        if place not in self._known:
+            self._known[place] = self._find(*place)
+        return self._known[place]
+
+    def _find(self, family: str, file: str) -> str:
+        if file == "procedural":
+            return OWN_LICENCE
+        fits = (source for source in self._sources if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family))
+        return next((source["licence"] for source in fits if source.get("licence")), "not stated")
+
+
+def _dataset_sources(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.get("sources", ())
+        value = [inner for key, inner in value.items() if key != "sources"]
+    if isinstance(value, list | tuple):
+        for inner in value:
+            yield from _dataset_sources(inner)
+
+
+def _front_matter(title: str, splits: Mapping[str, Path], counts: Counts) -> str:
+    """YAML that the hub reads; every value is JSON, which is YAML."""
+    licences = sorted({licence for *_, licence in counts.sources})
+    ids = sorted(
+        {licence.lower() if licence.lower() in _HUB_LICENCES else "unknown" if licence == "not stated" else "other" for licence in licences}
+    )
+    total = counts.rows.total()
+    tasks = ["text-generation"]
+    tasks += ["question-answering"] if any(group not in GROUPS[:6] for group, _ in counts.cells) else []
+    tasks += ["summarization"] if any(group == "summarization" for group, _ in counts.cells) else []
+    most = counts.languages.total()
+    spoken = sorted(code for code, count in counts.languages.items() if len(code) == 2 and count * 20 >= most)
+    about: dict[str, Any] = {
+        "pretty_name": title,
+        "license": ids[0] if len(ids) == 1 else ids,
+        "language": spoken,
+        "size_categories": [_size_category(total)],
+        "task_categories": tasks,
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [
+                    {"split": {"heldout": "test"}.get(split, split), "path": path.name}
+                    for split, path in splits.items()
+                    if counts.rows[split]
+                ],
+            },
+            *(
+                {"config_name": name, "data_files": f"{name}.jsonl"}
+                for name in ("prompts", "pairs")
+                if (path := next(iter(splits.values())).with_name(f"{name}.jsonl")).is_file() and path.stat().st_size
+            ),
+        ],
+        "tags": ["lyceum", "reasoning"],
+    }
+    if "other" in ids:
+        about["license_name"] = ", ".join(
+            licence for licence in licences if licence.lower() not in _HUB_LICENCES and licence != "not stated"
+        )
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in about.items() if value not in ([], "")]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _size_category(rows: int) -> str:
+    bounds = [1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000]
+    names = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B"]
+    return names[sum(rows >= bound for bound in bounds)]
+
+
+def _sources(counts: Counts, teachers: Sequence[Mapping[str, Any]]) -> str:
+    rows = [(family, file, licence, f"{count:,}") for (family, file, licence), count in sorted(counts.sources.items())]
+    asked = ", ".join(f"`{table['name']}`" + (f" ({escape(str(table['model']))})" if table.get("model") else "") for table in teachers)
+    return f"## Sources and licences\n\nTeachers: {asked}.\n\n" + table(("family", "file", "licence", "rows"), rows)
+
+
+def _cells(counts: Counts, metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
+    groups = [group for group in GROUPS if any(other == group for other, _ in counts.cells)]
+    rows = [(group, *(f"{counts.cells[group, level]:,}" for level in range(1, 6)), f"{_of_group(counts, group):,}") for group in groups]
+    text = "## Domains and difficulties\n\n" + _image("rows by domain and difficulty", plots["cells"])
+    text += "\n\n" + table(("", *(f"difficulty {level}" for level in range(1, 6)), "all"), rows)
+    asked = [
+        (group, split, f"{cell['requested']:,}", f"{cell['achieved']:,}", f"{cell['available']:,}")
+        for kind in ("domains", "groundings")
+        for group, cells in metrics[kind].items()
+        if isinstance(cells, Mapping)
+        for split, cell in cells.items()
+    ]
+    return text + ("\n\nAsked for, and met:\n\n" + table(("", "split", "requested", "achieved", "available"), asked) if asked else "")
+
+
+def _of_group(counts: Counts, group: str) -> int:
+    return sum(count for (other, _), count in counts.cells.items() if other == group)
+
+
+def _lengths(counts: Counts, plots: Mapping[str, str]) -> str:
+    rows = [
+        (what, f"{lengths.total():,}", *(f"{quantile(lengths, share):,}" for share in (0.0, 0.5, 0.9, 0.99, 1.0)))
+        for what, lengths in sorted(counts.lengths.items())
+    ]
+    note = f"Tokens are those of the first {_LOOKED_AT:,} training rows, with the turns around them.\n\n" if len(rows) > 2 else ""
+    text = f"## Lengths\n\n{_image('lengths', plots['lengths'])}\n\n{note}"
+    return text + table(("", "rows", "shortest", "median", "90%", "99%", "longest"), rows)
+
+
+def quantile(lengths: Counter[int], share: float) -> int:
+    """The smallest length that at least `share` of all do not exceed."""
+    seen, least = 0, max(1, math.ceil(share * lengths.total()))
+    for length in sorted(lengths):
+        seen += lengths[length]
+        if seen >= least:
+            return length
+    return 0
+
+
+def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
+    dropped = metrics.get("dropped", {})
+    rows = [(cause, f"{count:,}") for cause, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0]))]
+    read = f"{metrics['read']:,} rows were read; " if "read" in metrics else ""
+    text = f"## Dropped rows\n\n{read}{sum(dropped.values()):,} were dropped; each is a line of dropped.jsonl with its cause."
+    return text + (f"\n\n{_image('dropped rows by cause', plots['dropped'])}\n\n{table(('cause', 'rows'), rows)}" if rows else "")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A dropped row beside what it matches."""
+
+    cause: str
+    dropped: str
+    other: str
+    how: str
+
+
+def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str]) -> list[Match]:
+    """The first dropped rows of a cause by prompt id, beside the row or the evaluation item that each matches."""
+    import numpy as np
+
+    rows = np.flatnonzero(np.asarray(cleaned.cause) == CAUSES.index(cause))
+    rows = rows[np.argsort(cleaned.id[rows], kind="stable")][:MATCHES]
+    shown = []
+    for number, row in zip(rows.tolist(), cleaned.rows(rows), strict=True):
+        other, held = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
+        text = _compared(next(cleaned.rows([other]))) if held or cause == "near_duplicate" else items[cleaned.items[other]]
+        shown.append(Match(cause, _compared(row), text, cleaned.describe(number)))
+    return shown
+
+
+def _compared(row: Mapping[str, Any]) -> str:
+    """A prompt with its context cut short: where rows are compared it counts as one word."""
+    prompt, context = str(row["prompt"]), row["context"]
+    return prompt.replace(context, f"[{context[:40]} …]") if context else prompt
+
+
+def _report(title: str, cause: str, other: str, matches: Sequence[Match], metrics: Mapping[str, Any]) -> str:
+    count = metrics.get("dropped", {}).get(cause, 0)
+    shown = [match for match in matches if match.cause == cause]
+    if not shown:
+        return ""
+    by_set = metrics.get("contaminated_by", {}) if cause == "contaminated" else {}
+    said = f" By evaluation set: {', '.join(f'{escape(name)} {rows:,}' for name, rows in by_set.items())}." if by_set else ""
+    rows = [(match.dropped, match.other, match.how) for match in shown]
+    return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n" + table(("dropped", other, "why"), rows)
+
+
+def _samples(counts: Counts) -> str:
+    """Rows of every group in turn."""
+    turns = (row for rank in range(SAMPLES) for group in GROUPS for row in counts.samples.get(group, [])[rank : rank + 1])
+    parts = []
+    for number, row in enumerate(islice(turns, SAMPLES), start=1):
+        kind, family = row["grounding"] or row["domain"], row["family"] or row["source"]
+        parts.append(f"### {number}. {escape(kind)}, difficulty {row['difficulty']}, {escape(family)}")
+        parts.append(f"{fenced(row['prompt'])}\n\n{fenced(response_of(row) or '')}")
+    return "## Samples\n\nThe first rows of every domain in turn: prompt, then response.\n\n" + "\n\n".join(parts)
+
+
+def _image(label: str, path: str) -> str:
+    return f"![{label}]({path})"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; cells are text, clipped."""
+    lines = [head, ["---"] * len(head), *([escape(clip(cell, _CELL_CHARACTERS)) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_MEANING = re.compile(r"[\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
+
+
+def escape(text: str) -> str:
+    """Text that shows as it is within a paragraph or a table cell: what means something there as entities, line ends as breaks."""
+    plain = re.sub(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]", " ", text).strip()
+    return re.sub(r"\s*\n\s*", "<br>", _MEANING.sub(lambda match: f"&#{ord(match[0])};", plain))
+
+
+def fenced(text: str) -> str:
+    """Text in a code block whose fence is longer than any in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    body = clip(text, _SAMPLE_CHARACTERS).replace("\r", "\n")
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def clip(text: str, most: int) -> str:
+    """At most `most` characters, and how many were left out."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

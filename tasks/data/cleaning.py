@@ -1,0 +1,303 @@
+"""Cleaning of any number of rows in bounded memory: exact and near duplicates, decontamination, filters; every drop is traceable.
+
+    cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(), contamination=Contamination(), ...)
+    for line in cleaned.lines(cleaned.kept): ...
+
+1. One streaming pass over the files in blocks, in as many processes as there are cores (`tasks.data.survey`): parse the line, hash the
+   words of its prompt, look their n-grams up among the evaluation sets', take the MinHash signature, ask the filters. A row leaves
+   `STATE_BYTES` + 8 per band (72 by default) bytes in column files below `scratch`, and 8 for each word of its prompt: about 800 for a
+   prompt of 80 words. All of it is read block by block or column by column; in memory are a few columns of what is being decided.
+2. What takes all rows at once, here: exact duplicates (one row per prompt id), near duplicates (`tasks.data.near_duplicates`), and rows
+   of the training and validation splits that contain a held-out prompt (`tasks.data.contamination`).
+3. `Cleaned` streams the rows back from where they are.
+
+A row is dropped for the first that applies: contaminated by an evaluation set, a filter, duplicate, near duplicate, contaminated by the
+held-out split. What is decided is a function of the set of rows (their content, ids and the seed): order and sharding of the files change
+nothing, nor do the number of processes or the engine (`tasks.data.cluster` does the same on Ray).
+
+Text compared is the prompt, its `context` (of grounded prompts) replaced by one word that is the context's digest: questions about one
+abstract are not each other's duplicates because of the abstract. Nor are they of other contexts' questions: what has an answer in one has
+none in another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from schemas.base import StrictModel
+from schemas.examples import Domain, Grounding
+from tasks.data.dropped import Dropped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tasks.data.filters import Filter
+
+Progress = Callable[[int, int, str], None]
+"""Told (done, total, unit) now and then; the unit is bytes."""
+
+GROUPS: tuple[str, ...] = (*(domain.value for domain in Domain), *get_args(Grounding))
+"""What `group` counts: the grounding of a grounded row, else its domain."""
+
+Cause = Literal["kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long", "language", "pii"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+Hit = Literal["none", "exact", "coverage", "run", "heldout_exact", "heldout_coverage", "heldout_run"]
+HITS: tuple[Hit, ...] = get_args(Hit)
+"""How a contaminated row matches: the same words; enough of the n-grams; a long run of words. Of an evaluation item or a held-out row."""
+
+_LINES = 4096
+"""Rows whose places are read at a time."""
+
+COLUMNS: dict[str, str] = {
+    "file": "<u2",
+    "offset": "<i8",
+    "length": "<i4",
+    "id": "<u8",
+    "content": "<u8",
+    "words": "<i4",
+    "group": "u1",
+    "difficulty": "u1",
+    "split": "u1",
+    "cause": "u1",
+    "hit": "u1",
+    "match": "<i8",
+    "score": "<f4",
+}
+"""Columns of the state and their numpy types."""
+
+STATE_BYTES = 51
+
+DECIDED = ("id", "content", "group", "difficulty", "split", "cause", "hit", "match", "score")
+"""Columns that do not say where a row is."""
+
+DETAILS = "details.txt"
+"""In the scratch directory: of each row that a filter dropped, in order, why."""
+
+
+class NearDuplicates(StrictModel):
+    """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, signatures and bands as datasketch has them (`affine32`).
+
+    The defaults are for prompts, which are short: with the shingles of 5 words that documents are compared by, one changed word of GSM8K's
+    45 takes the similarity from 1 to 0.78. Of 500 planted light edits (`benchmarks/planted.py`) threshold 0.8 with 5 words finds 58%, 0.7
+    with 5 words 80%, 0.8 with 3 words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ in a number are near
+    duplicates too: leave this out where a template's variants are what is to be taught.
+
+    Attributes:
+        threshold: rows whose estimated Jaccard similarity is at least this are near duplicates.
+        words: length of the shingles.
+        permutations: length of the signatures.
+    """
+
+    threshold: float = Field(default=0.7, gt=0, le=1)
+    words: int = Field(default=3, ge=1)
+    permutations: int = Field(default=128, ge=16, le=1024)
+
+
+class Contamination(StrictModel):
+    """Which rows give evaluation items away (`tasks.data.contamination` says exactly how).
+
+    Attributes:
+        words: length of the n-grams whose coverage counts. Texts with fewer words are compared as wholes only.
+        coverage: at least this share of the n-grams of the row, or of the item, is in both.
+        long_words: a run of so many words in both is enough.
+        heldout: rows of the training and validation splits are also compared with the held-out split's.
+    """
+
+    words: int = Field(default=8, ge=2)
+    coverage: float = Field(default=0.5, gt=0, le=1)
+    long_words: int = Field(default=13, ge=2)
+    heldout: bool = True
+
+    @model_validator(mode="after")
+    def _long_is_longer(self) -> Self:
+        if self.long_words <= self.words:
+            raise ValueError(f"long_words {self.long_words} must be more than words {self.words}")
+        return self
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation set: its name and (id, text) of each item."""
+
+    name: str
+    texts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """All N rows of the input files, in the order of the files, and what was decided about each. Arrays of shape (N,), mapped from disk.
+
+    Attributes:
+        files: the input files.
+        items: (name of the evaluation set, id) of each evaluation item.
+        file, offset, length: where the row's line is: index in `files`, first byte, bytes without the newline.
+        id: the prompt id's 16 hexadecimal characters as a number; content: a hash of the line, its highest bit set for unsolved prompts.
+        group, split, cause, hit: indices in GROUPS, SPLITS, CAUSES and HITS.
+        match: the row that it duplicates or (held-out hits) gives away, or the item in `items` that contaminates it; -1 for none.
+        score: estimated Jaccard similarity of near duplicates, coverage of contaminated rows, 1 of the same words; else 0.
+        scratch: where the arrays are; `remove()` deletes it.
+    """
+
+    files: tuple[Path, ...]
+    items: tuple[tuple[str, str], ...]
+    file: NDArray[np.uint16]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int32]
+    id: NDArray[np.uint64]
+    content: NDArray[np.uint64]
+    group: NDArray[np.uint8]
+    difficulty: NDArray[np.uint8]
+    split: NDArray[np.uint8]
+    cause: NDArray[np.uint8]
+    hit: NDArray[np.uint8]
+    match: NDArray[np.int64]
+    score: NDArray[np.float32]
+    scratch: Path
+
+    @cached_property
+    def kept(self) -> NDArray[np.int64]:
+        """Indices of the rows that are kept."""
+        import numpy as np
+
+        return np.flatnonzero(self.cause == 0)
+
+    def counts(self) -> dict[str, int]:
+        """Rows by cause, "kept" among them."""
+        import numpy as np
+
+        found = np.bincount(self.cause, minlength=len(CAUSES))
+        return {cause: int(count) for cause, count in zip(CAUSES, found, strict=True) if count}
+
+    def lines(self, selection: Sequence[int] | NDArray[np.int64]) -> Iterator[bytes]:
+        """The lines of the selected rows as they are in the files, without newline, in the order of the selection."""
+        import numpy as np
+
+        rows = np.asarray(selection, np.int64)
+        with ExitStack() as stack:
+            streams = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in self.files]
+            for start in range(0, len(rows), _LINES):
+                some = rows[start : start + _LINES]
+                places = (self.file[some].tolist(), self.length[some].tolist(), self.offset[some].tolist())
+                for file, length, offset in zip(*places, strict=True):
+                    yield os.pread(streams[file], length, offset)
+
+    def rows(self, selection: Sequence[int] | NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        """The selected rows, parsed, in the order of the selection."""
+        import orjson
+
+        return map(orjson.loads, self.lines(selection))
+
+    def describe(self, row: int) -> str:
+        """Why a row was dropped by cleaning: what it matches and how well."""
+        cause, hit, match, score = CAUSES[self.cause[row]], HITS[self.hit[row]], int(self.match[row]), float(self.score[row])
+        if cause == "contaminated" and hit in ("exact", "coverage", "run"):
+            other = " item ".join(self.items[match])
+        else:
+            other = f"prompt {self.id[match]:016x}"
+        if cause == "duplicate_prompt":
+            return f"the same as {other}"
+        if cause == "near_duplicate":
+            return f"estimated Jaccard similarity {score:.2f} to {other}"
+        kind = hit.removeprefix("heldout_")
+        how = {"exact": "the same words as", "coverage": "shares n-grams with", "run": "shares a long run of words with"}[kind]
+        return f"{how} {'held-out ' if kind != hit else ''}{other}, coverage {score:.2f}"
+
+    def dropped(self) -> Iterator[Dropped]:
+        """A record of each row that was dropped, in the order of the files."""
+        import numpy as np
+
+        rows = np.flatnonzero(self.cause)
+        with (self.scratch / DETAILS).open(encoding="utf-8") as details:
+            for index, row in zip(rows.tolist(), self.rows(rows), strict=True):
+                cause = CAUSES[self.cause[index]]
+                # The filters' details are in a file of their own, a line for each row that they dropped.
+                detail = self.describe(index) if cause in CAUSES[1:4] else details.readline()[:-1]
+                key = f"{self.id[index]:016x}"
+                yield Dropped(source=row["family"], file=row["source"], line=row["line"], cause=cause, detail=detail, id=key)
+
+    def digest(self) -> str:
+        """sha256 of what was decided about which content: the same for the same rows in other files, another order, by another engine."""
+        import numpy as np
+
+        taken = {name: np.asarray(getattr(self, name)) for name in DECIDED}
+        inside = (self.match >= 0) & ~((self.hit > 0) & (self.hit < HITS.index("heldout_exact")))
+        taken["match"] = self.match.astype(np.uint64)
+        taken["match"][inside] = self.id[self.match[inside]]
+        return decision_digest(taken)
+
+    def remove(self) -> None:
+        """Delete the scratch directory. The arrays must not be used any more."""
+        shutil.rmtree(self.scratch)
+
+
+def decision_digest(decided: Mapping[str, NDArray[Any]]) -> str:
+    """sha256 of the columns DECIDED in the order of (id, content, cause); `match` holds the prompt id of the row that is matched."""
+    import numpy as np
+
+    order = np.lexsort((decided["cause"], decided["content"], decided["id"]))
+    found = hashlib.sha256()
+    for name in DECIDED:
+        found.update(np.ascontiguousarray(decided[name][order]).astype(COLUMNS[name].replace("<i8", "<u8")).tobytes())
+    return found.hexdigest()
+
+
+def clean(
+    files: Sequence[Path],
+    evaluations: Sequence[Evaluation],
+    *,
+    near_duplicates: NearDuplicates | None,
+    contamination: Contamination | None,
+    validation_fraction: float,
+    heldout_fraction: float,
+    seed: int,
+    filters: Sequence[Filter],
+    scratch: Path,
+    workers: int | None = None,
+    progress: Progress = lambda done, total, unit: None,
+) -> Cleaned:
+    """Decide about every row of the files.
+
+    Args:
+        files: JSONL, each line an `Example` or a `Prompt` as pydantic writes them.
+        evaluations: sets that no row may give away.
+        near_duplicates, contamination: None to leave it out.
+        validation_fraction, heldout_fraction: of the splits, see `tasks.data.splits`.
+        seed: of the order in which near duplicates lead.
+        filters: judge batches of parsed rows, in processes of their own: they must pickle.
+        scratch: a directory for the state; what it holds, e.g. of an attempt that was killed, is deleted first.
+        workers: processes; None for as many as there are cores.
+
+    Raises:
+        ValueError: a line that is not JSON. KeyError: a field is missing. The files come from verified artifacts: either is a bug.
+    """
+    from tasks.data.near_duplicates import sketch
+    from tasks.data.state import surveyed
+    from tasks.data.survey import Plan, blocks, evaluation_index
+
+    if scratch.exists():
+        shutil.rmtree(scratch)
+    scratch.mkdir(parents=True)
+    workers = workers or len(os.sched_getaffinity(0))
+    near = sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations) if near_duplicates else None
+    items, index = evaluation_index(evaluations, contamination)
+    plan = Plan(near, index, tuple(filters), validation_fraction, heldout_fraction)
+    state = surveyed(blocks(files), plan, scratch, workers, progress)
+    state.drop_duplicates()
+    if near is not None:
+        state.drop_near_duplicates(near, seed, workers)
+    if contamination is not None and contamination.heldout:
+        state.drop_heldout(contamination, workers)
+    arrays = {name: column for name, column in state.columns.items() if name != "words"}
+    return Cleaned(files=tuple(files), items=items, scratch=scratch, **arrays)

@@ -1,0 +1,126 @@
+"""From an answer's text and a prompt's prefix to a program; from tests to the names they need. Runs inside the sandbox.
+
+Parsing is done there because text made for it can crash Python's parser and compiler. Nothing here runs any of the code.
+"""
+
+import ast
+import builtins
+import re
+import symtable
+import textwrap
+from collections.abc import Iterator
+
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def program(answer: str, prefix: str, names: list[str]) -> str:
+    """The program that an answer means: the last of its fenced blocks, or all of it, that can be read as what is asked for.
+
+    A block is read as a whole program, which goes after the prefix and the blocks before it; as what continues the prefix (HumanEval's
+    body of a function); so with the first line's indentation lost, as it is in an answer; or indented as a whole. What is asked for are
+    the prefix's stubs, or one of `names`. Where nothing fits, the first reading as it is: running it says what is wrong.
+    """
+    blocks = [match[2] for match in _FENCE.finditer(answer)] or [answer]
+    wanted = stubs(prefix)
+
+    def fits(text: str) -> bool:
+        tree = _parsed(text)
+        return tree is not None and (_defined(tree) >= wanted if wanted else not names or bool(_defined(tree) & set(names)))
+
+    for index in reversed(range(len(blocks))):
+        if fits(whole := _whole(blocks[index], prefix)):
+            together = _whole("\n".join(blocks[: index + 1]), prefix)
+            return together if fits(together) else whole
+        for reading in _continued(blocks[index], prefix):
+            if fits(reading):
+                return reading
+    return _whole(blocks[-1], prefix)
+
+
+def _whole(block: str, prefix: str) -> str:
+    return f"{_completed(prefix)}\n\n{block}"
+
+
+def _continued(block: str, prefix: str) -> Iterator[str]:
+    if prefix:
+        start = prefix.rstrip(" ")
+        yield start + block
+        yield f"{start}    {block.lstrip()}"
+        yield start + textwrap.indent(textwrap.dedent(block), "    ")
+
+
+def _completed(prefix: str) -> str:
+    """The prefix as a module that parses: one that ends in `def f(x):` gets a body."""
+    return next((text for text in (prefix, f"{prefix}\n    pass\n", f"{prefix}\n        pass\n") if _parsed(text)), prefix)
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        compile(text, "<answer>", "exec")  # finds more than parsing: a return outside of a function
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_stub(node: ast.stmt) -> bool:
+    """Whether a definition waits for its body: a function of nothing but a docstring, pass, ... or raise; a class with such a function."""
+    if isinstance(node, ast.ClassDef):
+        return any(_is_stub(inner) for inner in node.body) or not any(isinstance(inner, _Definition | ast.Assign) for inner in node.body)
+    if not isinstance(node, _Definition):
+        return False
+    return all(
+        isinstance(line, ast.Pass | ast.Raise | ast.Import | ast.ImportFrom)
+        or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+        for line in node.body
+    )
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Names of a module's finished definitions, assignments and imports, the last of each name."""
+    last: dict[str, bool] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            last.update({alias.asname or alias.name: True for alias in node.names})
+        elif isinstance(node, _Definition):
+            last[node.name] = not _is_stub(node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            last.update({target.id: True for target in targets if isinstance(target, ast.Name)})
+    return {name for name, finished in last.items() if finished}
+
+
+def stubs(prefix: str) -> set[str]:
+    """The names that a prefix leaves to the answer."""
+    tree = _parsed(_completed(prefix))
+    return {node.name for node in tree.body if isinstance(node, _Definition) and _is_stub(node)} if tree else set()
+
+
+def support(prefix: str) -> str:
+    """What a prefix defines in full, e.g. HumanEval/32's `poly`: the tests use this one, whatever the answer makes of it."""
+    tree = _parsed(_completed(prefix))
+    if tree is None:
+        return ""
+    tree.body = [node for node in tree.body if not _is_stub(node)]
+    return ast.unparse(tree)
+
+
+def needed(tests: str, support: str) -> dict[str, bool]:
+    """The names that tests use and neither they, nor the prefix, nor Python define, and whether they use them outside of functions.
+
+    Raises SyntaxError for tests that are no Python.
+    """
+    top = symtable.symtable(tests, "<tests>", "exec")
+    module = symtable.symtable(support, "<prefix>", "exec")
+    own = {symbol.get_name() for table in (top, module) for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    at_top = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
+    inside = {
+        symbol.get_name() for table in _tables(top) for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()
+    }
+    return {name: name in at_top for name in sorted((at_top | inside) - own - set(dir(builtins)))}
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables(child)

@@ -1,0 +1,164 @@
+"""The Gemma teacher: a larger Gemma, in this process and on this job's devices, answers prompts.
+
+```toml
+[[stages.distill.config.teachers]]
+name = "gemma"
+model = "gemma3-12b-it"
+samples = 4
+prompt_length = 512
+max_response_tokens = 512
+prompts = [{ name = "dataset", sources = [...] }]
+```
+Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan` compiles it. A batch that was sampled is kept
+in the store (`infra.answers`) under all that decides it: a killed stage, or another recipe that asks the same, samples nothing twice.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import digest
+from schemas.examples import Prompt
+from tasks import answering
+from tasks.answering import Answering, Sample, messages, prompts_to_ask, rows
+from tasks.data.dropped import Dropped
+from tasks.data.tokens import prompt_tokens
+from tasks.models.source import model_dependencies
+from tasks.plugins import plugin_module
+from tasks.teaching import Lesson, Row
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+    from tasks.sampling import Completion, Sampler
+
+VERSION = 1
+
+
+class Config(Answering):
+    """A model of this family as the teacher.
+
+    Attributes:
+        model: a recipe's `model`: a shipped name, a hub's, or a directory.
+        prompt_length: tokens of a prompt with its instructions; longer ones are dropped.
+        batch_size: responses sampled at a time.
+    """
+
+    name: Literal["gemma"]
+    model: str
+    prompt_length: int = Field(ge=8)
+    batch_size: int = Field(default=64, ge=1)
+
+    @model_validator(mode="after")
+    def _samples_fill_the_batch(self) -> Self:
+        if self.batch_size % self.samples:
+            raise ValueError(f"batch_size = {self.batch_size} (responses) must be a multiple of samples = {self.samples}")
+        return self
+
+
+def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
+    """What the prompts and the model's weights depend on. Raises InputError for a missing file or an unknown model."""
+    return {**answering.dependencies(config, data), **model_dependencies(config.model)}
+
+
+def expected(config: Config) -> int:
+    """Prompts that will be answered, 0 when that is not known."""
+    if config.first is not None:
+        return sum(config.first.values())
+    counts = [
+        plugin_module("teachers", table["name"]).expected(lender)
+        for table, lender in zip(config.prompts, answering.lenders(config), strict=True)
+    ]
+    return sum(counts) if all(counts) else 0
+
+
+def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
+    """What samples the responses."""
+    from tasks.sampling import Sampler
+
+    return Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.max_response_tokens)
+
+
+def programs(config: Config, model: "LoadedModel") -> "list[Program]":
+    """What `teach` compiles; where the number of prompts is not known before files are read, one call of it."""
+    from tasks.programs import on_devices
+
+    loaded = on_devices(model, {"batch_size": config.batch_size})
+    return [sampler_of(config, loaded).program(max(1, -(-expected(config) * config.samples // config.batch_size)))]
+
+
+def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
+    """Yield what the samples of each prompt are worth, in the order of the prompts. Of a top-up nothing: rebalance has no devices.
+
+    Raises:
+        InputError: the model cannot be had, or as the teachers whose prompts are asked.
+    """
+    if lesson.wanted is not None:
+        return
+    aside: deque[Dropped] = deque()
+    for row in rows(config, _answered(config, lesson, aside), lesson):
+        while aside:
+            yield aside.popleft()
+        yield row
+    yield from aside
+
+
+def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator[tuple[Prompt, list[Sample]]]:
+    """Each prompt with its samples; what is read and no prompt that can be asked goes `aside`."""
+    from tasks.hosts import make_mesh
+    from tasks.models.loading import base_model
+
+    loaded = base_model(config.model, lesson.seed, make_mesh({"batch_size": config.batch_size}))
+    sampler = sampler_of(config, loaded)
+    identity: Sequence[object] = [config.model, model_dependencies(config.model)]
+    prompts = _fitting(config, lesson, aside, loaded)
+    done = 0
+    while some := list(islice(prompts, config.batch_size // config.samples)):
+        texts = [messages(config, prompt)[0]["content"] for prompt in some]
+        for prompt, completions in zip(some, _sampled(config, lesson, sampler, texts, identity), strict=True):
+            yield prompt, [Sample(text=one.text, problem=None if one.terminated else "truncated") for one in completions]
+        done += len(some)
+        lesson.progress(done, max(done, expected(config)), "prompts", {})
+
+
+def _fitting(config: Config, lesson: Lesson, aside: deque[Dropped], loaded: "LoadedModel") -> Iterator[Prompt]:
+    for row in prompts_to_ask(config, lesson):
+        if isinstance(row, Dropped):
+            aside.append(row)
+            continue
+        tokens = len(prompt_tokens(loaded.tokenizer, messages(config, row)[0]["content"]))
+        if tokens <= config.prompt_length:
+            yield row
+        else:
+            detail = f"the prompt with its instructions has {tokens} tokens, prompt_length is {config.prompt_length}"
+            aside.append(Dropped(source=row.family, file=row.source, line=row.line, cause="too_long", detail=detail, id=row.id))
+
+
+def _sampled(
+    config: Config, lesson: Lesson, sampler: "Sampler", texts: Sequence[str], identity: Sequence[object]
+) -> "list[list[Completion]]":
+    """`samples` completions of each text of one batch: from the store, or sampled and kept there. Of several hosts the first decides."""
+    from tasks.hosts import agree, is_committer
+    from tasks.rollouts import rollout_seed
+
+    what = [*identity, texts, config.samples, config.temperature, config.prompt_length, config.max_response_tokens, lesson.seed]
+    key = digest(["gemma", VERSION, *what])
+    kept = lesson.answers.get(key)
+    if not agree(kept is not None):
+        prompts = [text for text in texts for _ in range(config.samples)]
+        seed = rollout_seed(lesson.seed, int(key[:8], 16))
+        completions = sampler.generate(prompts, temperature=config.temperature, seed=seed)
+        lesson.tally["requests"] += len(prompts)
+        lesson.tally["output_tokens"] += sum(len(one.tokens) for one in completions)
+        if is_committer():
+            lesson.answers.put(key, json.dumps([one.tokens for one in completions]).encode())
+    else:
+        assert kept is not None, "host 0 has this batch, so the store has it"
+        completions = [sampler.completion_of(tokens) for tokens in json.loads(kept)]
+        lesson.tally["cached"] += len(completions)
+    return [completions[start : start + config.samples] for start in range(0, len(completions), config.samples)]

@@ -1,0 +1,177 @@
+"""The API teacher: a model behind any OpenAI-compatible endpoint answers prompts.
+
+```toml
+[[stages.distill.config.teachers]]
+name = "openai_compatible"
+provider = "vllm"                      # VLLM_BASE_URL says where it is, VLLM_API_KEY holds the key
+model = "openai/gpt-oss-120b"
+samples = 4
+max_response_tokens = 2048
+parameters = { reasoning_effort = "low" }
+input_usd_per_million = 0.10
+output_usd_per_million = 0.50
+max_usd = 25.0
+prompts = [{ name = "dataset", sources = [...] }]
+```
+Where the endpoint is, how many requests are under way and how long they may take is execution: the environment and the `teacher_*` settings
+say it (`tasks.chat.endpoint`, `infra.settings`). What the engine does about failures, kills and budgets is in `tasks.chat.engine`, how
+samples become rows in `tasks.answering`.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.base import digest
+from schemas.examples import Prompt
+from tasks import answering
+from tasks.answering import Answering, Sample, messages, prompts_to_ask, rows
+from tasks.chat.budget import Budget, Prices
+from tasks.chat.endpoint import endpoint_of
+from tasks.chat.engine import ChatEngine
+from tasks.chat.request import ChatRequest
+from tasks.data.dropped import Dropped
+from tasks.plugins import plugin_module
+from tasks.teaching import Lesson, Row
+
+VERSION = 1
+
+_OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "n", "stream"}
+"""Parameters that other fields decide, or that would make a response another thing than one text."""
+
+
+class Config(Answering):
+    """A model behind an API as the teacher.
+
+    Attributes:
+        provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`. `openai` and `gemini` need no URL.
+        model: as the provider calls it.
+        parameters: more of the request, as the provider takes them, e.g. `{ top_p = 0.95, reasoning_effort = "high" }`.
+        seeded: send a seed with each sample. Not every provider takes one.
+        limit_parameter: how the request calls its bound of `max_response_tokens`; OpenAI's reasoning models take the second name only.
+        longer: ask a response that was cut off once more, with twice the bound.
+        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
+        max_usd, max_total_tokens: the budget of this teacher, top-ups included; see `tasks.chat.budget`. None: no limit.
+    """
+
+    name: Literal["openai_compatible"]
+    provider: str
+    model: str = Field(min_length=1)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    seeded: bool = True
+    limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    longer: bool = False
+    input_usd_per_million: float = Field(default=0.0, ge=0)
+    output_usd_per_million: float = Field(default=0.0, ge=0)
+    max_usd: float | None = Field(default=None, gt=0)
+    max_total_tokens: int | None = Field(default=None, gt=0)
+
+    @field_validator("provider")
+    @classmethod
+    def _is_a_name(cls, provider: str) -> str:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", provider):
+            raise ValueError("a provider is a lower-case name such as openai, gemini or vllm; its URL goes into <PROVIDER>_BASE_URL")
+        return provider
+
+    @field_validator("parameters")
+    @classmethod
+    def _are_others(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(_OWN & parameters.keys()):
+            raise ValueError(f"{', '.join(taken)}: set by model, temperature, max_response_tokens, seeded and samples; leave it out here")
+        return parameters
+
+    @model_validator(mode="after")
+    def _a_budget_has_prices(self) -> Self:
+        if self.max_usd is not None and not (self.input_usd_per_million or self.output_usd_per_million):
+            raise ValueError("max_usd needs input_usd_per_million and output_usd_per_million; without prices nothing costs anything")
+        return self
+
+
+def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
+    """What the prompts depend on. Raises InputError for a missing file."""
+    return answering.dependencies(config, data)
+
+
+def expected(config: Config) -> int:
+    """Prompts that will be answered, 0 when that is not known."""
+    if config.first is not None:
+        return sum(config.first.values())
+    counts = [
+        plugin_module("teachers", table["name"]).expected(lender)
+        for table, lender in zip(config.prompts, answering.lenders(config), strict=True)
+    ]
+    return sum(counts) if all(counts) else 0
+
+
+def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
+    """Yield what the samples of each prompt are worth, in the order of the prompts.
+
+    Raises:
+        InputError: the endpoint, the key, the model or a parameter is wrong; or as the teachers whose prompts are asked.
+        StageFailed: the endpoint has been failing for too long, or there is nothing left to pay with.
+    """
+    aside: deque[Dropped] = deque()
+    for row in rows(config, _answered(config, lesson, aside), lesson):
+        while aside:
+            yield aside.popleft()
+        yield row
+    yield from aside
+
+
+@dataclass
+class _Question:
+    """One prompt, the rows that were read before it and cannot be asked, and its samples as they come."""
+
+    prompt: Prompt
+    before: list[Dropped]
+    samples: list[Sample] = field(default_factory=list)
+
+
+def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator[tuple[Prompt, list[Sample]]]:
+    """Each prompt with its samples; what is read and cannot be asked goes `aside` when its turn comes, however far ahead was read."""
+    unasked: list[Dropped] = []
+
+    def requests() -> Iterator[tuple[_Question, ChatRequest]]:
+        for row in prompts_to_ask(config, lesson):
+            if isinstance(row, Dropped):
+                unasked.append(row)
+                continue
+            question = _Question(row, unasked.copy())
+            unasked.clear()
+            for sample in range(config.samples):
+                yield question, request_of(config, row, lesson.seed, sample)
+
+    def progress(done: int, values: Mapping[str, float]) -> None:
+        total = expected(config) * config.samples
+        lesson.progress(done, max(done, total), "answers", values)
+
+    # A continuation after a kill has the same account; a top-up, whose lesson says what was spent before, another.
+    account = digest([VERSION, config.model_dump(mode="json"), lesson.seed, lesson.spent_usd, lesson.spent_tokens])
+    budget = Budget(
+        config.max_usd, config.max_total_tokens, before_usd=lesson.spent_usd, before_tokens=lesson.spent_tokens, account=account
+    )
+    prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
+    endpoint = endpoint_of(config.provider)
+    with ChatEngine(endpoint, lesson.answers, budget=budget, prices=prices, longer=config.longer, progress=progress) as engine:
+        for question, reply in engine.ask(requests()):
+            question.samples.append(Sample(text=reply.text, reasoning=reply.reasoning, problem=reply.problem))
+            if len(question.samples) == config.samples:
+                aside.extend(question.before)
+                yield question.prompt, question.samples
+        aside.extend(unasked)
+        for name, value in engine.meter.totals().items():
+            lesson.tally[name] += value
+
+
+def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRequest:
+    """The request for one sample of a prompt."""
+    parameters = {**config.parameters, "temperature": config.temperature, config.limit_parameter: config.max_response_tokens}
+    if config.seeded:
+        # Below 2^31: some servers take no more.
+        parameters["seed"] = int(digest([seed, prompt.id, sample])[:7], 16)
+    return ChatRequest(config.model, messages(config, prompt), parameters, 0 if config.seeded else sample)

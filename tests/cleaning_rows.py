@@ -1,0 +1,70 @@
+"""Rows for tests of cleaning: distinct texts, and copies of them that are exact, nearly so, or give an evaluation item away."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.examples import Domain, Example, Prompt, prompt_id
+from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
+
+WORDS = [f"{start}{middle}{end}" for start in ("ba", "ke", "li", "mo", "su") for middle in ("ra", "ne", "ti") for end in ("x", "lo", "v")]
+
+
+def text(rng: random.Random, words: int = 40) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(words))
+
+
+def row(prompt: str, *, solved: bool = True, difficulty: int = 1, source: str = "a.jsonl", line: int = 1, reasoning: str = "so") -> Prompt:
+    fields = {"id": prompt_id(prompt), "prompt": prompt, "domain": Domain.MATH, "difficulty": difficulty, "family": "f", "source": source}
+    return Example(**fields, line=line, answer="1", reasoning=reasoning) if solved else Prompt(**fields, line=line)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Attributes:
+    rows: distinct ones, exact copies (other case, other trace), near copies, and leaks of `items`, shuffled.
+    """
+
+    rows: list[Prompt]
+    items: list[tuple[str, str]]
+
+
+def corpus(seed: int, distinct: int = 120) -> Corpus:
+    rng = random.Random(seed)
+    texts = [text(rng, rng.randint(12, 60)) for _ in range(distinct)]
+    items = [(str(at), text(rng, rng.randint(4, 40))) for at in range(30)]
+    rows = [row(one, difficulty=rng.randint(1, 5), line=at + 1) for at, one in enumerate(texts)]
+    for one in rng.sample(texts, distinct // 5):
+        rows.append(row(rng.choice([one.upper(), one]), reasoning=text(rng, 3), solved=rng.random() < 0.5))
+    for one in rng.choices(texts, k=distinct // 2):
+        words = one.split()
+        words[rng.randrange(len(words))] = rng.choice(WORDS)
+        rows.append(row(" ".join(words)))
+    for _, item in rng.sample(items, 10):
+        rows.append(row(rng.choice([item, item.upper() + "!", f"please answer {item} thank you"])))
+    rng.shuffle(rows)
+    return Corpus(rows, items)
+
+
+def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
+    """The rows in so many files, in turns."""
+    directory.mkdir(parents=True)
+    files = [directory / f"{shard}.jsonl" for shard in range(shards)]
+    for shard, file in enumerate(files):
+        file.write_text("".join(one.model_dump_json() + "\n" for one in rows[shard::shards]), encoding="utf-8")
+    return files
+
+
+def cleaned(files: Sequence[Path], scratch: Path, items: Sequence[tuple[str, str]] = (), **changes: object) -> Cleaned:
+    """`clean` with defaults for what a test does not care about."""
+    settings: dict = {
+        "near_duplicates": NearDuplicates(),
+        "contamination": Contamination(),
+        "validation_fraction": 0.1,
+        "heldout_fraction": 0.2,
+        "seed": 0,
+        "filters": (),
+        "workers": 1,
+    }
+    return clean(files, [Evaluation("items", items)] if items else [], scratch=scratch, **{**settings, **changes})

@@ -1,0 +1,198 @@
+"""How fast the chat engine asks, what its headers say, and where it finds an endpoint."""
+
+import asyncio
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas.base import InputError, StageFailed
+from tasks.chat import breaker as breaker_module
+from tasks.chat.breaker import Breaker
+from tasks.chat.endpoint import Endpoint, endpoint_of
+from tasks.chat.limiter import Limiter
+from tasks.chat.reply import read
+from tasks.chat.request import ChatRequest
+from tasks.chat.transport import renewal_seconds, retry_after_seconds
+
+
+def test_a_burst_of_failures_halves_once_and_successes_give_back_one_slot_per_round() -> None:
+    async def play() -> None:
+        limiter = Limiter(64)
+        burst = [await limiter.acquire() for _ in range(64)]
+        for sent in burst:
+            limiter.failed(sent)
+            limiter.release()
+        assert limiter.limit == 32
+        limiter.failed(await limiter.acquire())
+        assert limiter.limit == 16
+        for _ in range(16):
+            limiter.succeeded()
+        assert math.isclose(limiter.limit, 17, abs_tol=0.1)
+        for _ in range(100_000):
+            limiter.succeeded()
+        assert limiter.limit == 64
+
+    asyncio.run(play())
+
+
+def test_slots_are_given_in_turn_and_to_those_who_ask_again_first() -> None:
+    async def play() -> list[str]:
+        limiter, order = Limiter(1), []
+
+        async def take(name: str, first: bool = False) -> None:
+            await limiter.acquire(first=first)
+            order.append(name)
+            limiter.release()
+
+        await limiter.acquire()
+        tasks = [asyncio.create_task(take("a")), asyncio.create_task(take("b"))]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(take("again", first=True)))
+        await asyncio.sleep(0)
+        limiter.release()
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(play()) == ["again", "a", "b"]
+
+
+def test_who_stops_waiting_takes_no_slot() -> None:
+    async def play() -> None:
+        limiter = Limiter(1)
+        await limiter.acquire()
+        waiting = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        limiter.release()  # the slot is his, but he is cancelled before he learns it
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert limiter.active == 0
+        limiter.close(StageFailed("over"))
+        with pytest.raises(StageFailed):
+            await limiter.acquire()
+
+    asyncio.run(play())
+
+
+def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
+    breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300)
+    for _ in range(10):
+        breaker.failed("one", "503", None)
+        now += 100
+    breaker.failed("two", "503", None)
+    breaker.succeeded()
+    pauses = [breaker.failed(str(number), "503", None) for number in range(20)]
+    assert pauses[:7] == [0.0] * 7
+    assert pauses[-1] == 30.0
+    assert pauses == sorted(pauses)
+    assert breaker.failed("x", "429", 45.0) == 45.0
+    now += 300
+    with pytest.raises(StageFailed, match=r"http://x/v1 has answered nothing for 300 s: 22 failures, the last: boom.*VLLM_BASE_URL"):
+        breaker.failed("y", "boom", None)
+
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Saturday, 21-Nov-26 12:00:05 GMT"}, 5.0),
+        ({"retry-after": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+    ],
+)
+def test_retry_after_is_read_as_seconds_and_as_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_seconds(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("remaining", "reset", "seconds"),
+    [
+        ("0", "6m0s", 360),
+        ("0", "20ms", 0.02),
+        ("0", "1h2m3.5s", 3723.5),
+        ("0", "12", 12),
+        ("0.0", "1m30s", 90),
+        ("1", "6m0s", 0),
+        ("many", "6m0s", 0),
+        ("0", "later", 0),
+    ],
+)
+def test_used_up_rate_limits_are_read(remaining: str, reset: str, seconds: float) -> None:
+    for ending in ("-requests", "-tokens", ""):
+        assert renewal_seconds({f"x-ratelimit-remaining{ending}": remaining, f"x-ratelimit-reset{ending}": reset}) == seconds
+
+
+def test_an_endpoint_is_read_from_the_environment() -> None:
+    assert endpoint_of("openai", {"OPENAI_API_KEY": "k"}).url == "https://api.openai.com/v1"
+    assert endpoint_of("gemini", {"GEMINI_API_KEY": "k"}).url.startswith("https://generativelanguage.googleapis.com/")
+    local = endpoint_of("my-vllm", {"MY_VLLM_BASE_URL": "http://127.0.0.1:8000/v1/"})
+    assert (local.url, local.key) == ("http://127.0.0.1:8000/v1", "none")
+    assert "secret" not in repr(endpoint_of("openai", {"OPENAI_API_KEY": "secret"}))
+
+
+@pytest.mark.parametrize(
+    ("provider", "environment", "words"),
+    [
+        ("openai", {}, "set OPENAI_API_KEY"),
+        ("vllm", {}, "set VLLM_BASE_URL"),
+        ("vllm", {"VLLM_BASE_URL": "127.0.0.1:8000"}, "no URL of an API"),
+        ("vllm", {"VLLM_BASE_URL": "http://user:pass@host/v1"}, "VLLM_API_KEY is for a key"),
+        ("vllm", {"VLLM_BASE_URL": "http://host/v1?key=secret-in-it"}, "VLLM_API_KEY is for a key"),
+        ("openai", {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY holds white space"),
+    ],
+)
+def test_an_endpoint_that_is_not_set_says_what_to_set(provider: str, environment: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        endpoint_of(provider, environment)
+    assert "secret-in-it" not in str(error.value)
+    assert "pass@" not in str(error.value)
+
+
+def test_the_digest_is_of_model_messages_parameters_and_sample() -> None:
+    messages = ({"role": "user", "content": "hi"},)
+    one = ChatRequest("m", messages, {"temperature": 0.7, "seed": 1})
+    assert one.digest == ChatRequest("m", ({"content": "hi", "role": "user"},), {"seed": 1, "temperature": 0.7}).digest
+    others = [
+        ChatRequest("n", messages, one.parameters),
+        ChatRequest("m", (*messages, *messages), one.parameters),
+        ChatRequest("m", messages, {"temperature": 0.7, "seed": 2}),
+        ChatRequest("m", messages, one.parameters, sample=1),
+    ]
+    assert len({request.digest for request in (one, *others)}) == 5
+
+
+REFUSALS = [
+    "I'm sorry, but I can't help with that.",
+    "I’m sorry, I cannot assist with this request.",
+    "Sorry, I can't comply.",
+    "As an AI language model, I cannot provide that.",
+    "I cannot help with that.",
+    "Unfortunately, I am unable to provide this information.",
+]
+NO_REFUSALS = [
+    "Context does not contain this information",
+    "<reasoning>I can't help noticing that 2 + 2 = 4.</reasoning>\n<answer>4</answer>",
+    "I can't help but notice " + "a long answer follows. " * 40,
+    "Sorry is the hardest word.",
+    "42",
+]
+
+
+@pytest.mark.parametrize("text", [*REFUSALS, *NO_REFUSALS])
+def test_refusals_in_words_are_told_from_answers(text: str) -> None:
+    import json
+
+    body = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+    content, _ = read(json.dumps(body).encode())
+    assert content.problem == ("refused" if text in REFUSALS else None)

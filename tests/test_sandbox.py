@@ -1,0 +1,363 @@
+"""The sandbox: honest code passes its tests, tricks do not, and attacks reach nothing."""
+
+import gzip
+import json
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.base import InputError
+from tasks.sandbox import bubblewrap
+from tasks.sandbox.bubblewrap import Limits
+from tasks.sandbox.examination import examine
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+
+HUMANEVAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
+ADD = "def add(a, b):\n    return a + b"
+SHORT = Limits(cpu_s=1)
+
+
+def passes(answer: str, tests: str = "assert add(2, 2) == 4", prefix: str = "", limits: Limits = Limits()) -> bool:  # noqa: B008
+    return examine(answer, tests, prefix=prefix, limits=limits).ok
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ADD,
+        f"Here it is:\n```python\n{ADD}\n```\nIt adds.",
+        f"```\n{ADD}",
+        f"For example\n```python\nimport operator\n```\nand so\n```python\n{ADD}\n```\nUse it so:\n```python\nprint(add(1, 2))\n```",
+        "```python\ndef double(x):\n    return 2 * x\n```\n```python\ndef add(a, b):\n    return double(a) + b - a\n```",
+        "from operator import add",
+        "add = lambda a, b: a + b",
+    ],
+)
+def test_code_is_found_in_an_answer(answer: str) -> None:
+    assert passes(answer)
+
+
+PREFIX = (
+    'import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef root(x: float) -> float:\n    """The root of x.\n    >>> root(4)\n    """\n'
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "    y = x\n    return math.sqrt(y)",
+        "y = x\n    return math.sqrt(y)",  # as an answer has it: without the first line's indentation
+        "y = x\nreturn math.sqrt(y)",
+        "```python\n    return math.sqrt(x)\n```",
+        "def root(x):\n    return math.sqrt(x)",
+        "import cmath\ndef root(x):\n    return cmath.sqrt(x).real",
+        PREFIX + "    return math.sqrt(x)",
+    ],
+)
+def test_a_body_continues_its_prefix_and_a_program_replaces_it(answer: str) -> None:
+    assert passes(answer, "assert root(9.0) == 3.0", PREFIX)
+
+
+def test_what_the_prefix_defines_in_full_is_the_tests_own() -> None:
+    """HumanEval/32 tests a root by the polynomial of its own prompt: an answer must not redefine it."""
+    cheat = "def half(x):\n    return 0\ndef root(x):\n    return 5"
+    assert not passes(cheat, "assert half(root(9.0)) == 1.5", PREFIX)
+
+
+@pytest.mark.parametrize(
+    ("answer", "tests"),
+    [
+        ("def f(items):\n    items.sort()", "items = [3, 1, 2]\nassert f(items) is None\nassert items == [1, 2, 3]"),
+        ("def f():\n    yield from (1, 2, 3)", "assert list(f()) == [1, 2, 3]"),
+        ("def f(g):\n    return [g(x) for x in (1, 2)]", "assert f(lambda x: x + 1) == [2, 3]"),
+        ("def f(x):\n    raise ValueError('no')", "try:\n    f(1)\nexcept ValueError as error:\n    assert str(error) == 'no'"),
+        (
+            "class Empty(LookupError): pass\ndef f():\n    raise Empty('x')",
+            "try:\n    f()\n    assert False\nexcept Empty:\n    pass\ntry:\n    f()\nexcept LookupError:\n    pass",
+        ),
+        (
+            "def f():\n    return {(1, 2): {3.5, None}, 'a': b'x', True: 2 + 1j}",
+            "assert f() == {(1, 2): {3.5, None}, 'a': b'x', True: 2 + 1j}",
+        ),
+        ("def f():\n    return 2 ** 20000, float('inf')", "assert f() == (2 ** 20000, float('inf'))"),
+        (
+            "class Stack:\n    def __init__(self):\n        self.items = []\n    def push(self, x):\n        self.items.append(x)\n"
+            "    def __len__(self):\n        return len(self.items)",
+            "s = Stack()\ns.push(4)\nassert len(s) == 1 and s.items == [4] and isinstance(s, Stack)",
+        ),
+        ("LIMIT = 3", "assert LIMIT == 3"),
+        ("import math\ndef f(x):\n    return math.floor(x)", "assert f(2.5) == math.floor(2.5)"),
+        ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'", "assert P(3).x == 3"),
+        ("def f():\n    return 1", "def test_it():\n    assert f() == 1"),
+        ("import asyncio\nasync def g():\n    return 5\ndef f():\n    return asyncio.run(g())", "assert f() == 5"),
+    ],
+)
+def test_tests_use_code_as_if_it_were_theirs(answer: str, tests: str) -> None:
+    examined = examine(answer, tests)
+    assert examined.ok, examined.detail
+
+
+FAKE = '{"ok": true, "detail": ""}'
+EQUAL = "class Equal:\n    def __eq__(self, other): return True\n    __ne__ = __lt__ = __hash__ = __bool__ = lambda *_: False\n"
+WRITE = """
+import os
+def write_everywhere(data):
+    for fd in range(3, 64):
+        try:
+            os.write(fd, data)
+        except OSError:
+            pass
+"""
+VALUE = '["value", 4, []]'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "def add(a, b):\n    return a - b + 1",
+        "import sys\nsys.exit(0)",
+        "raise SystemExit(0)",
+        "import os\nos._exit(0)",
+        "import os\ndef add(a, b):\n    os._exit(0)",
+        "def add(a, b):\n    raise SystemExit(0)",
+        "def add(a, b):\n    raise KeyboardInterrupt",
+        EQUAL + "def add(a, b):\n    return Equal()",
+        EQUAL + "add = Equal()",
+        "class E(int):\n    __eq__ = lambda *_: True\ndef add(a, b):\n    return E(7)",
+        "class E(str):\n    __eq__ = lambda *_: True\ndef add(a, b):\n    return [E('x')]",
+        "import builtins\nbuiltins.AssertionError = type('A', (Exception,), {})\ndef add(a, b):\n    return 0",
+        "import sys\nsys.modules['tests'] = sys\ndef add(a, b):\n    return 0",
+        f"print('{FAKE}')\ndef add(a, b):\n    return 0",
+        f"{WRITE}write_everywhere(b'{FAKE}')\ndef add(a, b):\n    return 0",
+        f"{WRITE}def add(a, b):\n    write_everywhere((16).to_bytes(8, 'big') + b'{VALUE}')\n    os._exit(0)",
+        "import os\nif os.fork() == 0:\n    os._exit(0)\ndef add(a, b):\n    return 0",
+        "def add(a, b):\n    return add(a, b)",
+        "import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b):\n    return add(a, b)",
+        "def add(a, b):\n    x = []\n    x.append(x)\n    return x",
+        "def add(a, b):\n    return 'x' * 70_000_000",
+        "def sub(a, b):\n    return a + b",
+        "(" * 10_000,
+        "-" * 100_000 + "1",
+        "I cannot write this.",
+        "add = 4",
+        "# nothing",
+    ],
+)
+def test_tricks_do_not_pass(answer: str) -> None:
+    assert not passes(answer, "assert add(2, 2) == 4\nassert add(1, 2) == 3", limits=SHORT)
+
+
+def test_a_fake_value_on_the_wire_is_one_value_and_no_verdict() -> None:
+    """Code that writes replies to the examiner itself says no more than a function that returns them."""
+    message = len(VALUE).to_bytes(8, "big") + VALUE.encode()
+    liar = f"{WRITE}def add(a, b):\n    write_everywhere({message!r} * 9)\n    return 0"
+    assert not passes(liar, "assert add(2, 2) == 4\nassert add(1, 2) == 3")
+
+
+def test_tests_that_use_nothing_of_the_code_pass_nothing() -> None:
+    assert examine(ADD, "def check(candidate):\n    assert candidate(1, 1) == 2").detail == "the tests never used the answer's code"
+    assert not passes(ADD, "import sys\nassert add(1, 1) == 2\nsys.exit(0)")
+    assert not passes("add = 4", "def check():\n    assert add(1, 1) == 2", "def add(a, b):\n")
+
+
+def test_a_callback_does_not_lead_to_the_tests() -> None:
+    """A function of the tests may be called; its globals, where the expected results are, may not be read."""
+    thief = "def f(g):\n    return g.__globals__['SECRET']"
+    assert not passes(thief, "SECRET = 'the answer is 7'\nassert f(lambda: 1) == SECRET")
+    thief = "def f(g):\n    return g.gi_frame.f_globals['SECRET']"
+    assert not passes(thief, "SECRET = 'the answer is 7'\nassert f(x for x in 'ab') == SECRET")
+
+
+def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
+    detail = examine("def add(a, b):\n    return a - b", "assert add(0, 0) == 0\nassert add(2, 2) == 4, 'sums'").detail
+    line = repr("assert add(2, 2) == 4, 'sums'")
+    assert detail == f"line 2 of the tests, {line}: AssertionError: sums; the last call, with (2, 2) gave 0"
+    assert examine("def add(a, b:", "assert add(0, 0) == 0").detail.startswith("the code does not run: SyntaxError")
+    assert "NameError: name 'add' is not defined" in examine("x = 1", "assert add(0, 0) == 0").detail
+    assert "ended (with exit status 3)" in examine("import os\nos._exit(3)", "assert add(0, 0) == 0").detail
+
+
+def test_endless_code_is_ended() -> None:
+    started = time.monotonic()
+    assert "more than 1 CPU seconds" in examine("def add(a, b):\n    while True: pass", "add(1, 1)", limits=SHORT).detail
+    assert "no verdict" in examine("import time\ntime.sleep(1000)", "add(1, 1)", limits=Limits(wall_s=1)).detail
+    assert time.monotonic() - started < 30
+
+
+GUARD = """
+import os, sys
+if os.path.exists("/proc") or os.path.exists("/home") or os.path.exists("/etc/passwd"):
+    raise RuntimeError("an attack runs in the sandbox only")
+def refused(attack, *arguments):
+    try:
+        return f"done: {attack(*arguments)}"
+    except (OSError, MemoryError, RuntimeError) as error:
+        return "refused"
+"""
+
+
+def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:  # noqa: B008
+    """What an attack gave, run as an answer's code. It returns `refused(...)` of what it tried."""
+    examined = examine(GUARD + code, f"result = attack({argument!r})\nassert result == 'refused', result", limits=limits)
+    return "refused" if examined.ok else examined.detail
+
+
+def test_attacks_refuse_to_run_outside_the_sandbox() -> None:
+    with pytest.raises(RuntimeError, match="in the sandbox only"):
+        exec(GUARD, {})
+
+
+@pytest.mark.parametrize(
+    "where", ["/etc/shadow", "/etc/passwd", "/proc/1/environ", "/proc/self/mem", "/sys", "secret", "repository", "/tmp"]
+)
+def test_no_file_of_the_machine_or_its_user_can_be_read(where: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    path = {"secret": str(secret), "repository": str(Path(__file__))}.get(where, where)
+    assert Path(path).exists()
+    code = "def attack(path):\n    return refused(lambda: os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read())"
+    assert attack(code, path) == "refused"
+
+
+@pytest.mark.parametrize("where", ["/", "/tmp", "/dev", "/dev/shm", "/etc", "/usr/lib", sys.base_prefix, "."])
+def test_nothing_can_be_written(where: str) -> None:
+    assert attack("def attack(path):\n    return refused(lambda: open(path + '/x', 'w').write('x'))", where) == "refused"
+    assert attack("def attack(path):\n    return refused(lambda: os.mkdir(path + '/x'))", where) == "refused"
+
+
+def test_there_is_no_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = "import socket\ndef attack(port):\n    return refused(lambda: socket.create_connection(('127.0.0.1', port), 2))"
+        assert attack(code, server.getsockname()[1]) == "refused"
+    assert attack("import socket\ndef attack(_):\n    return refused(socket.socket, socket.AF_UNIX)") == "refused"
+
+
+def test_there_are_no_other_processes_and_few_threads() -> None:
+    assert attack("def attack(_):\n    return refused(os.fork)") == "refused"
+    assert attack("import subprocess\ndef attack(_):\n    return refused(subprocess.run, [sys.executable, '-V'])") == "refused"
+    bomb = "import threading\ndef attack(_):\n    go = threading.Event()\n    started = 0\n    try:\n        while True:\n"
+    bomb += "            threading.Thread(target=go.wait, daemon=True).start()\n            started += 1\n    except RuntimeError:\n"
+    assert attack(bomb + "        go.set()\n        return 'refused' if 4 < started <= 33 else started") == "refused"
+
+
+def test_memory_is_limited() -> None:
+    assert attack("def attack(_):\n    return refused(bytearray, 2**40)") == "refused"
+    assert attack("def attack(_):\n    return refused(lambda: [bytearray(2**20) for _ in range(600)])") == "refused"
+    assert attack("def attack(_):\n    return refused(lambda: [os.memfd_create('x') for _ in range(3)])") == "refused"
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["ptrace(16, 1, 0, 0)", "unshare(0x10000000)", "mount(b'x', b'/', b'tmpfs', 0, 0)", "syscall(250, 0, 0)", "shmget(0, 4096, 0o600)"],
+)
+def test_no_dangerous_system_call_succeeds(call: str) -> None:
+    code = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(_):\n    got = libc.{call}\n"
+    assert attack(code + "    return 'refused' if got == -1 and ctypes.get_errno() == 38 else (got, ctypes.get_errno())") == "refused"
+
+
+def test_signals_reach_nobody_outside_and_root_is_given_up() -> None:
+    assert not passes("import os\nos.kill(-1, 9)\n" + ADD)  # its own process is all there is
+    kills = """
+def attack(_):
+    for pid in range(1, 5000):
+        try:
+            pid == os.getpid() or os.kill(pid, 15)
+        except OSError:
+            pass
+    return "refused"
+"""
+    assert attack(kills) == "refused"
+    assert attack("def attack(_):\n    return 'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()") == "refused"
+    assert attack("def attack(_):\n    return refused(os.setuid, 0)") == "refused"
+
+
+def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    left = "sorted(set(os.environ) - {'PYTHONHASHSEED', 'PWD', 'LC_CTYPE'})"
+    assert attack(f"def attack(_):\n    return {left} or 'refused'") == "refused"
+
+
+def test_sets_have_the_same_order_every_time() -> None:
+    order = "list({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})"
+    details = {examine(f"def f():\n    return {order}", "assert f() == 0").detail for _ in range(4)}
+    assert len(details) == 1
+
+
+def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    bubblewrap.require_sandbox.cache_clear()
+    try:
+        with pytest.raises(InputError, match=r"bwrap is not installed: apt-get install bubblewrap"):
+            passes(ADD)
+    finally:
+        bubblewrap.require_sandbox.cache_clear()
+
+
+def test_where_bubblewrap_does_not_work_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: str(broken))
+    bubblewrap.require_sandbox.cache_clear()
+    try:
+        with pytest.raises(InputError, match=r"cannot start Python here: bwrap: No permissions .*apparmor"):
+            passes(ADD)
+    finally:
+        bubblewrap.require_sandbox.cache_clear()
+
+
+def humaneval() -> list[dict]:
+    if not HUMANEVAL.exists():
+        pytest.skip(f"the real records are not here: {HUMANEVAL}")
+    with gzip.open(HUMANEVAL, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def solved(task: dict, body: str) -> bool:
+    return passes(body, f"{task['test']}\ncheck({task['entry_point']})", task["prompt"])
+
+
+def wrong_bodies(task: dict) -> list[str]:
+    """Bodies that are wrong whatever the task is."""
+    return ["    return None\n", "    raise AssertionError\n", "    import sys\n    sys.exit(0)\n", f"    return {task['entry_point']}\n"]
+
+
+def mutant(body: str) -> str | None:
+    """The body with one operator changed, where it has one."""
+    for old, new in (
+        (" < ", " >= "),
+        (" > ", " <= "),
+        (" == ", " != "),
+        (" + ", " - "),
+        ("[::-1]", "[:]"),
+        ("True", "False"),
+        (" * ", " + "),
+    ):
+        if old in body:
+            return body.replace(old, new)
+    return None
+
+
+def test_humaneval_sample() -> None:
+    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import inside the body (115)."""
+    tasks = humaneval()
+    for index in (0, 2, 32, 38, 50, 115, 130, 162):
+        assert solved(tasks[index], tasks[index]["canonical_solution"]), tasks[index]["task_id"]
+        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index]["task_id"]
+
+
+@pytest.mark.slow
+def test_all_of_humaneval() -> None:
+    """All 164 canonical solutions pass, no wrong body does, and of those with one operator changed at least 95 % fail."""
+    tasks = humaneval()
+    assert [task["task_id"] for task in tasks if not solved(task, task["canonical_solution"])] == []
+    assert [task["task_id"] for index, task in enumerate(tasks) if solved(task, wrong_bodies(task)[index % 4])] == []
+    mutants = [(task, body) for task in tasks if (body := mutant(task["canonical_solution"]))]
+    survived = [task["task_id"] for task, body in mutants if solved(task, body)]
+    assert len(mutants) >= 120
+    assert len(survived) <= 0.05 * len(mutants), survived
