@@ -196,16 +196,14 @@ def kills(idempotent: bool, requests: int, times: int) -> str:
         killed = 0
         while True:
             client = subprocess.Popen(command(Path(sys.executable), "lyceum", url, store, requests), cwd=ROOT, stdout=subprocess.DEVNULL)
-            try:
-                if killed < times:
-                    client.wait(rng.uniform(1.5, 2.5) + rng.uniform(0, requests / 320 / times))
-                else:
-                    client.wait()
-            except subprocess.TimeoutExpired:
+            strike = counts(url)["requests"] + rng.randrange(1, requests // times) if killed < times else float("inf")
+            while client.poll() is None and counts(url)["requests"] < strike:
+                time.sleep(0.02)
+            if client.poll() is None:
                 client.send_signal(signal.SIGKILL)
                 client.wait()
                 killed += 1
-                billed = counts(url)["all"]
+                billed = counts(url, "billed")
                 for path in (store / "answers").glob("*/[0-9a-f]*"):
                     text = path.read_bytes().partition(b"\n")[2]
                     question = json.loads(text)["body"]["choices"][0]["message"]["content"]
@@ -214,7 +212,7 @@ def kills(idempotent: bool, requests: int, times: int) -> str:
                 continue
             assert client.returncode == 0
             break
-        billed = counts(url)["all"]
+        billed = counts(url, "billed")
     repeated = sum(billed[question] - count for question, count in stored.items())
     twice = sum(count - 1 for count in billed.values())
     kind = "honours Idempotency-Key" if idempotent else "ignores Idempotency-Key"
@@ -224,8 +222,8 @@ def kills(idempotent: bool, requests: int, times: int) -> str:
     )
 
 
-def counts(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/counts") as answer:
+def counts(url: str, what: str = "counts") -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/{what}") as answer:
         value: dict[str, Any] = json.load(answer)
         return value
 

@@ -19,6 +19,7 @@ from infra.store import open_store
 from infra.targets import check_target
 from infra.tpu_types import TPU_TYPES
 from schemas.base import InputError
+from tasks.sandbox.bubblewrap import require_sandbox
 
 MEMORY_GIB = 4.0
 DISK_GIB = 2.0
@@ -48,7 +49,7 @@ def examine(store: str, target: str) -> list[Check]:
     """
     check_target(target)
     cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
-    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), *cloud]
+    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), _sandbox(), *cloud]
 
 
 def _python() -> Check:
@@ -127,6 +128,14 @@ def _tpu() -> Check:
         return Check("tpu compiler", True, f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
         return Check("tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`")
+
+
+def _sandbox() -> Check:
+    """Only needed where code that a model wrote is run, so its absence is well too."""
+    try:
+        return Check("sandbox", True, f"{require_sandbox()}: check 'tests' can run code")
+    except InputError as error:
+        return Check("sandbox", True, f"none; only needed for check 'tests'. {error}")
 
 
 def _cloud(target: str) -> Iterator[Check]:

@@ -132,7 +132,7 @@ class PreferencePair(StrictModel):
     Attributes:
         chosen_from: who wrote the chosen response. The rejected one is the policy's own where the policy was sampled, else the teacher's.
         rejected_because: which check the rejected response failed; one that was cut off at its fixed length has no terminator.
-        failed_check: for `wrong`, the prompt's check. `detail` says what it found, e.g. the answer, the constraint or the failing assertion.
+        failed_check: for `wrong`, the prompt's check. `detail` says what it found, e.g. the answer, or the failing assertion.
         chosen_sample, rejected_sample: which of the prompt's samples they were, from 0; None where it was no sample.
     """
 

@@ -25,7 +25,7 @@ from tasks.data.dropped import Dropped
 from tasks.plugins import parse_plugin, plugin_module, plugin_versions
 from tasks.rewards.exact_answer import is_verifiable
 from tasks.teaching import Cell, Lesson, Row
-from tasks.verify import verify_many
+from tasks.verify import check_versions, verify_many
 
 INSTRUCTIONS = (
     "Think step by step, then answer. Write exactly this and nothing else:\n"
@@ -106,12 +106,20 @@ def lenders(config: Answering) -> list[StrictModel]:
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
-    """What the prompts depend on. Raises InputError for a missing file."""
+    """What the prompts depend on, and how answers to them are verified. Raises InputError for a missing file."""
     names = [table["name"] for table in config.prompts]
-    found = plugin_versions("teachers", names)
+    found = {**plugin_versions("teachers", names), **check_versions()}
     for name, lender in zip(names, lenders(config), strict=True):
         found |= plugin_module("teachers", name).dependencies(lender, data)
     return found
+
+
+def expected(config: Answering) -> int:
+    """Prompts that will be answered, 0 when that is not known before the files are read."""
+    if config.first is not None:
+        return sum(config.first.values())
+    counts = [plugin_module("teachers", table["name"]).expected(one) for table, one in zip(config.prompts, lenders(config), strict=True)]
+    return sum(counts) if all(counts) else 0
 
 
 def messages(config: Answering, prompt: Prompt) -> tuple[Mapping[str, str], ...]:

@@ -7,6 +7,7 @@ Writes, in the order of the teachers, each in its own fixed order,
     unsolved.jsonl    prompts that no sample of a teacher solved            (Prompt)
     dropped.jsonl     every row that was read and became none of these, with file, line and cause    (Dropped)
     teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the rebalance stage needs
+    README.md, card/  the data card (`tasks.data.card`)
 
 Rows are written as they come: memory does not grow with them. Nothing but bad rows is removed here, all cleaning is `rebalance`'s.
 """
@@ -24,6 +25,7 @@ from pydantic import Field
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Example, PreferencePair, Prompt
+from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.job import Input, Job
 from tasks.plugins import parse_plugin, plugin_module, plugin_versions
@@ -131,7 +133,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     about = {"teachers": config.teachers, "seed": config.seed, "spent": spent}
     (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
     job.progress(counts.kept.total(), counts.kept.total(), "examples")
-    return {**counts.metrics(), "teachers": [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]}
+    metrics = {**counts.metrics(), "teachers": [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]}
+    return {**metrics, **card.of_distill(job.out, config.teachers, metrics)}
 
 
 def modules(config: Config) -> list[tuple[ModuleType, StrictModel]]:

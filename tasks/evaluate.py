@@ -18,6 +18,7 @@ from tasks.hosts import make_mesh
 from tasks.intervals import mcnemar, paired_bootstrap, wilson
 from tasks.job import Job, read_jsonl
 from tasks.journal import Journal
+from tasks.verify import for_each
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -97,10 +98,12 @@ def answer_all(job: Job[Any], examples: Sequence[Example], judge: Judge) -> list
     )
     if sampler.compiles != 1:
         raise StageFailed(f"sampling compiled {sampler.compiles} programs instead of one: its shapes are not fixed")
-    return [
-        judge(example, completion.text, tokens=len(completion.tokens), truncated=not completion.terminated)
-        for example, completion in zip(examples, completions, strict=True)
-    ]
+
+    def judged(index: int) -> EvalItem:
+        one = completions[index]
+        return judge(examples[index], one.text, tokens=len(one.tokens), truncated=not one.terminated)
+
+    return for_each(examples, judged)
 
 
 def _require_fit(tokenizer: Tokenizer, examples: Sequence[Example], prompt_length: int) -> None:

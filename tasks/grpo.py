@@ -25,6 +25,7 @@ from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
 from tasks.plugins import plugin_versions
 from tasks.rewarding import parse_rewards, score_completions
 from tasks.rollouts import Rollout, fitting_prompts, rollout_seed, sample_groups
+from tasks.verify import check_versions
 
 if TYPE_CHECKING:
     from tunix.rl.common import TrainExample
@@ -93,8 +94,8 @@ class Config(TrainerConfig):
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """The versions of the rewards that the config names."""
-    return plugin_versions("rewards", [table["name"] for table in config.rewards])
+    """The versions of the rewards that the config names, and of the checks that they rest on."""
+    return {**plugin_versions("rewards", [table["name"] for table in config.rewards]), **check_versions()}
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":

@@ -22,7 +22,7 @@ from schemas.reports import EvalItem
 from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, eval_programs, held_out, measure, read_baseline
 from tasks.job import TRAINED, Input, Job, write_jsonl
 from tasks.models.source import model_dependencies
-from tasks.verify import verify
+from tasks.verify import check_versions, verify
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -100,13 +100,13 @@ def _summary(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, see
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name."""
-    return model_dependencies(config.model)
+    """What decides the bytes of the base model beside its name, and how answers are verified."""
+    return {**model_dependencies(config.model), **check_versions()}
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles."""
-    return eval_programs(config, model, sum(quota.heldout for quota in upstream["prompts"].quotas.values()))
+    return eval_programs(config, model, sum(quota.total("heldout") for quota in upstream["prompts"].quotas.values()))
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

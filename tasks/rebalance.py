@@ -15,6 +15,7 @@ rows but by the arrays of `tasks.data.cleaning`. Writes
     README.md, card/    the data card (`tasks.data.card`)
 """
 
+import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from pydantic import Field, WrapValidator, model_validator
 from infra.settings import Settings
 from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
+from tasks import distill
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
 from tasks.data.evaluations import EvaluationSet
@@ -148,13 +150,23 @@ class Config(StrictModel):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """Digests of the evaluation sets and of a local model. Raises InputError for a missing file and an unknown language."""
-    found: dict[str, str | int] = {}
+    """Digests of the evaluation sets and of a local model, and the packages that decide which rows are near or in another language.
+
+    Raises:
+        InputError: a missing file, an unknown language.
+    """
+    packages = {"datasketch": config.near_duplicates, "py3langid": config.languages}
+    found: dict[str, str | int] = {f"package.{name}": importlib.metadata.version(name) for name, used in packages.items() if used}
     for one in config.evaluations:
         found |= one.dependencies(data)
     if unknown := set(config.languages).difference(languages() if config.languages else ()):
         raise InputError(f"languages: {min(unknown)!r} is unknown.{nearest(min(unknown), languages())}")
     return found | (model_dependencies(config.model) if config.model else {})
+
+
+def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Where distill asks an API from, a top-up has to ask it from too."""
+    return config["top_up"] > 0 and distill.at_home(inputs["examples"], {})
 
 
 @dataclass(frozen=True)
@@ -187,22 +199,22 @@ def run(job: Job[Config]) -> dict[str, Any]:
     teachers = Teachers(job, distilled)
     rounds: list[Round] = []
     evaluations = [one.read(job.data) for one in config.evaluations]
-    pools = _clean(job, Files((distilled,)), evaluations)
+    files = Files((distilled,))
+    pools = _clean(job, files, evaluations)
     kept, read = Counter[str](), Counter[str]()
     while (short := shortfalls(config, pools)) and len(rounds) < config.top_up and (not rounds or rounds[-1].given):
-        files = Files((distilled, *(one.directory for one in rounds)))
         known = KnownIds(np.concatenate([pools.cleaned.id, unsolved_ids(files.directories)]))
         # New rows survive like the last that came: those of an exhausted teacher are ever more alike.
         cells = wanted(short, config.fractions, Counter(pools.kept()) - kept, Counter(pools.read()) - read)
         kept, read = Counter(pools.kept()), Counter(pools.read())
         rounds.append(teachers.ask(len(rounds) + 1, cells, known))
+        files = Files((*files.directories, rounds[-1].directory))
         pools.cleaned.remove()
-        pools = _clean(job, Files((*files.directories, rounds[-1].directory)), evaluations)
+        pools = _clean(job, files, evaluations)
     if short:
-        message = _explain(short, pools, rounds, Files((distilled, *(one.directory for one in rounds))))
+        message = _explain(short, pools, rounds, files)
         pools.cleaned.remove()
         raise InputError(message)
-    files = Files((distilled, *(one.directory for one in rounds)))
     metrics = {**_write(job, files, pools), "top_ups": [one.about for one in rounds]}
     tokenizer = tokenizer_of(config.model) if config.model else None
     licences = card.of_rebalance(job.out, distilled, pools.cleaned, evaluations, metrics, tokenizer)

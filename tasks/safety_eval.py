@@ -27,6 +27,7 @@ from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, eval_progr
 from tasks.grounding import judge_grounded
 from tasks.job import TRAINED, Input, Job, write_jsonl
 from tasks.models.source import model_dependencies
+from tasks.verify import check_versions
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -128,13 +129,13 @@ def _summary(
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name."""
-    return model_dependencies(config.model)
+    """What decides the bytes of the base model beside its name, and how answers are verified."""
+    return {**model_dependencies(config.model), **check_versions()}
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles."""
-    return eval_programs(config, model, sum(quota.heldout for quota in upstream["prompts"].grounding_quotas.values()))
+    return eval_programs(config, model, sum(quota.total("heldout") for quota in upstream["prompts"].grounding_quotas.values()))
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trainer = trainer_of(config, on_devices(model, rows_at_once(config)))
     shape = (config.batch_size, config.sequence_length)
     kinds = {"tokens": np.int32, "weights": np.float32, "positions": np.int32, "segments": np.int32}
-    examples = sum(quota.validation for quota in upstream["examples"].quotas.values())
+    examples = sum(quota.total("validation") for quota in upstream["examples"].quotas.values())
     passes = 1 + config.steps // config.validation_every
     micro = config.batch_size // config.accumulation
     return trainer.programs(

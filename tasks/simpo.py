@@ -22,6 +22,7 @@ from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
 from tasks.journal import Journal
 from tasks.preference_pairs import mine_pairs, require_pairs
 from tasks.rollouts import fitting_prompts, rollout_seed, sample_groups
+from tasks.verify import check_versions
 
 if TYPE_CHECKING:
     from tunix.sft.dpo.dpo_trainer import TrainingInput
@@ -104,6 +105,11 @@ def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: C
     }
 
 
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """How answers are verified, where the policy's are."""
+    return check_versions() if config.prompts else {}
+
+
 def trainer_of(config: Config, loaded: "LoadedModel") -> "PreferenceTrainer":
     """The trainer of this stage, on Tunix's TrainingInput."""
     import jax
@@ -146,7 +152,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     from tasks.programs import on_devices, vocabulary_trips
 
     model = on_devices(model, batch_sizes(config))
-    prompts = min(config.prompts, sum(quota.train for quota in upstream["prompts"].quotas.values()))
+    prompts = min(config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values()))
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     generate = [sampler_of(config, model).program(batches)] if prompts else []
     trainer = trainer_of(config, model)

@@ -7,14 +7,17 @@ be left out of every denominator.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import TypeVar
 
 from schemas.examples import Prompt, parse_trace
 from tasks.plugins import plugin_module, plugin_names, plugin_versions
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,23 @@ def verify(prompt: Prompt, completion: str) -> Verdict:
 
 
 def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:
-    """`verify` for each completion and its prompt, in order, with all cores where a check is slow.
+    """`verify` for each completion and its prompt, in order, with all cores where a check is slow."""
+    pairs = list(zip(prompts, completions, strict=True))
+    return for_each(prompts, lambda index: verify(*pairs[index]))
+
+
+def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
+    """`judge(index)` for each prompt, which verifies an answer to it: in order, with all cores where a check is slow.
 
     The threads only wait: slow checks work in processes of their own (`tasks.checks.math`, `tasks.sandbox`), started by command line and
     never forked, which a process that runs JAX must not be.
     """
-    pairs = list(zip(prompts, completions, strict=True))
-    slow = [index for index, (prompt, _) in enumerate(pairs) if prompt.check != "none" and hasattr(_check(prompt.check), "SLOW")]
+    slow = [index for index, prompt in enumerate(prompts) if prompt.check != "none" and hasattr(_check(prompt.check), "SLOW")]
     if not slow:
-        return [verify(prompt, completion) for prompt, completion in pairs]
+        return [judge(index) for index in range(len(prompts))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        found = dict(zip(slow, threads.map(lambda index: verify(*pairs[index]), slow), strict=True))
-    return [found[index] if index in found else verify(*pair) for index, pair in enumerate(pairs)]
+        found = dict(zip(slow, threads.map(judge, slow), strict=True))
+    return [found[index] if index in found else judge(index) for index in range(len(prompts))]
 
 
 def check_versions(names: Iterable[str] | None = None) -> dict[str, str | int]:

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server that misbehaves as it is told: for tests and benchmarks.
 
 In a test: `with ChatServer(faults=...) as server:`, a thread of the test's process. As a process, `python -m tests.chat_server` prints
-its URL and runs until its parent ends; `GET /counts` tells what it has seen. Batch files are in `chat_batches.py`.
+its URL and runs until its parent ends; `GET /counts` and `/billed` tell what it has seen. Batch files are in `chat_batches.py`.
 
 It has so many slots: requests beyond them wait, as in a real server. It counts every answer that it made in full as billed, whether or not
 somebody received it; with `idempotent` it makes one answer per Idempotency-Key and bills it once.
@@ -20,6 +20,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,7 +61,7 @@ class Request:
     number: int = 0
     again: int = 0
 
-    @property
+    @cached_property
     def body(self) -> dict[str, Any]:
         return json.loads(self.raw)
 
@@ -201,7 +202,7 @@ class ChatServer:
             connection.send(200, json.dumps(value).encode(), fault.headers)
 
     def counts(self) -> dict[str, Any]:
-        return {"requests": self.count, "billed": self.billed.total(), "questions": len(self.billed), "most": self.most, "all": self.billed}
+        return {"requests": self.count, "billed": self.billed.total(), "questions": len(self.billed), "most": self.most}
 
 
 def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
@@ -259,8 +260,8 @@ class _Connection(asyncio.Protocol):
         handler: Callable[[Request, _Connection], Awaitable[None]] = self._server.batches.handle
         if request.path == "/v1/chat/completions":
             handler = self._server.chat
-        elif request.path == "/counts":
-            self.send(200, json.dumps(self._server.counts()).encode())
+        elif request.path in ("/counts", "/billed"):
+            self.send(200, json.dumps(self._server.counts() if request.path == "/counts" else self._server.billed).encode())
             return
         await handler(request, self)
 

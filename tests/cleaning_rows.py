@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
@@ -18,6 +19,16 @@ def text(rng: random.Random, words: int = 40) -> str:
 def row(prompt: str, *, solved: bool = True, difficulty: int = 1, source: str = "a.jsonl", line: int = 1, reasoning: str = "so") -> Prompt:
     fields = {"id": prompt_id(prompt), "prompt": prompt, "domain": Domain.MATH, "difficulty": difficulty, "family": "f", "source": source}
     return Example(**fields, line=line, answer="1", reasoning=reasoning) if solved else Prompt(**fields, line=line)
+
+
+class TooLong:
+    """A filter: prompts with more characters than this."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str] | None]:
+        return [("too_long", f"{len(one['prompt'])}\ncharacters") if len(one["prompt"]) > self.most else None for one in rows]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from schemas.base import InputError, StageFailed
 from tasks.chat import breaker
 from tasks.chat import engine as engine_module
 from tasks.chat.budget import Budget
+from tasks.chat.endpoint import endpoint_of
 from tests.chat_fixtures import KEY, ask, engine, question, questions
 from tests.chat_server import ChatServer, Fault, Request
 
@@ -325,7 +326,8 @@ def test_the_store_never_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(running.answers, "get", lambda digest: time.sleep(0.05) or get(digest))
         monkeypatch.setattr(running.answers, "put", lambda digest, body: time.sleep(0.05) or put(digest, body))
         began = time.monotonic()
-        assert len(list(running.ask(questions(256)))) == 256
+        for number, _ in running.ask(questions(256)):
+            assert (tmp_path / "answers" / question(number).digest[:2] / question(number).digest).exists(), "a reply before it is kept"
         assert time.monotonic() - began < 3, "one after the other it takes 38 s"
 
 
@@ -340,10 +342,11 @@ def test_a_store_that_is_full_stops_the_stage(tmp_path: Path, monkeypatch: pytes
         assert server.count < 60
 
 
-def test_progress_tells_rates_money_and_failures(tmp_path: Path) -> None:
+def test_progress_tells_rates_money_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_PROGRESS_SECONDS", 0.1)
     told: list[tuple[int, dict[str, float]]] = []
     thread: set[str] = set()
-    with ChatServer(first(Fault("status", 503)), latency=0.1) as server:
+    with ChatServer(first(Fault("status", 503)), latency=0.03) as server:
         with engine(server.url, tmp_path, concurrency=4) as running:
             running._progress = lambda done, values: (thread.add(threading.current_thread().name), told.append((done, dict(values))))
             list(running.ask(questions(40)))
@@ -372,6 +375,24 @@ def test_the_key_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not any(KEY.encode() in path.read_bytes() for path in files)
+
+
+def test_an_answer_that_speaks_of_secrets_is_left_as_it_is(tmp_path: Path) -> None:
+    """Where there is no key nothing is hidden: code that assigns an api_key, and the word `none`, which stands for no key."""
+    text = 'none: client = Client(api_key="sk-0123456789abcdef", token="abcdefghijk")'
+    local = endpoint_of("local", {"LOCAL_BASE_URL": "http://x/v1"})
+    assert local.hide(text.encode()) == text.encode()
+    with ChatServer(reply=lambda body: text) as server:
+        assert ask(server.url, tmp_path)[0].text == text
+
+
+def test_halves_of_characters_do_not_break_files(tmp_path: Path) -> None:
+    change = message(content="a \ud83d lone half", reasoning="\udc00")
+    with ChatServer(lambda request: Fault("change", change=change)) as server:
+        (reply,) = ask(server.url, tmp_path)
+    assert reply.text.encode().decode() == reply.text
+    assert reply.text.startswith("a ")
+    assert (reply.reasoning or "").encode()
 
 
 def test_answers_lie_in_a_bucket_too(gcs_bucket: str) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.answers import Answers
+from infra.store import open_store
 from tests.chat_fixtures import question
 from tests.chat_server import ChatServer, Fault, Request
 
@@ -27,15 +29,20 @@ with engine(sys.argv[1], sys.argv[2], concurrency=16) as running:
 """
 
 
-def start(url: str, store: Path, requests: int = REQUESTS) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", CLIENT, url, str(store), str(requests)]
+def start(url: str, store: str, requests: int = REQUESTS) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CLIENT, url, store, str(requests)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(
-    "idempotent", [pytest.param(False, id="keys are ignored"), pytest.param(True, id="keys are honoured", marks=pytest.mark.slow)]
+    ("idempotent", "bucket"),
+    [
+        pytest.param(False, False, id="keys are ignored"),
+        pytest.param(True, False, id="keys are honoured", marks=pytest.mark.slow),
+        pytest.param(True, True, id="in a bucket", marks=pytest.mark.slow),
+    ],
 )
-def test_killed_at_random_and_resumed(idempotent: bool, tmp_path: Path) -> None:
+def test_killed_at_random_and_resumed(idempotent: bool, bucket: bool, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Kills strike at the n-th request, n random; one request in eight fails somehow, too."""
     rng = random.Random(3)
     faults = [Fault("cut"), Fault("status", 503), Fault("change", change=lambda body: body["choices"][0]["message"].update(content=""))]
@@ -48,19 +55,20 @@ def test_killed_at_random_and_resumed(idempotent: bool, tmp_path: Path) -> None:
             os.kill(clients[-1].pid, signal.SIGKILL)
         return faults[rng.randrange(3)] if request.again == 0 and rng.random() < 1 / 8 else None
 
+    store = f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path)
+    answers = Answers(open_store(store))
     stored: dict[str, int] = {}
     with ChatServer(fault, latency=0.01, slots=16, idempotent=idempotent) as server:
-        by_digest = {question(number).digest: f"say {number}" for number in range(REQUESTS)}
         asked_of = lambda text: sum(request.question == text for request in server.seen)  # noqa: E731
         for at in (40, 230):
             strike.append(server.count + at)
-            clients.append(start(server.url, tmp_path))
+            clients.append(start(server.url, store))
             assert clients[-1].wait(60) == -signal.SIGKILL
-            for path in (tmp_path / "answers").glob("*/[0-9a-f]*"):
-                record = json.loads(path.read_bytes().partition(b"\n")[2])
-                if record["body"]["choices"][0]["message"]["content"]:  # an empty answer is asked for again
-                    stored.setdefault(by_digest[path.name], asked_of(by_digest[path.name]))
-        clients.append(start(server.url, tmp_path))
+            for number in range(REQUESTS):
+                raw = answers.get(question(number).digest)
+                if raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]:  # an empty answer is asked for again
+                    stored.setdefault(f"say {number}", asked_of(f"say {number}"))
+        clients.append(start(server.url, store))
         assert clients[-1].communicate(timeout=60)[0] == f"{REQUESTS}\n"
         assert len(stored) > 100
         assert {text: asked_of(text) for text in stored} == stored, "a stored answer was asked for again"

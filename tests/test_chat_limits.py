@@ -80,18 +80,21 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatc
     monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
     breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300)
     for _ in range(10):
-        breaker.failed("one", "503", None)
+        breaker.failed("one", now, "503", None)
         now += 100
-    breaker.failed("two", "503", None)
+    breaker.failed("two", now, "503", None)
     breaker.succeeded()
-    pauses = [breaker.failed(str(number), "503", None) for number in range(20)]
-    assert pauses[:7] == [0.0] * 7
-    assert pauses[-1] == 30.0
-    assert pauses == sorted(pauses)
-    assert breaker.failed("x", "429", 45.0) == 45.0
+    now += 1
+    assert [breaker.failed(str(number), now - 0.5, "503", None) for number in range(64)] == [0.0] * 64, "one burst"
+    pauses = []
+    for number in range(9):
+        now += 1
+        pauses.append(breaker.failed(str(number), now, "503", None))
+    assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert breaker.failed("x", now, "429", 45.0) == 45.0
     now += 300
-    with pytest.raises(StageFailed, match=r"http://x/v1 has answered nothing for 300 s: 22 failures, the last: boom.*VLLM_BASE_URL"):
-        breaker.failed("y", "boom", None)
+    with pytest.raises(StageFailed, match=r"http://x/v1 has answered nothing for 309 s: 75 failures, the last: boom.*VLLM_BASE_URL"):
+        breaker.failed("y", now, "boom", None)
 
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from tasks.data import survey
 from tasks.data.cleaning import CAUSES, COLUMNS, GROUPS, STATE_BYTES, Cleaned, Contamination, NearDuplicates
 from tasks.data.near_duplicates import ranks
 from tasks.data.splits import SPLITS, split_of
-from tests.cleaning_rows import cleaned, corpus, row, text, write
+from tests.cleaning_rows import TooLong, cleaned, corpus, row, text, write
 
 
 def by_line(found: Cleaned) -> list[tuple[bytes, str]]:
@@ -29,16 +28,6 @@ def causes(found: Cleaned, rows: Sequence[Prompt]) -> list[str]:
     """The cause of each row of a single file."""
     assert len(found.id) == len(rows)
     return [CAUSES[cause] for cause in found.cause]
-
-
-class TooLong:
-    """A filter: prompts with more characters than this."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str] | None]:
-        return [("too_long", f"{len(one['prompt'])}\ncharacters") if len(one["prompt"]) > self.most else None for one in rows]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -166,6 +155,20 @@ def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
             assert one.prompt.endswith(rows[found.match[at]].prompt)
             assert found.describe(at).startswith(f"shares n-grams with held-out prompt {rows[found.match[at]].id}, cov")
     assert cleaned(files, tmp_path / "t", near_duplicates=None, contamination=Contamination(heldout=False)).counts() == {"kept": len(rows)}
+
+
+def test_of_held_out_rows_that_match_alike_the_same_is_named_in_any_order(tmp_path):
+    shared = text(random.Random(8), 20)
+    endings = [" ".join(f"{letter}{number}" for letter in "abcdefghi") for number in range(60)]
+    alike = [one for one in (f"{shared} {ending}" for ending in endings) if split_of(prompt_id(one), 0.1, 0.2) == "heldout"][:5]
+    leak = next(one for one in (f"{shared} {ending} z" for ending in endings) if split_of(prompt_id(one), 0.1, 0.2) == "train")
+    named = set()
+    for at in range(len(alike)):
+        order = [*alike[at:], leak, *alike[:at]]
+        found = cleaned(write([row(one) for one in order], tmp_path / f"r{at}", 1), tmp_path / f"s{at}", near_duplicates=None)
+        named.add(order[found.match[order.index(leak)]])
+    assert len(alike) == 5
+    assert named == {min(alike, key=prompt_id)}
 
 
 def test_questions_of_one_abstract_and_one_question_of_two_abstracts_all_stay(tmp_path):

@@ -44,7 +44,7 @@ def test_imports_go_one_way(path: Path) -> None:
 
 
 def test_parts_of_stages_do_not_know_the_stages() -> None:
-    """Inside tasks: losses, rewards, teachers, data, models <- stage files <- worker and stage task."""
+    """Inside tasks: losses, rewards, teachers, checks, chat, routing, data, models <- stage files <- worker and stage task."""
     above = {f"tasks.{name}" for name in (*stage_kinds(), "worker", "stage")}
     parts = [path for path in FILES if path.parent != ROOT / "tasks" and path.is_relative_to(ROOT / "tasks")]
     assert parts
@@ -58,7 +58,7 @@ def test_stages_rewards_and_teachers_load_no_jax() -> None:
 import sys
 from tasks.plugins import plugin_module, plugin_names, stage_kinds, stage_module
 for kind in stage_kinds(): stage_module(kind)
-for family in ("rewards", "teachers"):
+for family in ("rewards", "teachers", "checks"):
     for name in plugin_names(family): plugin_module(family, name)
 print(sorted({"jax", "tunix", "prefect"} & set(sys.modules)))
 """

@@ -28,7 +28,7 @@ from flows.terminal import Terminal
 from infra.store import open_store
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
-from tasks.data.directory import check_relative, data_files
+from tasks.data.directory import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tasks.plugins import parse_plugin, stage_module
 from tests.conftest import TINY
@@ -164,7 +164,7 @@ PATHS = st.one_of(
 def test_a_data_path_leads_to_files_of_the_data_directory_only(data: Path, path: str) -> None:
     """Whatever a recipe says: a refusal that people can read, or regular files below --data."""
     try:
-        found = data_files(data, check_relative(path), "here")
+        found = data_files(data, check_data_path(path), "here")
     except ValueError:  # InputError is one
         return
     assert found
@@ -183,7 +183,7 @@ def test_only_a_star_is_special_in_a_data_path(data: Path) -> None:
     assert names("a*.jsonl") == ["a.jsonl", "a1.jsonl", "a[1].jsonl"]
     assert names("sub/**/a.jsonl") == ["sub/a.jsonl", "sub/deep/a.jsonl"]
     with pytest.raises(ValueError, match=r"a part of its own: a/\*\*/b\.jsonl"):
-        check_relative("sub/a**.jsonl")
+        check_data_path("sub/a**.jsonl")
 
 
 @pytest.mark.parametrize(

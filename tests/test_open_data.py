@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.store import open_store
+from infra.workspace import Workspace
 from schemas.examples import GROUNDED_REFUSAL, Example
 from tasks import distill, rebalance
 from tasks.data.dropped import Dropped
@@ -103,12 +105,14 @@ def test_the_recipes_data_stages_fill_every_quota_from_the_real_records(tmp_path
         directory.mkdir()
     stages = RECIPE["stages"]
     config = distill.Config.parse(stages["distill"]["config"])
-    metrics = distill.run(Job(config, {}, directories["distill"], tmp_path, SHARED))
+    store = open_store(tmp_path / "store")
+    metrics = distill.run(Job(config, {}, directories["distill"], Workspace(store, "distill", "0"), SHARED))
     assert set(metrics["dropped"]) == {"left_out", "too_long"}
     assert all(source["read"] == source["kept"] + sum(source["dropped"].values()) for source in metrics["sources"])
     assert metrics["rows"] == sum(source["kept"] for source in metrics["sources"])
     quotas = rebalance.Config.parse(stages["rebalance"]["config"])
-    metrics = rebalance.run(Job(quotas, {"examples": directories["distill"]}, directories["rebalance"], tmp_path))
+    work = Workspace(store, "rebalance", "0")
+    metrics = rebalance.run(Job(quotas, {"examples": directories["distill"]}, directories["rebalance"], work, SHARED))
     assert set(metrics["domains"]) == {"math", "coding", "science", "creative", "summarization", "general"}
     for table in ("domains", "groundings"):
         for splits in metrics[table].values():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import Example
 from tasks.data.dropped import Dropped
-from tasks.data.remote import RemoteFile, remote_files
+from tasks.data.remote import RemoteFile, explained, remote_files
 from tasks.data.streamed import read_remote
 from tasks.plugins import parse_plugin
 from tasks.teachers import dataset
@@ -92,17 +93,26 @@ def test_text_beyond_ascii_and_exotic_line_ends_within_a_string_survive(put: Any
 def test_an_image_column_is_never_opened_whatever_its_rows_name(put: Any, tmp_path: Path) -> None:
     from datasets import Features, Image, Value
 
-    with socket.socket() as listener:  # whoever opens the URL connects here
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        listener.settimeout(0.2)
+    opened = []
+
+    def answer() -> None:
+        while True:
+            try:
+                connection, caller = listener.accept()
+            except OSError:  # closed: the test is over
+                return
+            opened.append(caller)
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
         trap = f"http://127.0.0.1:{listener.getsockname()[1]}/x.png"
         features = Features({name: Value("string") for name in ("question", "steps", "answer")} | {"image": Image()})
         table = [{**row, "image": {"bytes": None, "path": path}} for row, path in zip(rows(2), (trap, "/etc/passwd"), strict=True)]
         url = put("a.parquet", parquet(tmp_path / "a.parquet", table, features.arrow_schema))
         assert [row.answer for row in teach({"path": url, **MAPPING})] == ["0", "2"]
-        with pytest.raises(TimeoutError):
-            listener.accept()
+        listener.shutdown(socket.SHUT_RDWR)
+    assert opened == []
 
 
 def test_digests_come_from_the_listing_and_change_with_the_content_alone(put: Any, gcs: Any) -> None:
@@ -157,6 +167,18 @@ def test_no_permission_says_how_to_log_in(put: Any, gcs: Any) -> None:
 def test_a_damaged_file_is_one_clear_message(put: Any, name: str, content: bytes) -> None:
     with pytest.raises(InputError, match=f"data file gs://.*/{name} is damaged"):
         teach({"path": put(name, content), **MAPPING, "max_bad_fraction": 0.99})
+
+
+def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ours_is_not() -> None:
+    import httpx
+    from google.auth.exceptions import DefaultCredentialsError
+
+    with pytest.raises(InputError, match=r"cannot read hf://x: ConnectError: no such host. Check the network"), explained("hf://x", "test"):
+        raise httpx.ConnectError("no such host")
+    with pytest.raises(InputError, match=r"no permission \(none found\). Log in"), explained("gs://x", "test"):
+        raise DefaultCredentialsError("none found")
+    with pytest.raises(KeyError), explained("gs://x", "test"):
+        raise KeyError("ours")
 
 
 @pytest.mark.parametrize(

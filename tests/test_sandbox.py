@@ -1,12 +1,13 @@
 """The sandbox: honest code passes its tests, tricks do not, and attacks reach nothing."""
 
-import gzip
-import json
 import shutil
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,7 +18,9 @@ from tasks.sandbox.examination import examine
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
 
-HUMANEVAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parent.parent
 ADD = "def add(a, b):\n    return a + b"
 SHORT = Limits(cpu_s=1)
 
@@ -159,6 +162,43 @@ def test_a_fake_value_on_the_wire_is_one_value_and_no_verdict() -> None:
     assert not passes(liar, "assert add(2, 2) == 4\nassert add(1, 2) == 3")
 
 
+YES = "class Yes:\n" + "".join(
+    f"    def __{name}__(self, *_): return {value}\n"
+    for name, value in [
+        *((name, "True") for name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "bool", "instancecheck")),
+        *((name, "self") for name in ("sub", "rsub", "add", "abs", "round", "getitem", "iter", "call", "getattr", "truediv", "mod")),
+        *((name, "0") for name in ("hash", "len", "int", "float", "index")),
+    ]
+)
+YES += "    def __next__(self): raise StopIteration\n"
+QUESTIONS = [
+    "f(2) == 4", "4 == f(2)", "abs(f(2) - 4) < 1e-6", "1e-6 > abs(4 - f(2))", "4 in f(2)", "f(2) in (4, 5)", "f(2) >= 4",
+    "3 < f(2) <= 5", "round(f(2), 2) == 4", "math.isclose(f(2), 4)", "max(f(2), 3) == 4", "f(2) is True", "isinstance(f(2), int)",
+    "type(f(2)) is int", "[f(2)] == [4]", "f(2)[0] == 4", "f(2).value == 4", "sorted([f(2), 3]) == [3, 4]", "str(f(2)) == '4'",
+    "all(a == b for a, b in zip([4], [f(2)]))",
+]  # fmt: skip
+
+
+def test_an_object_that_says_yes_to_everything_is_never_asked_for_the_verdict() -> None:
+    """Each question is asked on its own; one that errs is not answered with yes."""
+    tests = f"""
+import math
+def answered_with_yes(question):
+    try:
+        return bool(eval(question, {{"f": f, "math": math}}))
+    except Exception:
+        return False
+assert f(2) is not None
+fooled = [question for question in {QUESTIONS!r} if answered_with_yes(question)]
+assert fooled == [], fooled
+"""
+    examined = examine(f"{YES}def f(x):\n    return Yes()", tests)
+    assert examined.ok, examined.detail
+    honest = examine("def f(x):\n    return 4", tests)
+    assert "f(2) == 4" in honest.detail
+    assert "abs(f(2) - 4) < 1e-6" in honest.detail
+
+
 def test_tests_that_use_nothing_of_the_code_pass_nothing() -> None:
     assert examine(ADD, "def check(candidate):\n    assert candidate(1, 1) == 2").detail == "the tests never used the answer's code"
     assert not passes(ADD, "import sys\nassert add(1, 1) == 2\nsys.exit(0)")
@@ -242,7 +282,7 @@ def test_there_are_no_other_processes_and_few_threads() -> None:
     assert attack("import subprocess\ndef attack(_):\n    return refused(subprocess.run, [sys.executable, '-V'])") == "refused"
     bomb = "import threading\ndef attack(_):\n    go = threading.Event()\n    started = 0\n    try:\n        while True:\n"
     bomb += "            threading.Thread(target=go.wait, daemon=True).start()\n            started += 1\n    except RuntimeError:\n"
-    assert attack(bomb + "        go.set()\n        return 'refused' if 4 < started <= 33 else started") == "refused"
+    assert attack(bomb + "        go.set()\n        return 'refused' if 4 < started <= 32 else started") == "refused"
 
 
 def test_memory_is_limited() -> None:
@@ -274,6 +314,48 @@ def attack(_):
     assert attack(kills) == "refused"
     assert attack("def attack(_):\n    return 'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()") == "refused"
     assert attack("def attack(_):\n    return refused(os.setuid, 0)") == "refused"
+
+
+def test_nothing_is_left_of_a_sandbox_whose_host_was_killed_or_that_had_to_be_killed() -> None:
+    """No zombies either: in a container there may be no process 1 that reaps what a killed bwrap leaves."""
+    script = """
+import os, sys
+from tasks.sandbox.bubblewrap import Limits
+from tasks.sandbox.examination import examine
+examine("def f(): return 1", "f()")
+examine("import time\\ntime.sleep(1000)", "f()", limits=Limits(wall_s=1))
+print(os.getpid(), flush=True)
+examine("import time\\ntime.sleep(1000)", "f()", limits=Limits(wall_s=100))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True) as host:
+        assert host.stdout
+        host.stdout.readline()
+        guests = wait_until(lambda: found if len(found := descendants(host.pid)) == 4 else None)
+        assert {state for _, state in guests} <= set("SRD")
+        host.kill()
+    wait_until(lambda: not [pid for pid, _ in guests if state_of(pid) in set("SRD")] or None)
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """Process ids below one, with their states. Two bwrap with a guest each make four; a zombie would be one more."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [(child, state_of(child)) for child in children] + [found for child in children for found in descendants(child)]
+
+
+def state_of(pid: int) -> str:
+    """One letter as in /proc; X where there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def wait_until(condition: Callable[[], T | None]) -> T:
+    for _ in range(600):
+        if (value := condition()) is not None:
+            return value
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in 30 s")
 
 
 def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,55 +391,3 @@ def test_where_bubblewrap_does_not_work_nothing_runs(monkeypatch: pytest.MonkeyP
             passes(ADD)
     finally:
         bubblewrap.require_sandbox.cache_clear()
-
-
-def humaneval() -> list[dict]:
-    if not HUMANEVAL.exists():
-        pytest.skip(f"the real records are not here: {HUMANEVAL}")
-    with gzip.open(HUMANEVAL, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-def solved(task: dict, body: str) -> bool:
-    return passes(body, f"{task['test']}\ncheck({task['entry_point']})", task["prompt"])
-
-
-def wrong_bodies(task: dict) -> list[str]:
-    """Bodies that are wrong whatever the task is."""
-    return ["    return None\n", "    raise AssertionError\n", "    import sys\n    sys.exit(0)\n", f"    return {task['entry_point']}\n"]
-
-
-def mutant(body: str) -> str | None:
-    """The body with one operator changed, where it has one."""
-    for old, new in (
-        (" < ", " >= "),
-        (" > ", " <= "),
-        (" == ", " != "),
-        (" + ", " - "),
-        ("[::-1]", "[:]"),
-        ("True", "False"),
-        (" * ", " + "),
-    ):
-        if old in body:
-            return body.replace(old, new)
-    return None
-
-
-def test_humaneval_sample() -> None:
-    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import inside the body (115)."""
-    tasks = humaneval()
-    for index in (0, 2, 32, 38, 50, 115, 130, 162):
-        assert solved(tasks[index], tasks[index]["canonical_solution"]), tasks[index]["task_id"]
-        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index]["task_id"]
-
-
-@pytest.mark.slow
-def test_all_of_humaneval() -> None:
-    """All 164 canonical solutions pass, no wrong body does, and of those with one operator changed at least 95 % fail."""
-    tasks = humaneval()
-    assert [task["task_id"] for task in tasks if not solved(task, task["canonical_solution"])] == []
-    assert [task["task_id"] for index, task in enumerate(tasks) if solved(task, wrong_bodies(task)[index % 4])] == []
-    mutants = [(task, body) for task in tasks if (body := mutant(task["canonical_solution"]))]
-    survived = [task["task_id"] for task, body in mutants if solved(task, body)]
-    assert len(mutants) >= 120
-    assert len(survived) <= 0.05 * len(mutants), survived

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from infra.secrets import MASK, has_userinfo, mask
+from infra.secrets import LEAST, MASK, has_userinfo, mask
 from schemas.base import InputError
 
 _URLS = {
@@ -28,8 +28,12 @@ class Endpoint:
     key: str = field(default=_NO_KEY, repr=False)
 
     def scrub(self, text: str) -> str:
-        """`text` without this key or any other secret: servers quote the key in their errors."""
-        return mask(text.replace(self.key, MASK) if self.key != _NO_KEY else text)
+        """`text`, of an error, without this key or any other secret: servers quote the key."""
+        return mask(self.hide(text.encode("utf-8", "replace")).decode())
+
+    def hide(self, body: bytes) -> bytes:
+        """A body without this key, and else as it is. A key that is shorter than `LEAST` is none: `EMPTY` for vLLM."""
+        return body.replace(self.key.encode(), MASK.encode()) if len(self.key) >= LEAST else body
 
     def variable(self, what: str) -> str:
         """The environment variable of its `KEY` or `URL`."""

@@ -376,7 +376,7 @@ class ChatEngine:
             self.breaker.rejected(request.digest, failure.detail)
         else:
             self._limiter.failed(sent)
-            self._limiter.pause(self.breaker.failed(request.digest, failure.detail, failure.wait))
+            self._limiter.pause(self.breaker.failed(request.digest, sent, failure.detail, failure.wait))
 
     def _gave_up(self, failure: Failure, record: Record | None, doubtful: Cost, attempts: int, detail: str = "") -> Reply:
         cost = doubtful + (record.cost if record and record.account == self.budget.account else Cost())

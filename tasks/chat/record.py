@@ -82,6 +82,6 @@ def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, pric
     if content.usage is not None:
         inputs, outputs = content.usage
     else:
-        text = len(f"{content.text}{content.reasoning or ''}".encode("utf-8", "surrogatepass"))
+        text = len(f"{content.text}{content.reasoning or ''}".encode())
         inputs, outputs = request.most_input_tokens, text if max_tokens is None else min(text, max_tokens)
     return Cost(inputs, outputs, prices.usd(inputs, outputs))

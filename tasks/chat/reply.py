@@ -68,10 +68,10 @@ def read(body: bytes) -> tuple[Content, Any]:
     """Classify the body of an answer with status 200; also its JSON, None where it is none."""
     try:
         value = json.loads(body)
+        return read_value(value), value
     except (ValueError, RecursionError) as error:
         start = body[:80].decode("utf-8", "replace")
         return Content(problem="malformed", detail=f"the body is no JSON ({error}): {start!r}"), None
-    return read_value(value), value
 
 
 def read_value(value: Any) -> Content:
@@ -89,13 +89,14 @@ def read_value(value: Any) -> Content:
             return Content(finish_reason=finish, problem="refused", detail="the provider's content filter", usage=usage)
         return Content(finish_reason=finish, problem="malformed", detail=f"no message in {json.dumps(choice)[:120]}", usage=usage)
     text, refusal = message.get("content"), message.get("refusal")
-    reasoning = next((part for name in ("reasoning_content", "reasoning") if isinstance(part := message.get(name), str) and part), None)
+    parts = [part for name in ("reasoning_content", "reasoning") if isinstance(part := message.get(name), str) and part]
+    reasoning = _sound(parts[0]) if parts else None
     if not isinstance(text, str | None):
         detail = f"the content is no text but {json.dumps(text)[:120]}"
         return Content(finish_reason=finish, problem="malformed", detail=detail, usage=usage)
-    text = text or ""
+    text = _sound(text or "")
     if isinstance(refusal, str) and refusal:
-        return Content(text or refusal, reasoning, finish, "refused", refusal[:200], usage)
+        return Content(text or _sound(refusal), reasoning, finish, "refused", _sound(refusal[:200]), usage)
     if finish == "content_filter":
         return Content(text, reasoning, finish, "refused", "the provider's content filter", usage)
     if finish == "length":
@@ -105,6 +106,11 @@ def read_value(value: Any) -> Content:
     if _declines(text):
         return Content(text, reasoning, finish, "refused", text.strip()[:200], usage)
     return Content(text, reasoning, finish, None, "", usage)
+
+
+def _sound(text: str) -> str:
+    """Text that can be written as UTF-8: JSON may hold halves of characters."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _declines(text: str) -> bool:

@@ -5,7 +5,7 @@ assertions, functions called `test...` without parameters, HumanEval's `check(ca
 2107.03374). They see what the code defines by its names, and must use it: tests that call nothing pass nothing.
 
 Code and tests run in two bubblewrap sandboxes (`tasks.sandbox`) and only values pass between them, so code cannot pass by a trick. What
-that costs: tests cannot look into the code's globals or its output, and objects of its own classes are equal only to themselves.
+that costs: tests cannot look into the code's globals or its output, and objects of its own classes cannot be compared.
 """
 
 from schemas.examples import Prompt

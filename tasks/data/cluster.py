@@ -10,8 +10,8 @@ runs on one machine without any service, which is how the tests compare its dige
 Prefect and datasets as pinned here (`pip install lyceum[cluster]`). Apache Beam (Dataflow) 2.77 does not: it needs protobuf < 7, pyarrow <
 26 and pillow < 13. Spark (Dataproc) needs a JVM on every machine, tests included, and passes rows to Python through it.
 
-A small corpus is not faster here: five shuffles cost seconds each whatever their size, while one machine cleans some ten thousand rows in
-that time and a hundred million in hours.
+A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size, in which one machine cleans a million
+rows (`benchmarks/rebalance_scale.py`).
 
 How it goes, and what each step moves between machines:
 

@@ -6,7 +6,7 @@ A text, normalised as in `tasks.data.shingles`, is contaminated by an item if
     coverage   at least half (`coverage`) of the distinct 8-grams (`words`) of one of the two, whichever has fewer, are in both: the item is
                embedded in a longer text, or the text is a piece of the item, or either with words replaced;
     run        13 (`long_words`) successive words of the text are in the item: all 8-grams in the run are the item's, of no matter which
-               places in it. Every common 13-gram is such a run.
+               places in it. Every common 13-gram without a template in it is such a run.
 
 Texts of fewer than 8 words have no 8-gram: exact only. An n-gram of more than 10 items says nothing about any of them (it belongs to a
 template such as "answer with a single number"): it is nobody's and does not count, as GPT-3's filter left out 13-grams that collided more
@@ -22,11 +22,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.data.near_duplicates import mix_all
-from tasks.data.shingles import Ends, Words, hash_grams
+from tasks.data.shingles import Ends, Words, hash_grams, mix
 
 TEMPLATE_ITEMS = 10
 """N-grams in more items than this are a template's."""
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
 
 EXACT, COVERAGE, RUN = 1, 2, 3
 """How a text matches; 0 is not at all."""
@@ -99,20 +100,15 @@ def index(words: Words, ends: Ends, size: int, coverage: float, long_words: int)
     )
 
 
-def whole_texts(words: Words, ends: Ends) -> Words:
-    """A hash of all words of each text."""
-    return mix_all(fold(words, ends))
-
-
 @njit(cache=True, nogil=True)
-def fold(words, ends):  # type: ignore[no-untyped-def]
-    out = np.zeros(ends.size, np.uint64)
+def whole_texts(words, ends):  # type: ignore[no-untyped-def]
+    """A hash of all words of each text."""
+    out = np.empty(ends.size, np.uint64)
     low = 0
     for text in range(ends.size):
         state = np.uint64(ends[text] - low)
         for at in range(low, ends[text]):
-            state = (state ^ words[at]) * np.uint64(0x9FB21C651E98DF25)
-            state ^= state >> np.uint64(32)
+            state = mix(state ^ words[at]) + _STEP
         out[text] = state
         low = ends[text]
     return out

@@ -76,7 +76,7 @@ ENOUGH = 20
 """Texts with fewer bytes of letters are not judged: `x = 3` is in no language, and three words are in several. (A Chinese letter says more
 than a Latin one, and has more bytes.)"""
 
-_JUDGED_CHARACTERS = 2000
+_JUDGED_CHARACTERS = 400
 _NO_LETTER = re.compile(r"[\W\d_]+")
 
 

@@ -17,6 +17,9 @@ _FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
 _DIGESTS = ("md5Hash", "crc32c", "sha256", "lfs", "xet_hash", "blob_id", "ETag", "etag", "generation", "VersionId")
 """Keys of a listing that tell contents apart, best first: checksums, content addresses, then tags and versions."""
 
+_FOREIGN = ("aiohttp", "botocore", "datasets", "fsspec", "gcsfs", "google", "httpcore", "httpx", "huggingface_hub", "requests", "s3fs")
+"""Packages whose exceptions are no OSError even when the network is at fault."""
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -90,7 +93,9 @@ def explained(url: str, where: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise InputError(f"{where}: reading {url} needs the package {_PACKAGES[scheme]}: uv pip install {_PACKAGES[scheme]}.") from error
-    except (OSError, ValueError, TimeoutError, RuntimeError) as error:
+    except Exception as error:
+        if not isinstance(error, OSError | ValueError | RuntimeError) and type(error).__module__.partition(".")[0] not in _FOREIGN:
+            raise  # a mistake of ours
         raise InputError(f"{where}: cannot read {url}: {_reason(error)}") from error
 
 
@@ -100,6 +105,13 @@ def _reason(error: Exception) -> str:
     code = str(getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", ""))
     if isinstance(error, FileNotFoundError) or code == "404":
         return f"there is no such file, bucket or repository ({said}). Check the URL."
-    if isinstance(error, PermissionError) or code in ("401", "403") or said.startswith(("Forbidden", "Unauthorized")):
+    name = type(error).__name__
+    if (
+        isinstance(error, PermissionError)
+        or code in ("401", "403")
+        or "Credential" in name
+        or name == "RefreshError"
+        or said.startswith(("Forbidden", "Unauthorized"))
+    ):
         return f"no permission ({said}). Log in as somebody who may read it (gcloud auth application-default login, AWS_*, HF_TOKEN)."
-    return f"{type(error).__name__}: {said}. Check the network and the URL, then run again."
+    return f"{name}: {said}. Check the network and the URL, then run again."

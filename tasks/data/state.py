@@ -152,9 +152,10 @@ def surveyed(blocks: Sequence[Block], plan: Plan, scratch: Path, workers: int, p
         files = [stack.enter_context((scratch / name).open("wb")) for name in names]
         details = stack.enter_context((scratch / DETAILS).open("w", encoding="utf-8", newline="\n"))
         if len(blocks) > 1 and workers > 1:
-            # A spawned process has nothing of this one's threads and devices. It takes a second to start.
+            # A spawned process has nothing of this one's threads and devices. It takes two seconds to start.
             pool = ProcessPoolExecutor(min(workers, len(blocks)), get_context("spawn"), _start, (plan, scratch))
-            surveys = stack.enter_context(pool).map(_survey, blocks)
+            stack.callback(pool.shutdown, cancel_futures=True)
+            surveys = pool.map(_survey, blocks)
         else:
             _start(plan, scratch)
             surveys = map(_survey, blocks)

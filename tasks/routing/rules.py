@@ -17,6 +17,12 @@ _ASKS_FOR_SUMMARY = re.compile(r"(?i)(?:please |can you |could you )?(?:briefly 
 _ENDS_IN_SUMMARY = re.compile(
     r"(?i)(?:\bsummari[sz]e(?: (?:it|this|the (?:above|text|article|passage)))?|\btl;?dr|^summary)\s*[.:]?\s*\Z", re.MULTILINE
 )
+_ROLE_PLAY = re.compile(
+    r"(?i)(?:please |now |let(?:'|’)s )*"
+    r"(?:pretend (?:to be|(?:that )?you(?:'re|’re| are)|yourself)|role-?play\b"
+    r"|(?:take|play|assume|adopt|embody|step into)\b[^.\n]{0,30}\b(?:role|persona|character)\b)"
+    r"|.*\bstay(?:ing)? in character\b"
+)
 _CHEMISTRY = re.compile(r"\bSMILES\b|\b(?:1|13)[HC] NMR\b|\bIUPAC\b")
 
 
@@ -24,12 +30,14 @@ def rule(prompt: str) -> Domain | None:
     """The domain that a rule gives to a prompt, or None.
 
     coding: it holds a fenced block, or a line that is program text. summarization: it begins or ends by asking for a summary.
-    science: it speaks of SMILES, NMR spectra or IUPAC names.
+    creative: it begins by giving out a role to play. science: it speaks of SMILES, NMR spectra or IUPAC names.
     """
     if _CODE.search(prompt):
         return Domain.CODING
     if _ASKS_FOR_SUMMARY.match(prompt) or _ENDS_IN_SUMMARY.search(prompt[-200:]):
         return Domain.SUMMARIZATION
+    if _ROLE_PLAY.match(prompt):
+        return Domain.CREATIVE
     if _CHEMISTRY.search(prompt):
         return Domain.SCIENCE
     return None

@@ -117,7 +117,7 @@ def _guest(
         passed = [given.fileno(), seccomp.fileno()]
         process = subprocess.Popen(
             [
-                *(bwrap, *(_AS_ROOT if root else _AS_USER), "--die-with-parent", "--new-session", *_mounts()),
+                *(bwrap, *(_AS_ROOT if root else _AS_USER), "--die-with-parent", "--as-pid-1", "--new-session", *_mounts()),
                 *("--seccomp", str(seccomp.fileno()), "--", *_PYTHON, "-c", _LOADER, str(given.fileno())),
             ],
             stdin=stdin,
@@ -134,8 +134,8 @@ def _guest(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a guest that ends by itself, and kill one that does not: the first process inside, not bwrap, whose child would be left to a
-    process 1 that reaps nobody (in a container without an init) and stay a zombie."""
+    """Wait for a guest that ends by itself, and kill one that does not: the guest, not bwrap, whose child would be left to the machine's
+    process 1. In a container that may be one which reaps nobody. For the same reason no init of bwrap's stands between (`--as-pid-1`)."""
     try:
         process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:

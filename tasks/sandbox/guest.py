@@ -42,11 +42,14 @@ def _limit(user: int | None, cpu_s: int, memory_bytes: int, threads: int) -> Non
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: changing the user has cleared what --die-with-parent set
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, threads + 1),  # bwrap's own init counts in a user namespace
+        (resource.RLIMIT_NPROC, threads),
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, memory_bytes),
     ):
@@ -76,7 +79,7 @@ def _may(operation: str, target: Any, arguments: list[Any]) -> bool:
     classes. Not of functions and generators, whose attributes lead to the tests."""
     if operation == "getattr":
         return type(target).__module__ == "tests" and not isinstance(target, type) and not arguments[0].startswith("_")
-    return operation in ("call", "__iter__", "__next__", "__len__", "__getitem__", "__contains__")
+    return operation in ("call", "__iter__", "__next__", "__len__", "__getitem__")
 
 
 def _examiner(payload: dict[str, str], incoming: int, outgoing: int, verdict: int) -> None:

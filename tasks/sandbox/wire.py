@@ -1,8 +1,9 @@
 """The pipes between two sandboxed processes: plain data crosses, everything else stays where it is. Runs inside the sandbox.
 
 Plain data is numbers, text, bytes, None and the builtin containers; subclasses of them cross as what they derive from. Anything else is
-handed over as a `Distant` object, whose calls, attributes, items, iteration and arithmetic work across the pipe. Distant objects are equal
-only to themselves: to compare two with the answer's own __eq__ would be to ask the answer for the verdict.
+handed over as a `Distant` object, whose calls, attributes, items, iteration and arithmetic work across the pipe. Comparisons do not:
+Distant objects are equal only to themselves, have no order, and contain what iterating gives. `abs(f(2) - 4) < 1e-6` and `4 in f(2)` would
+else ask the answer for the verdict.
 """
 
 import builtins
@@ -189,8 +190,8 @@ class Distant:
         return isinstance(instance, Distant) and self._peer.ask("isinstance", instance, self) is True
 
 
-_ITEMS = ("contains", "getitem", "setitem", "delitem")
-_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "abs", "lt", "le", "gt", "ge", "and_", "or_", "xor")
+_ITEMS = ("getitem", "setitem", "delitem")
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "abs")
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda target, *arguments, **named: target(*arguments, **named),
     "getattr": getattr,

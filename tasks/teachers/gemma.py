@@ -29,7 +29,6 @@ from tasks.answering import Answering, Sample, messages, prompts_to_ask, rows
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
 from tasks.models.source import model_dependencies
-from tasks.plugins import plugin_module
 from tasks.teaching import Lesson, Row
 
 if TYPE_CHECKING:
@@ -68,13 +67,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 def expected(config: Config) -> int:
     """Prompts that will be answered, 0 when that is not known."""
-    if config.first is not None:
-        return sum(config.first.values())
-    counts = [
-        plugin_module("teachers", table["name"]).expected(lender)
-        for table, lender in zip(config.prompts, answering.lenders(config), strict=True)
-    ]
-    return sum(counts) if all(counts) else 0
+    return answering.expected(config)
 
 
 def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":

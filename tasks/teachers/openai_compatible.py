@@ -36,7 +36,6 @@ from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.request import ChatRequest
 from tasks.data.dropped import Dropped
-from tasks.plugins import plugin_module
 from tasks.teaching import Lesson, Row
 
 VERSION = 1
@@ -99,13 +98,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 def expected(config: Config) -> int:
     """Prompts that will be answered, 0 when that is not known."""
-    if config.first is not None:
-        return sum(config.first.values())
-    counts = [
-        plugin_module("teachers", table["name"]).expected(lender)
-        for table, lender in zip(config.prompts, answering.lenders(config), strict=True)
-    ]
-    return sum(counts) if all(counts) else 0
+    return answering.expected(config)
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
