@@ -35,7 +35,7 @@ from schemas.base import InputError, digest
 log = logging.getLogger("lyceum.source")
 
 PACKAGES = ("schemas", "infra", "tasks")
-SUFFIXES = (".py", ".tsv")
+SUFFIXES = (".py", ".templates", ".tsv")
 """Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform, is not the worker's."""
 
 FLOW_ONLY = frozenset({"fastapi", "jinja2", "prefect", "pytest", "rich", "sqlalchemy"})

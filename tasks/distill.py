@@ -14,7 +14,7 @@ Rows are written as they come: memory does not grow with them. Nothing but bad r
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +24,12 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import Example, PreferencePair, Prompt
+from schemas.examples import Domain, Example, PreferencePair, Prompt
 from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.job import Input, Job
 from tasks.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.routing.confusion import rates
 from tasks.teaching import Lesson, Row
 
 if TYPE_CHECKING:
@@ -97,8 +98,12 @@ def base_model(config: Mapping[str, Any]) -> str | None:
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """A teacher behind an API waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
-    return any(table["name"] == "openai_compatible" for table in config["teachers"])
+    """What an API is asked waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
+    return any(map(_asks_an_api, config["teachers"]))
+
+
+def _asks_an_api(table: Mapping[str, Any]) -> bool:
+    return table["name"] == "openai_compatible" or bool(table.get("routing")) or any(map(_asks_an_api, table.get("prompts", ())))
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
@@ -133,7 +138,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     about = {"teachers": config.teachers, "seed": config.seed, "spent": spent}
     (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
     job.progress(counts.kept.total(), counts.kept.total(), "examples")
-    metrics = {**counts.metrics(), "teachers": [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]}
+    tallies = [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]
+    metrics = {**counts.metrics(), "teachers": tallies, **_router(lessons)}
     return {**metrics, **card.of_distill(job.out, config.teachers, metrics)}
 
 
@@ -148,7 +154,16 @@ def _write(files: Mapping[type, IO[str]], row: Row) -> None:
 
 def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
     """What a teacher counted: its name, and e.g. `usd`, `requests`, `cached`, `samples.verified`."""
-    return {"name": table["name"], **dict(sorted(lesson.tally.items()))}
+    return {"name": table["name"], **{name: value for name, value in sorted(lesson.tally.items()) if not name.startswith("confusion.")}}
+
+
+def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
+    """`{"router": ...}`: the router's confusion matrix and rates on rows of a known domain, where it was asked about others."""
+    counts: Counter[tuple[Domain, Domain]] = Counter()
+    for name, count in ((name, count) for lesson in lessons for name, count in lesson.tally.items() if name.startswith("confusion.")):
+        _, stated, routed = name.split(".")
+        counts[Domain(stated), Domain(routed)] += int(count)
+    return {"router": rates(counts)} if counts else {}
 
 
 @dataclass

@@ -11,7 +11,6 @@ from tasks.chat import breaker as breaker_module
 from tasks.chat.breaker import Breaker
 from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.limiter import Limiter
-from tasks.chat.reply import read
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import renewal_seconds, retry_after_seconds
 
@@ -173,29 +172,3 @@ def test_the_digest_is_of_model_messages_parameters_and_sample() -> None:
         ChatRequest("m", messages, one.parameters, sample=1),
     ]
     assert len({request.digest for request in (one, *others)}) == 5
-
-
-REFUSALS = [
-    "I'm sorry, but I can't help with that.",
-    "I’m sorry, I cannot assist with this request.",
-    "Sorry, I can't comply.",
-    "As an AI language model, I cannot provide that.",
-    "I cannot help with that.",
-    "Unfortunately, I am unable to provide this information.",
-]
-NO_REFUSALS = [
-    "Context does not contain this information",
-    "<reasoning>I can't help noticing that 2 + 2 = 4.</reasoning>\n<answer>4</answer>",
-    "I can't help but notice " + "a long answer follows. " * 40,
-    "Sorry is the hardest word.",
-    "42",
-]
-
-
-@pytest.mark.parametrize("text", [*REFUSALS, *NO_REFUSALS])
-def test_refusals_in_words_are_told_from_answers(text: str) -> None:
-    import json
-
-    body = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
-    content, _ = read(json.dumps(body).encode())
-    assert content.problem == ("refused" if text in REFUSALS else None)

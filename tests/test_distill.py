@@ -10,7 +10,7 @@ from infra.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Example
 from schemas.job import Progress
-from tasks import distill
+from tasks import distill, rebalance
 from tasks.data.dropped import Dropped
 from tasks.job import Job, read_jsonl
 
@@ -72,6 +72,40 @@ def test_metrics_count_domains_groundings_families_and_difficulties(tmp_path):
     assert sum(metrics["families"].values()) == metrics["rows"] == 70
     assert metrics["difficulty"]["summarization"] == {str(level): 8 for level in range(1, 6)}
     assert sum(source["kept"] for source in metrics["sources"]) == 70
+
+
+def test_where_the_router_is_relied_on_it_is_tried_on_rows_of_a_known_domain(tmp_path):
+    sums = [f"What is {number} + {number + 1}?" for number in range(20)]
+    stories = [f"Write a short poem about {thing}." for thing in ("rain", "a lamp", "my cat", "the sea")]
+    (tmp_path / "data").mkdir()
+    for name, prompts in (("known", sums), ("routed", stories)):
+        text = "".join(json.dumps({"q": prompt, "r": "so", "a": "yes"}) + "\n" for prompt in prompts)
+        (tmp_path / "data" / f"{name}.jsonl").write_text(text)
+    known = {"path": "known.jsonl", "domain": "math", "prompt": "q", "reasoning": "r", "answer": "a"}
+    both = {"name": "dataset", "sources": [known, {**known, "path": "routed.jsonl", "domain": "router"}]}
+    metrics, _ = run(tmp_path, both, data=tmp_path / "data")
+    assert (metrics["router"]["n"], metrics["router"]["matrix"]["math"]["math"], metrics["router"]["accuracy"]) == (20, 20, 1.0)
+    assert metrics["domains"] == {"creative": 4, "math": 20}
+    assert not any(name.startswith("confusion") for name in metrics["teachers"][0])
+    alone, _ = run(tmp_path, {"name": "dataset", "sources": [known]}, data=tmp_path / "data")
+    assert "router" not in alone
+
+
+@pytest.mark.parametrize(
+    ("teacher", "at_home"),
+    [
+        (PROCEDURAL, False),
+        ({"name": "openai_compatible"}, True),
+        ({"name": "dataset", "routing": {"provider": "openai"}}, True),
+        ({"name": "gemma", "prompts": [{"name": "dataset", "routing": {"provider": "openai"}}]}, True),
+        ({"name": "gemma", "prompts": [{"name": "dataset", "routing": None}]}, False),
+    ],
+)
+def test_stages_that_ask_an_api_stay_where_its_key_is(teacher, at_home):
+    config = {"teachers": [teacher]}
+    assert distill.at_home(config, {}) == at_home
+    assert rebalance.at_home({"top_up": 3}, {"examples": config}) == at_home
+    assert not rebalance.at_home({"top_up": 0}, {"examples": config})
 
 
 def test_progress_reaches_the_expected_number_of_rows(tmp_path):

@@ -10,9 +10,8 @@ The life of a request:
    full jitter; Brooker, AWS Architecture Blog, 2015), before those that come new, with the same Idempotency-Key.
 4. The answer is written to the store, and only then it counts. An empty or truncated one may be asked for again after that.
 
-What a kill costs: answers that are in the store are never asked for again. A request that was under way (at most `teacher_concurrency`, and
-as many whose answer is being written) is sent again with the same Idempotency-Key; it is billed once by a provider that honours this
-header, twice by one that does not.
+What a kill costs: answers in the store are never asked for again. What was under way (`teacher_concurrency` requests, and as many whose
+answer is being written, at most) is sent again with the same Idempotency-Key: a provider that honours it bills it once, another twice.
 
 asyncio runs in a thread of its own, and the store is read and written in further threads: neither waits for the other, nor for the caller.
 Memory is bounded (`tasks.chat.held`), however many requests there are.

@@ -23,8 +23,7 @@ from schemas.base import InputError, StageFailed
 from tasks.chat.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-    from openai._types import RequestOptions
+    from openai import AsyncOpenAI, RequestOptions
 
 T = TypeVar("T")
 CONNECT_SECONDS = 15.0

@@ -1,8 +1,8 @@
-"""The router's training data: prompts that we wrote, in `prompts/<domain>.txt`, one template a line.
+"""The router's training data: prompts that we wrote, in `prompts/<domain>.templates`, one template a line.
 
     «a|b»     one of these; a template gives as many prompts as its longest choice has alternatives, and each is used in one at least
     §n §x §m  a whole number, a decimal number, a person's name
-    §NAME     a text of `prompts/texts.txt`
+    §NAME     a text of `prompts/texts.templates`
     ⏎         a line break; a line that starts with # is a comment
 
 No data set is in it: what the router is measured on, it has never read (`tests/test_router.py` looks for shared n-grams).
@@ -42,10 +42,10 @@ _FEWEST = 2
 
 def training_prompts() -> list[tuple[str, Domain]]:
     """(prompt, domain) of every prompt of every template, each prompt once: the same list on every machine."""
-    texts = dict(line.split(": ", 1) for line in _lines(HERE / "texts.txt"))
+    texts = dict(line.split(": ", 1) for line in _lines(HERE / "texts.templates"))
     found: dict[str, Domain] = {}
     for domain in Domain:
-        for line in _lines(HERE / f"{domain.value}.txt"):
+        for line in _lines(HERE / f"{domain.value}.templates"):
             for prompt in _prompts(line, texts):
                 found.setdefault(prompt, domain)
     return list(found.items())

@@ -43,6 +43,9 @@ VERSION = 2
 
 _READER = "teacher dataset"
 _ROUTED_AT_A_TIME = 512
+_COMPARED = 2000
+"""Rows of each source whose domain is known that the router is tried on, where other sources rely on it."""
+
 _HELD = 10_000
 """Rows of a file that others are paired with which are kept in memory; a larger file is read again from its start when it ends."""
 
@@ -130,10 +133,12 @@ def _rows(config: Config, lesson: Lesson, make: Made[P]) -> Iterator[P | Dropped
 
 
 def _rows_of_sources(config: Config, lesson: Lesson, make: Made[P], ask: Ask | None) -> Iterator[P | Dropped]:
+    compares = any(source.routed for source in config.sources)
     for source in config.sources:
         total = 0
         bad, too_long = _Limit("bad", "max_bad_fraction"), _Limit("too long", "max_too_long_fraction")
-        for row in _routed(source, _unrouted(config, source, lesson.data, make), lesson, ask):
+        rows = _unrouted(config, source, lesson.data, make)
+        for row in _routed(source, rows, lesson, ask) if source.routed else _compared(rows, lesson) if compares else rows:
             total += 1
             if isinstance(row, Dropped) and row.bad:
                 (too_long if row.cause == "too_long" else bad).count(row)
@@ -169,9 +174,6 @@ class _Limit:
 
 def _routed(source: Source, rows: Iterator[P | Dropped], lesson: Lesson, ask: Ask | None) -> Iterator[P | Dropped]:
     """The rows with the router's domain and difficulty, where the source asks for them; tallies who said them as `routed.<by>`."""
-    if not source.routed:
-        yield from rows
-        return
     while some := list(islice(rows, _ROUTED_AT_A_TIME)):
         routes = iter(routing.route([row.prompt for row in some if not isinstance(row, Dropped)], ask))
         for row in some:
@@ -183,6 +185,17 @@ def _routed(source: Source, rows: Iterator[P | Dropped], lesson: Lesson, ask: As
             lesson.tally["routed.teacher_failed" if unanswered else f"routed.{found.by}"] += 1
             said = {key: getattr(found, key) for key in ("domain", "difficulty") if getattr(source, key) == "router"}
             yield row.model_copy(update=said)
+
+
+def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropped]:
+    """Rows of a known domain, beside rows that are routed: what the router would have said of the first of them is tallied as
+    `confusion.<stated>.<routed>`. Grounded rows, whose domain counts for nothing, are left out."""
+    first = list(islice(rows, _COMPARED))
+    known = [row for row in first if not isinstance(row, Dropped) and row.grounding is None]
+    for row, found in zip(known, routing.route([row.prompt for row in known]), strict=True):
+        lesson.tally[f"confusion.{row.domain}.{found.domain}"] += 1
+    yield from first
+    yield from rows
 
 
 def _unrouted(config: Config, source: Source, data: Path | None, make: Made[P]) -> Iterator[P | Dropped]:

@@ -1,0 +1,1 @@
+"""The templates of the router's training prompts, a file a domain (`tasks.routing.training`)."""
