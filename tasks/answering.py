@@ -86,11 +86,13 @@ class Sample:
         text: what it said.
         reasoning: what it thought, where the endpoint keeps that apart (`reasoning_content`).
         problem: why it cannot be used; `failed` and `unasked` have no text.
+        detail: of a problem, what was said or went wrong.
     """
 
     text: str
     reasoning: str | None = None
     problem: Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"] | None = None
+    detail: str = ""
 
     def completion(self) -> str:
         """The response as a trace: its text, or the reasoning that came apart with the text as its answer."""
@@ -214,9 +216,9 @@ def _judge(config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]
 
 def _outcome(config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterator[Any]) -> _Outcome:
     if sample.problem == "failed" or sample.problem == "unasked":
-        return _Outcome(missing=sample.problem)
+        return _Outcome(missing=sample.problem, detail=sample.detail)
     if sample.problem is not None:
-        return _Outcome(sample.problem)
+        return _Outcome(sample.problem, detail=sample.detail)
     verdict = next(verdicts)
     if not verdict.format:
         return _Outcome("malformed", detail=verdict.detail)

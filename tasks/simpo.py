@@ -183,7 +183,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     elif len(pairs) < config.min_pairs:
         raise StageFailed(
             f"the data has {len(pairs)} preference pairs that fit ({too_long} do not), fewer than min_pairs = {config.min_pairs}; raise "
-            "data_pairs, prompt_length or response_length, or the samples of the distill stage's teacher; or set prompts, to sample the policy."
+            "data_pairs, prompt_length or response_length, or the samples of the distill stage's teacher; or set prompts, and the policy "
+            "is sampled."
         )
     write_jsonl(job.out / "pairs.jsonl", pairs)
     arrays = pair_arrays(loaded.tokenizer, pairs, config)

@@ -66,13 +66,14 @@ def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
 
 
 def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: Lesson) -> None:
-    samples = [Sample(trace("6")), Sample(trace("7"), problem="truncated"), Sample("", problem="failed"), Sample("", problem="unasked")]
+    lost = Sample("", problem="failed", detail="HTTP 500")
+    samples = [Sample(trace("6")), Sample(trace("7"), problem="truncated"), lost, Sample("", problem="unasked")]
     unsolved, dropped = sorted(
         rows(config(), [(prompt(family="f", source="s", line=3), samples)], lesson), key=lambda row: type(row) is Dropped
     )
     assert (type(unsolved), unsolved.pass_rate, unsolved.difficulty) == (Prompt, 0.0, 5)
     assert (dropped.cause, dropped.id, dropped.source, dropped.file, dropped.line) == ("unsolved", unsolved.id, "f", "s", 3)
-    for outcome in ("1 wrong", "1 truncated", "1 failed", "1 unasked"):
+    for outcome in ("1 wrong", "1 truncated", "1 failed", "1 unasked", "6"):
         assert outcome in dropped.detail
 
 

@@ -43,6 +43,9 @@ VERSION = 1
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "n", "stream"}
 """Parameters that other fields decide, or that would make a response another thing than one text."""
 
+_NOT_SHOWN = {"done", "requests", "answers", "input_tokens", "output_tokens"}
+"""Of an engine's numbers, those that the progress line does without: it has rates, money, cached answers, slots, and failures by kind."""
+
 
 class Config(Answering):
     """A model behind an API as the teacher.
@@ -141,7 +144,8 @@ def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator
 
     def progress(done: int, values: Mapping[str, float]) -> None:
         total = expected(config) * config.samples
-        lesson.progress(done, max(done, total), "answers", values)
+        shown = {name: value for name, value in values.items() if value and name not in _NOT_SHOWN}
+        lesson.progress(done, max(done, total), "answers", shown)
 
     # A continuation after a kill has the same account; a top-up, whose lesson says what was spent before, another.
     account = digest([VERSION, config.model_dump(mode="json"), lesson.seed, lesson.spent_usd, lesson.spent_tokens])
@@ -152,7 +156,7 @@ def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator
     endpoint = endpoint_of(config.provider)
     with ChatEngine(endpoint, lesson.answers, budget=budget, prices=prices, longer=config.longer, progress=progress) as engine:
         for question, reply in engine.ask(requests()):
-            question.samples.append(Sample(text=reply.text, reasoning=reply.reasoning, problem=reply.problem))
+            question.samples.append(Sample(text=reply.text, reasoning=reply.reasoning, problem=reply.problem, detail=reply.detail))
             if len(question.samples) == config.samples:
                 aside.extend(question.before)
                 yield question.prompt, question.samples
