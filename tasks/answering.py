@@ -224,13 +224,24 @@ def _outcome(config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterat
         return _Outcome("malformed", detail=verdict.detail)
     if is_verifiable(prompt) and not verdict.exact:
         return _Outcome("wrong", detail=verdict.detail)
-    if config.languages:
-        from tasks.data.filters import language_of
-
-        language = language_of(sample.completion())
-        if language is not None and language not in config.languages:
-            return _Outcome("language", detail=language)
+    if language := _other_language(config, sample):
+        return _Outcome("language", detail=language)
     return _Outcome()
+
+
+def is_usable(config: Answering, sample: Sample) -> bool:
+    """Whether a sample that has no problem is a trace in one of the languages; whether it is right, verification says."""
+    return parse_trace(sample.completion()) is not None and not _other_language(config, sample)
+
+
+def _other_language(config: Answering, sample: Sample) -> str | None:
+    """The language of a response, if it is none of those that were asked for."""
+    if not config.languages:
+        return None
+    from tasks.data.filters import language_of
+
+    language = language_of(sample.completion())
+    return None if language in config.languages else language
 
 
 def _rows_of_prompt(config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome]) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks import reasoning_eval, safety_eval
 from tasks.job import write_jsonl
+from tasks.routing.confusion import confusion
 
 SKILL = {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 0.7}
 PER_DOMAIN = 20
@@ -135,7 +136,10 @@ def _write_stage(stage: StageSpec, out: Path, skill: Mapping[str, float], text: 
             for line in (4, 9)
         ]
         write_jsonl(out / "dropped.jsonl", dropped)
-        return {"kept": 18}
+        asked = {"name": "openai_compatible", "requests": 70, "cached": 2, "input_tokens": 900, "output_tokens": 100, "usd": 1.5}
+        tally = {"samples.verified": 50, "samples.wrong": 22, "routed.rule": 30, "routed.classifier": 6}
+        known = confusion([Domain.MATH, Domain.MATH, Domain.CODING], [Domain.MATH, Domain.SCIENCE, Domain.CODING])
+        return {"kept": 18, "teachers": [{"name": "procedural"}, asked | tally], "router": known}
     if stage.kind == "rebalance":
         split = {"requested": 30, "achieved": 30, "available": 41, "difficulty": {"1": 30}, "available_difficulty": {"1": 36, "2": 5}}
         exact = split | {"difficulty": {"1": 27, "2": 3}, "requested_difficulty": {"1": 27, "2": 3}}

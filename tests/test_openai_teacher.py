@@ -24,8 +24,8 @@ LENDER = {"name": "procedural", "rows": {"math": 12}, "grounded": {}}
 
 
 def config(**changes: Any) -> openai_compatible.Config:
-    table = {"name": "openai_compatible", "provider": "test", "model": "m", "prompts": [LENDER], "max_response_tokens": 64, **changes}
-    parsed = parse_plugin("teachers", table, "teachers.0", needs="teach")
+    table = {"name": "openai_compatible", "provider": "test", "model": "m", "prompts": [LENDER], "max_response_tokens": 64, "retries": 0}
+    parsed = parse_plugin("teachers", {**table, **changes}, "teachers.0", needs="teach")
     assert isinstance(parsed, openai_compatible.Config)
     return parsed
 
@@ -127,6 +127,35 @@ def lent(rows: int) -> list[Prompt]:
     lender = plugin_module("teachers", "procedural")
     table = parse_plugin("teachers", {**LENDER, "rows": {"math": rows}}, "")
     return list(lender.prompts(table, Lesson(0, None, answers=None)))  # type: ignore[arg-type]
+
+
+def test_a_response_in_the_wrong_form_or_language_is_asked_for_again_with_another_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of the prompts gets prose first, another third German; the second response is right. Wrong answers are not asked again."""
+    right, order = solver(), list(solutions(12))
+    german = (
+        "<reasoning>Zusammen sind das mehr, als man auf den ersten Blick denkt, also zähle ich es nach.</reasoning>\n<answer>9</answer>"
+    )
+    first: set[str] = set()
+
+    def reply(body: dict[str, Any]) -> str:
+        prompt = body["messages"][0]["content"].partition("\n\n")[2]
+        if prompt in first:
+            return right(body)
+        first.add(prompt)
+        return ["It is simple.", german, "<reasoning>I guess.</reasoning>\n<answer>-99</answer>"][order.index(prompt) % 3]
+
+    numbers = {"name": "procedural", "rows": {"math": 12}, "grounded": {}}
+    with ChatServer(reply=reply) as server:
+        given = lesson(tmp_path)
+        rows = teach(server, monkeypatch, config(retries=1, languages=["en"], prompts=[numbers]), given)
+        assert server.count == 12 + 8
+        assert len({request.body["seed"] for request in server.seen}) == 20
+    assert given.tally["retried"] == 8
+    examples = [row.prompt for row in rows if isinstance(row, Example)]
+    assert examples == [prompt for place, prompt in enumerate(order) if place % 3 < 2]
+    assert (given.tally["samples.verified"], given.tally["samples.wrong"], given.tally["samples.malformed"]) == (8, 4, 0)
 
 
 def test_prompts_that_nobody_solves_and_rows_that_are_none_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

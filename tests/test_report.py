@@ -297,3 +297,14 @@ def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_
     assert "mit 180" in text
     assert "20 rows asked of the teachers, 18 given, 0.25 US dollars" in text
     assert any(link.startswith("data:image/svg+xml;base64,") for link in page.links)
+
+
+def test_the_data_part_says_what_teachers_were_asked_and_what_the_router_is_worth(page: Page) -> None:
+    for words in (
+        "samples: verified 50, wrong 22",
+        "70 requests, 2 answered from the store, 1,000 tokens, 1.50 US dollars",
+        "domains said by: rule 30, classifier 6",
+        "66.7% of 3 rows of a known domain go there",
+        "math10100050.0%",
+    ):
+        assert words in page.text.replace("\n", ""), words

@@ -46,6 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "provider": "oracle",
             "model": "m",
             "samples": 4,
+            "retries": 0,
             "instructions": "",
             "first": FIRST,
             "max_response_tokens": 64,

@@ -2,7 +2,7 @@
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -127,13 +127,22 @@ def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
 
 @dataclass(frozen=True)
 class Source:
-    """One distill stage: rows kept by `(domain, family)`, rows dropped by cause, each cause with its first row as an example."""
+    """One distill stage.
+
+    Attributes:
+        families: rows kept by `(domain, family)`.
+        causes: rows dropped by cause, each with its first row as an example.
+        teachers: (name, what it counted) of those that were asked something, and the router's accuracy.
+        confusion: where the router was relied on, rows of a known domain by what it takes them for: (domain, counts, recall).
+    """
 
     stage: str
     kept: int
     families: list[tuple[str, str, int]]
     dropped: int
     causes: list[tuple[str, int, str]]
+    teachers: list[tuple[str, str]]
+    confusion: list[tuple[str, list[int], str]]
 
 
 def sources(run: RunResults) -> list[Source]:
@@ -146,5 +155,35 @@ def sources(run: RunResults) -> list[Source]:
         families = Counter((row["domain"], row["family"] or row["source"]) for row in read_rows(path))
         kept = [(domain, family, count) for (domain, family), count in sorted(families.items())]
         causes = _causes(stage)
-        found.append(Source(stage.name, families.total(), kept, sum(count for _, count, _ in causes), causes))
+        dropped = sum(count for _, count, _ in causes)
+        teachers = list(_teachers(stage.metrics))
+        found.append(Source(stage.name, families.total(), kept, dropped, causes, teachers, _confusion(stage.metrics)))
     return found
+
+
+def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for teacher in metrics["teachers"]:
+        tally = {name: value for name, value in teacher.items() if name != "name"}
+        samples = {name.removeprefix("samples."): int(value) for name, value in tally.items() if name.startswith("samples.")}
+        routed = {name.removeprefix("routed."): int(value) for name, value in tally.items() if name.startswith("routed.")}
+        if samples:
+            yield teacher["name"], f"samples: {_listed(samples)}"
+        if "requests" in tally or "cached" in tally:
+            tokens = int(tally.get("input_tokens", 0) + tally.get("output_tokens", 0))
+            asked = f"{int(tally.get('requests', 0)):,} requests, {int(tally.get('cached', 0)):,} answered from the store"
+            yield teacher["name"], f"{asked}, {tokens:,} tokens, {tally.get('usd', 0.0):.2f} US dollars"
+        if routed:
+            yield teacher["name"], f"domains said by: {_listed(routed)}"
+    if "router" in metrics:
+        yield "router", f"{percent(metrics['router']['accuracy'])} of {metrics['router']['n']:,} rows of a known domain go there"
+
+
+def _confusion(metrics: Mapping[str, Any]) -> list[tuple[str, list[int], str]]:
+    if "router" not in metrics:
+        return []
+    matrix, recall = metrics["router"]["matrix"], metrics["router"]["recall"]
+    return [
+        (domain.value, [matrix[domain][other] for other in Domain], percent(recall[domain]))
+        for domain in Domain
+        if recall[domain] is not None
+    ]

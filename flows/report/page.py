@@ -13,6 +13,7 @@ from flows.report import data_section, effects_section, provenance_section, samp
 from flows.report.results import RunResults, read_results
 from flows.report.wording import bounds, clip, duration, percent, points, stage_verdict
 from infra.store import Store
+from schemas.examples import Domain
 from schemas.reports import RunRecord
 from tasks.intervals import Interval
 
@@ -58,6 +59,7 @@ def report_html(run: RunResults) -> str:
             rollouts=training_section.rollout_groups(run),
             mixes=data_section.mixes(run),
             sources=data_section.sources(run),
+            domains=[domain.value for domain in Domain],
             samples=shown,
             sample_groups=samples_section.groups(shown),
             sample_rule=samples_section.RULE,

@@ -30,10 +30,11 @@ from pydantic import Field, field_validator, model_validator
 from schemas.base import digest
 from schemas.examples import Prompt
 from tasks import answering
-from tasks.answering import Answering, Sample, messages, prompts_to_ask, rows
+from tasks.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
+from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.data.dropped import Dropped
 from tasks.teaching import Lesson, Row
@@ -57,6 +58,7 @@ class Config(Answering):
         seeded: send a seed with each sample. Not every provider takes one.
         limit_parameter: how the request calls its bound of `max_response_tokens`; OpenAI's reasoning models take the second name only.
         longer: ask a response that was cut off once more, with twice the bound.
+        retries: ask so many times more, with another seed, for a response that is no trace or in another language.
         input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
         max_usd, max_total_tokens: the budget of this teacher, top-ups included; see `tasks.chat.budget`. None: no limit.
     """
@@ -68,6 +70,7 @@ class Config(Answering):
     seeded: bool = True
     limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     longer: bool = False
+    retries: int = Field(default=1, ge=0, le=10)
     input_usd_per_million: float = Field(default=0.0, ge=0)
     output_usd_per_million: float = Field(default=0.0, ge=0)
     max_usd: float | None = Field(default=None, gt=0)
@@ -129,7 +132,10 @@ class _Question:
 
 
 def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator[tuple[Prompt, list[Sample]]]:
-    """Each prompt with its samples; what is read and cannot be asked goes `aside` when its turn comes, however far ahead was read."""
+    """Each prompt with its samples; what is read and cannot be asked goes `aside` when its turn comes, however far ahead was read.
+
+    Prompts with a sample that is asked for again come after all others, in their own order.
+    """
     unasked: list[Dropped] = []
 
     def requests() -> Iterator[tuple[_Question, ChatRequest]]:
@@ -155,14 +161,40 @@ def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator
     prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
     endpoint = endpoint_of(config.provider)
     with ChatEngine(endpoint, lesson.answers, budget=budget, prices=prices, longer=config.longer, progress=progress) as engine:
+        again: list[_Question] = []
         for question, reply in engine.ask(requests()):
-            question.samples.append(Sample(text=reply.text, reasoning=reply.reasoning, problem=reply.problem, detail=reply.detail))
-            if len(question.samples) == config.samples:
-                aside.extend(question.before)
+            question.samples.append(_sample(reply))
+            if len(question.samples) < config.samples:
+                continue
+            aside.extend(question.before)
+            if config.retries and _unusable(config, question):
+                again.append(question)
+            else:
                 yield question.prompt, question.samples
         aside.extend(unasked)
+        for attempt in range(1, config.retries + 1):
+            retried = (
+                ((question, place), request_of(config, question.prompt, lesson.seed, attempt * config.samples + place))
+                for question in again
+                for place in _unusable(config, question)
+            )
+            for (question, place), reply in engine.ask(list(retried)):
+                lesson.tally["retried"] += 1
+                if reply.problem is None:
+                    question.samples[place] = _sample(reply)
+        for question in again:
+            yield question.prompt, question.samples
         for name, value in engine.meter.totals().items():
             lesson.tally[name] += value
+
+
+def _sample(reply: Reply) -> Sample:
+    return Sample(text=reply.text, reasoning=reply.reasoning, problem=reply.problem, detail=reply.detail)
+
+
+def _unusable(config: Config, question: _Question) -> list[int]:
+    """The samples that are worth asking for again."""
+    return [place for place, sample in enumerate(question.samples) if sample.problem is None and not is_usable(config, sample)]
 
 
 def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRequest:
