@@ -183,15 +183,22 @@ class _Room:
         return True
 
 
-def rows(config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]]], lesson: Lesson) -> Iterator[Row]:
-    """What the samples of each prompt are worth; counts them in `lesson.tally` as `samples.<outcome>`."""
+def rows(config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]] | Dropped], lesson: Lesson) -> Iterator[Row]:
+    """What the samples of each prompt are worth, and what was read and could not be asked, in the order given.
+
+    Counts samples in `lesson.tally` as `samples.<outcome>`.
+    """
     remaining = iter(answered)
     while some := list(islice(remaining, _VERIFIED_AT_A_TIME)):
-        judged = _judge(config, some)
-        for (prompt, samples), outcomes in zip(some, judged, strict=True):
+        judged = iter(_judge(config, [one for one in some if not isinstance(one, Dropped)]))
+        for one in some:
+            if isinstance(one, Dropped):
+                yield one
+                continue
+            outcomes = next(judged)
             for outcome in outcomes:
                 lesson.tally[f"samples.{outcome.name}"] += 1
-            yield from _rows_of_prompt(config, prompt, samples, outcomes)
+            yield from _rows_of_prompt(config, *one, outcomes)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tasks.models.lora import add_lora
 from tasks.rewarding import Rewards
 from tasks.rollouts import Rollout, rollout_seed
 from tasks.training import rows_of_step
+from tasks.verify import check_versions
 
 
 def example(number: int, **changes) -> Example:
@@ -69,6 +70,7 @@ def test_the_versions_of_the_rewards_are_dependencies_of_the_stage():
     assert grpo.dependencies(config(rewards=[{"name": "format"}, {"name": "exact_answer"}]), None) == {
         "rewards.format": 1,
         "rewards.exact_answer": 1,
+        **check_versions(),
     }
 
 

@@ -14,9 +14,7 @@ in the store (`infra.answers`) under all that decides it: a killed stage, or ano
 """
 
 import json
-from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -91,55 +89,57 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
     Raises:
         InputError: the model cannot be had, or as the teachers whose prompts are asked.
     """
-    if lesson.wanted is not None:
-        return
-    aside: deque[Dropped] = deque()
-    for row in rows(config, _answered(config, lesson, aside), lesson):
-        while aside:
-            yield aside.popleft()
-        yield row
-    yield from aside
+    return rows(config, _answered(config, lesson), lesson) if lesson.wanted is None else iter(())
 
 
-def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator[tuple[Prompt, list[Sample]]]:
-    """Each prompt with its samples; what is read and no prompt that can be asked goes `aside`."""
+def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
+    """Each prompt with its samples, a batch at a time; and what is read and no prompt that can be asked."""
     from tasks.hosts import make_mesh
     from tasks.models.loading import base_model
 
     loaded = base_model(config.model, lesson.seed, make_mesh({"batch_size": config.batch_size}))
-    sampler = sampler_of(config, loaded)
-    identity: Sequence[object] = [config.model, model_dependencies(config.model)]
-    prompts = _fitting(config, lesson, aside, loaded)
+    sampler, weights = sampler_of(config, loaded), model_dependencies(config.model)
+    batch: list[Prompt] = []
     done = 0
-    while some := list(islice(prompts, config.batch_size // config.samples)):
-        texts = [messages(config, prompt)[0]["content"] for prompt in some]
-        for prompt, completions in zip(some, _sampled(config, lesson, sampler, texts, identity), strict=True):
+
+    def answers() -> Iterator[tuple[Prompt, list[Sample]]]:
+        nonlocal done
+        texts = [messages(config, prompt)[0]["content"] for prompt in batch]
+        for prompt, completions in zip(batch, _sampled(config, lesson, sampler, weights, texts), strict=True):
             yield prompt, [Sample(text=one.text, problem=None if one.terminated else "truncated") for one in completions]
-        done += len(some)
+        done += len(batch)
+        batch.clear()
         lesson.progress(done, max(done, expected(config)), "prompts", {})
 
-
-def _fitting(config: Config, lesson: Lesson, aside: deque[Dropped], loaded: "LoadedModel") -> Iterator[Prompt]:
     for row in prompts_to_ask(config, lesson):
         if isinstance(row, Dropped):
-            aside.append(row)
-            continue
-        tokens = len(prompt_tokens(loaded.tokenizer, messages(config, row)[0]["content"]))
-        if tokens <= config.prompt_length:
             yield row
+        elif long := _too_long(config, row, loaded):
+            yield long
         else:
-            detail = f"the prompt with its instructions has {tokens} tokens, prompt_length is {config.prompt_length}"
-            aside.append(Dropped(source=row.family, file=row.source, line=row.line, cause="too_long", detail=detail, id=row.id))
+            batch.append(row)
+            if len(batch) * config.samples == config.batch_size:
+                yield from answers()
+    if batch:
+        yield from answers()
+
+
+def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | None:
+    tokens = len(prompt_tokens(loaded.tokenizer, messages(config, row)[0]["content"]))
+    if tokens <= config.prompt_length:
+        return None
+    detail = f"the prompt with its instructions has {tokens} tokens, prompt_length is {config.prompt_length}"
+    return Dropped(source=row.family, file=row.source, line=row.line, cause="too_long", detail=detail, id=row.id)
 
 
 def _sampled(
-    config: Config, lesson: Lesson, sampler: "Sampler", texts: Sequence[str], identity: Sequence[object]
+    config: Config, lesson: Lesson, sampler: "Sampler", weights: Mapping[str, str | int], texts: Sequence[str]
 ) -> "list[list[Completion]]":
     """`samples` completions of each text of one batch: from the store, or sampled and kept there. Of several hosts the first decides."""
     from tasks.hosts import agree, is_committer
     from tasks.rollouts import rollout_seed
 
-    what = [*identity, texts, config.samples, config.temperature, config.prompt_length, config.max_response_tokens, lesson.seed]
+    what = [config.model, weights, texts, config.samples, config.temperature, config.prompt_length, config.max_response_tokens, lesson.seed]
     key = digest(["gemma", VERSION, *what])
     kept = lesson.answers.get(key)
     if not agree(kept is not None):

@@ -19,7 +19,6 @@ samples become rows in `tasks.answering`.
 """
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,12 +113,7 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
         InputError: the endpoint, the key, the model or a parameter is wrong; or as the teachers whose prompts are asked.
         StageFailed: the endpoint has been failing for too long, or there is nothing left to pay with.
     """
-    aside: deque[Dropped] = deque()
-    for row in rows(config, _answered(config, lesson, aside), lesson):
-        while aside:
-            yield aside.popleft()
-        yield row
-    yield from aside
+    return rows(config, _answered(config, lesson), lesson)
 
 
 @dataclass
@@ -131,8 +125,8 @@ class _Question:
     samples: list[Sample] = field(default_factory=list)
 
 
-def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator[tuple[Prompt, list[Sample]]]:
-    """Each prompt with its samples; what is read and cannot be asked goes `aside` when its turn comes, however far ahead was read.
+def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
+    """Each prompt with its samples, and what is read and cannot be asked when its turn comes, however far ahead was read.
 
     Prompts with a sample that is asked for again come after all others, in their own order.
     """
@@ -166,12 +160,12 @@ def _answered(config: Config, lesson: Lesson, aside: deque[Dropped]) -> Iterator
             question.samples.append(_sample(reply))
             if len(question.samples) < config.samples:
                 continue
-            aside.extend(question.before)
+            yield from question.before
             if config.retries and _unusable(config, question):
                 again.append(question)
             else:
                 yield question.prompt, question.samples
-        aside.extend(unasked)
+        yield from unasked
         for attempt in range(1, config.retries + 1):
             retried = (
                 ((question, place), request_of(config, question.prompt, lesson.seed, attempt * config.samples + place))
