@@ -1,5 +1,6 @@
 """The sandbox: honest code passes its tests, tricks do not, and attacks reach nothing."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -330,7 +331,9 @@ examine("import time\\ntime.sleep(1000)", "f()", limits=Limits(wall_s=100))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True) as host:
         assert host.stdout
         host.stdout.readline()
-        guests = wait_until(lambda: found if len(found := descendants(host.pid)) == 4 else None)
+        guests = wait_until(
+            lambda: found if len(found := descendants(host.pid)) == 4 and sum(at_work(pid) for pid, _ in found) == 2 else None
+        )
         assert {state for _, state in guests} <= set("SRD")
         host.kill()
     wait_until(lambda: not [pid for pid, _ in guests if state_of(pid) in set("SRD")] or None)
@@ -340,6 +343,15 @@ def descendants(pid: int) -> list[tuple[int, str]]:
     """Process ids below one, with their states. Two bwrap with a guest each make four; a zombie would be one more."""
     children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return [(child, state_of(child)) for child in children] + [found for child in children for found in descendants(child)]
+
+
+def at_work(pid: int) -> bool:
+    """Whether a process is a guest that has begun with what it was given: as root's guest it is nobody by then."""
+    try:
+        status, command = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+    return "bwrap" not in command and (os.getuid() != 0 or "Uid:\t0\t" not in status)
 
 
 def state_of(pid: int) -> str:

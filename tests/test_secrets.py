@@ -483,9 +483,12 @@ def test_no_code_of_ours_can_load_a_pickle() -> None:
             found = loaders & {name.split(".")[0] for name in imported}
             if found == {"torch"}:  # which computes there, on weights that transformers may read from safetensors alone
                 found = set() if path.name == "round_trip.py" else found
+            if path == ROOT / "tasks" / "sandbox" / "bubblewrap.py":  # which sends code into the container, and reads nothing of it
+                found -= {"marshal"}
             assert not found, path
             assert not (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load"), path
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "AutoModelForCausalLM.from_pretrained":
                 assert any(keyword.arg == "use_safetensors" and ast.unparse(keyword.value) == "True" for keyword in node.keywords), path
             assert not (isinstance(node, ast.keyword) and node.arg == "allow_pickle"), path
-            assert not (isinstance(node, ast.Name) and node.id in ("eval", "exec")), path
+            if path != ROOT / "tasks" / "sandbox" / "guest.py":  # which lives inside the container, and runs what is not ours there
+                assert not (isinstance(node, ast.Name) and node.id in ("eval", "exec")), path

@@ -9,7 +9,7 @@ root               (containers, TPU machines) bwrap mounts as root, which reache
                    become a user that nobody else is. In a user namespace root's guest would stay root to the kernel.
 
 bwrap itself starts with an empty environment: what its process was given can be read at /proc/1/environ by those who have /proc.
-The limits of time are the host's, who kills all inside (`--die-with-parent`: so does its own end), and the kernel's (CPU seconds).
+The limits of time are the host's, who kills all inside, and whose own end ends it, and the kernel's (CPU seconds).
 """
 
 import marshal
@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -112,9 +112,13 @@ def _guest(
         "memory_bytes": limits.memory_bytes,
         "threads": limits.threads,
     }
-    arguments = {"role": role, "settings": settings, "payload": payload, "verdict": verdict}
-    with _in_memory(marshal.dumps((_modules(), arguments))) as given, _in_memory(filter_program()) as seccomp:
-        passed = [given.fileno(), seccomp.fileno()]
+    with ExitStack() as stack:
+        # The other end is this process's alone, and closes with it: `tasks.sandbox.guest` ends then.
+        lifeline, _ = (stack.enter_context(os.fdopen(end, mode)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+        arguments = {"role": role, "settings": settings, "payload": payload, "verdict": verdict, "lifeline": lifeline.fileno()}
+        given = stack.enter_context(_in_memory(marshal.dumps((_modules(), arguments))))
+        seccomp = stack.enter_context(_in_memory(filter_program()))
+        passed = [given.fileno(), seccomp.fileno(), lifeline.fileno()]
         process = subprocess.Popen(
             [
                 *(bwrap, *(_AS_ROOT if root else _AS_USER), "--die-with-parent", "--as-pid-1", "--new-session", *_mounts()),

@@ -6,9 +6,12 @@ pass by ending the process, by changing assert, builtins or the tests, by object
 forking: all that it reaches is its own process. Only the examiner holds the pipe of the verdict, and only it ever saw the tests.
 """
 
+import fcntl
 import json
 import os
 import resource
+import select
+import signal
 import sys
 import types
 from typing import Any
@@ -17,8 +20,9 @@ from tasks.sandbox import assembly
 from tasks.sandbox.wire import AnswerError, Distant, Peer, shortened
 
 
-def main(role: str, settings: dict[str, Any], payload: dict[str, str], verdict: int) -> None:
+def main(role: str, settings: dict[str, Any], payload: dict[str, str], verdict: int, lifeline: int) -> None:
     """A guest's life. `probe` only shows that a guest can live."""
+    _hang_on(lifeline)
     _limit(**settings)
     sys.set_int_max_str_digits(0)
     incoming, outgoing = os.dup(0), os.dup(1)
@@ -36,15 +40,22 @@ def main(role: str, settings: dict[str, Any], payload: dict[str, str], verdict: 
         os._exit(0)  # at once, whatever threads and exit handlers the code has left
 
 
+def _hang_on(lifeline: int) -> None:
+    """End when the host does, which alone holds the other end of this pipe. bwrap's --die-with-parent is for users: once root's guest is
+    somebody else, bwrap, which has given up its capabilities, may not signal it. To be called as root: the kernel asks who called."""
+    signal.signal(signal.SIGIO, lambda *_: os._exit(0))  # a handler: what it has none for, process 1 of a namespace ignores
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    if select.select([lifeline], [], [], 0)[0]:
+        os._exit(0)
+
+
 def _limit(user: int | None, cpu_s: int, memory_bytes: int, threads: int) -> None:
     """Give up root, then every resource beyond the limits. Hard limits: without root they cannot be raised."""
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: changing the user has cleared what --die-with-parent set
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
