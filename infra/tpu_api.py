@@ -178,6 +178,11 @@ class TpuApi:
                 self._ask(name, "delete_node", {"name": node_of(name)})
         except _NotFound:  # it went in this moment; the next look tells
             return False
+        except ApiError:  # a repeated call is refused when the first was heard and its acknowledgement lost
+            now = self.look(name)
+            if (now.node if found.request == GONE else now.request) not in (GONE, "DELETING"):
+                raise
+            return False
         return found.request == GONE and found.node == GONE
 
     def list(self, zone: str) -> list[Resource]:
