@@ -132,10 +132,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
                 counts.add(row)
                 if counts.rows % _REPORT_EVERY == 0 and module.expected(teacher):
                     job.progress(counts.rows, max(expected, counts.rows), "examples")
-    spent = [
-        {"usd": lesson.tally["usd"], "tokens": int(lesson.tally["input_tokens"] + lesson.tally["output_tokens"])} for lesson in lessons
-    ]
-    about = {"teachers": config.teachers, "seed": config.seed, "spent": spent}
+    about = {"teachers": config.teachers, "seed": config.seed, "spent": [lesson.spent() for lesson in lessons]}
     (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
     job.progress(counts.kept.total(), counts.kept.total(), "examples")
     tallies = [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]

@@ -45,3 +45,8 @@ class Lesson:
     spent_tokens: int = 0
     tally: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     progress: Callable[[int, int, str, Mapping[str, float]], None] = field(default=lambda *_: None)
+
+    def spent(self) -> dict[str, float]:
+        """What was spent of the teacher's budget, before this lesson and in it: `usd`, `tokens`."""
+        usd, *tokens = (self.tally.get(name, 0) for name in ("usd", "input_tokens", "output_tokens"))  # counts nothing that was not
+        return {"usd": self.spent_usd + usd, "tokens": self.spent_tokens + int(sum(tokens))}

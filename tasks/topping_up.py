@@ -141,9 +141,7 @@ class Teachers:
                         cell = next((cell for cell in (Cell(group, row.difficulty), Cell(group)) if missing[cell] > 0), None)
                         if cell is not None:
                             missing[cell] -= 1
-                before, tally = self._spent[index], Counter(lesson.tally)
-                tokens = int(tally["input_tokens"] + tally["output_tokens"])
-                spent.append({"usd": before["usd"] + tally["usd"], "tokens": before["tokens"] + tokens})
+                spent.append(lesson.spent())
                 tallies.append({"name": self._names[index], **dict(sorted(lesson.tally.items()))})
         asked = [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()]
         given, unsolved = counts[distill.Example], counts[distill.Prompt]
