@@ -171,12 +171,13 @@ get_environment() {
     if [[ -e $place/complete ]] && works; then return; fi
     if unpack_environment "$digest"; then
         say "the environment is one that another machine has left in the store"
+        touch "$place/complete"
     else
         say "installing the environment"
         again install_environment
+        touch "$place/complete"
         if ((LYCEUM_HOST == 0)); then keep_environment "$digest" & fi
     fi
-    touch "$place/complete"
 }
 
 works() {
@@ -210,7 +211,8 @@ unpack_environment() { # DIGEST
 
 keep_environment() { # DIGEST
     local sha packed=$ROOT/tmp/kept.tar.gz
-    nice -n 19 tar -cf - -C "$ROOT/env" --exclude=complete "$1" | nice -n 19 gzip -1 >"$packed" &&
+    # The agent is starting meanwhile and Python leaves bytecode beside its modules: tar's 1 says that a directory changed, and is no failure.
+    { nice -n 19 tar -cf - -C "$ROOT/env" --exclude=complete "$1" || (($? == 1)); } | nice -n 19 gzip -1 >"$packed" &&
         sha=$(sha256sum <"$packed") && sha=${sha%% *} &&
         again upload "env/$1/$sha.tar.gz" -T "$packed" && again upload "env/$1.sha256" --data-binary "$sha" &&
         say "the environment was left in the store for other machines"
