@@ -23,7 +23,7 @@ from tasks.data.tokens import pad_left, pad_right, prompt_tokens
 from tasks.hosts import fetch, make_mesh, spread
 from tasks.job import TRAINED, Input, Job, read_jsonl, write_jsonl
 from tasks.plugins import plugin_versions
-from tasks.rewarding import parse_rewards, score_completions
+from tasks.rewarding import Resources, Response, Scorer, parse_rewards
 from tasks.rollouts import Rollout, fitting_prompts, rollout_seed, sample_groups
 from tasks.verify import check_versions
 
@@ -181,9 +181,9 @@ class RolloutBatches:
     It is what the stage `Keeps` (`tasks.training`) beside the trainer: `samples`, and a rollout that more updates will use.
     """
 
-    def __init__(self, config: Config, loaded: "LoadedModel", examples: list[Prompt]):
+    def __init__(self, config: Config, loaded: "LoadedModel", examples: list[Prompt], resources: Resources):
         self.config, self.loaded, self.examples = config, loaded, examples
-        self.rewards = parse_rewards(config.rewards, "rewards")
+        self.scorer = Scorer(parse_rewards(config.rewards, "rewards"), resources)
         self.sampler, self.token_logps = programs_of(config, loaded)
         self.reference = initial_policy(loaded.model) if config.beta else None
         self.metrics: dict[int, dict[str, float]] = {}
@@ -221,7 +221,8 @@ class RolloutBatches:
         )
         completions = [completion for group in groups for completion in group]
         prompts = [example for example in chosen for _ in range(config.group_size)]
-        rewards = score_completions(self.rewards, list(prompts), [completion.text for completion in completions])
+        responses = [Response(one.text, len(one.tokens), not one.terminated) for one in completions]
+        rewards = self.scorer.score(prompts, responses, index * config.num_iterations + 1)
         return Rollout(prompts, completions, rewards, group_advantages(rewards.total, config.group_size), config.group_size)
 
     def _assemble(self, rollout: Rollout, *, measure_gap: bool) -> "tuple[TrainExample, float | None]":
@@ -308,8 +309,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
         read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
     )
     trainer = trainer_of(config, loaded)
-    batches = RolloutBatches(config, loaded, examples)  # before `fit` restores a checkpoint: its reference is the initial policy
+    resources = Resources(job.inputs, job.answers, config.seed, config.response_length, log=job.log)
+    batches = RolloutBatches(config, loaded, examples, resources)  # before `fit` restores: its reference is the initial policy
     curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches)
+    batches.scorer.close()
     compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
     save_trained(trainer, loaded, job)

@@ -217,6 +217,22 @@ def make_mesh(batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[j
     return Mesh(np.array(everything[: used * together]).reshape(used, together), (BATCH, TENSOR))
 
 
+def halves(devices: "Sequence[jax.Device] | None" = None) -> "tuple[list[jax.Device], list[jax.Device]]":
+    """The devices of a job in two halves, for two models that compute at the same time (G-RaR's split mesh): a policy's, and a judge's or a
+    teacher's. A single device is both. Of a machine that programs are compiled for, if `devices` are given.
+
+    Raises:
+        InputError: there are several hosts.
+    """
+    import jax
+
+    everything = list(jax.devices() if devices is None else devices)
+    if len({device.process_index for device in everything}) > 1:
+        raise InputError("a judge or a teacher beside the policy needs a machine of one host, such as v5e-8; this job has several.")
+    middle = len(everything) // 2
+    return (everything[:middle], everything[middle:]) if middle else (everything, everything)
+
+
 def spread(batch: Any, mesh: "Mesh") -> Any:
     """The arrays of a batch, which every host has whole, on the devices: each device gets its part of the rows."""
     import jax

@@ -21,7 +21,7 @@ from tasks.losses.grpo import group_advantages
 from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.lora import add_lora
-from tasks.rewarding import Rewards
+from tasks.rewarding import Resources, Rewards
 from tasks.rollouts import Rollout, rollout_seed
 from tasks.training import rows_of_step
 from tasks.verify import check_versions
@@ -34,6 +34,7 @@ def example(number: int, **changes) -> Example:
 
 
 EXAMPLES = [example(number) for number in range(8)]
+RESOURCES = Resources({}, answers=None)
 
 
 def config(**changes) -> grpo.Config:
@@ -170,7 +171,7 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(one_laye
     """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; updates 2 and 0 again sample the same again."""
     changes = {"num_iterations": 2, "batch_size": 16, "oversampling": 2, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
     verifiable_in_part = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
-    batches = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part)
+    batches = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part, RESOURCES)
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert not np.array_equal(first.completion_ids, second.completion_ids)
@@ -188,7 +189,7 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(one_laye
 
 
 def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
-    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES)
+    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES, RESOURCES)
     before = np.asarray(batches.reference["final_norm"].get_value())
     nnx.update(one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model)))
     np.testing.assert_array_equal(batches.reference["final_norm"].get_value(), before)
@@ -196,7 +197,7 @@ def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
 
 def test_with_adapters_the_reference_shares_the_frozen_weights(one_layer: LoadedModel):
     add_lora(one_layer.model, LoraConfig(rank=2, alpha=2.0), seed=0)
-    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES)
+    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES, RESOURCES)
     layers = one_layer.model.layers
     assert batches.reference["layers"]["q_proj"].get_value() is layers.q_proj.get_value()
     assert batches.reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()

@@ -9,9 +9,18 @@ from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt
 from tasks import rewarding
 from tasks.plugins import plugin_module, plugin_names
-from tasks.rewarding import parse_rewards, score_completions, weighted_mean
+from tasks.rewarding import Resources, Response, RewardConfig, Rewards, Scorer, parse_rewards, weighted_mean
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
+
+
+def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:
+    """What a stage with these rewards makes of completions."""
+    scorer = Scorer(configs, Resources({}, answers=None))
+    try:
+        return scorer.score(prompts, [Response(text) for text in completions])
+    finally:
+        scorer.close()
 
 
 def prompt(answer: str = "4", **changes) -> Prompt:
@@ -24,7 +33,7 @@ def trace(answer: str, reasoning: str = "2 + 2 = 4") -> str:
 
 def format_scores(*completions: str, partial_credit: float = 0.5) -> list[float | None]:
     config = format_reward.Config(partial_credit=partial_credit)
-    return format_reward.score(config, [prompt()] * len(completions), list(completions))
+    return format_reward.score(config, [prompt()] * len(completions), [Response(text) for text in completions])
 
 
 def test_a_well_formed_trace_earns_one_whatever_its_answer():
@@ -57,7 +66,7 @@ def test_partial_credit_never_reaches_a_whole_trace():
 
 
 def exact(prompt: Prompt, completion: str) -> float | None:
-    return exact_answer.score(exact_answer.Config(), [prompt], [completion])[0]
+    return exact_answer.score(exact_answer.Config(), [prompt], [Response(completion)])[0]
 
 
 def test_exact_answer_asks_for_a_well_formed_trace_and_the_right_answer():
@@ -126,7 +135,7 @@ def test_bad_reward_tables_are_refused_with_the_fix(tables: list, message: str):
 def test_rewards_combine_as_a_weighted_mean():
     """format 1, exact 0 at weights 1 and 3: 1/4. A malformed completion with two tags in place: (1 x .25 + 3 x 0) / 4."""
     configs = parse_rewards([{"name": "format", "weight": 1.0}, {"name": "exact_answer", "weight": 3.0}], "rewards")
-    scores = score_completions(configs, [prompt()] * 3, [trace("5"), trace("4"), "<reasoning>2 + 2</reasoning>"])
+    scores = score(configs, [prompt()] * 3, [trace("5"), trace("4"), "<reasoning>2 + 2</reasoning>"])
     assert scores.total.tolist() == [0.25, 1.0, 0.0625]
     assert scores.components["format"].tolist() == [1.0, 1.0, 0.25]
     assert scores.components["exact_answer"].tolist() == [0.0, 1.0, 0.0]
@@ -134,12 +143,12 @@ def test_rewards_combine_as_a_weighted_mean():
 
 def test_an_abstention_gives_its_weight_to_the_others_of_that_completion_only():
     components = np.array([[1.0, 1.0, np.nan], [0.0, np.nan, np.nan]])
-    np.testing.assert_allclose(weighted_mean(components, np.array([1.0, 3.0])), [0.25, 1.0, np.nan])
+    np.testing.assert_allclose(weighted_mean(components, np.array([[1.0] * 3, [3.0] * 3])), [0.25, 1.0, np.nan])
 
 
 def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
     configs = parse_rewards([{"name": "format"}, {"name": "exact_answer", "weight": 3.0}], "rewards")
-    scores = score_completions(configs, [prompt(check="none"), prompt()], [trace("4"), trace("4")])
+    scores = score(configs, [prompt(check="none"), prompt()], [trace("4"), trace("4")])
     assert np.isnan(scores.components["exact_answer"]).tolist() == [True, False]
     assert scores.total.tolist() == [1.0, 1.0]
 
@@ -147,21 +156,21 @@ def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0], "reward 'broken' returned 1 values for 2 completions"),  # must not be broadcast
-        ([1.0, 0.0, 1.0], "returned 3 values for 2 completions"),
-        (np.ones(2), "returned a ndarray for 2 completions"),
-        (1.0, "returned a float for 2 completions"),
-        ([1.0, float("nan")], "returned nan for completion 1; .* None to abstain"),
-        ([float("inf"), 1.0], "returned inf for completion 0"),
-        (["1", 1.0], "returned '1' for completion 0"),
+        ([1.0], "reward 'broken' returned 1 values for 2 responses"),  # must not be broadcast
+        ([1.0, 0.0, 1.0], "returned 3 values for 2 responses"),
+        (np.ones(2), "returned a ndarray for 2 responses"),
+        (1.0, "returned a float for 2 responses"),
+        ([1.0, float("nan")], "returned nan for response 1; .* None to abstain"),
+        ([float("inf"), 1.0], "returned inf for response 0"),
+        (["1", 1.0], "returned '1' for response 0"),
     ],
 )
 def test_a_reward_that_breaks_its_contract_is_named(monkeypatch: pytest.MonkeyPatch, values: object, message: str):
     monkeypatch.setattr(rewarding, "plugin_module", lambda family, name: SimpleNamespace(score=lambda *_: values))
     with pytest.raises(ValueError, match=message):
-        score_completions([SimpleNamespace(name="broken", weight=1.0)], [prompt()] * 2, ["", ""])
+        score([RewardConfig(name="broken")], [prompt()] * 2, ["", ""])
 
 
 def test_every_completion_needs_its_own_prompt():
-    with pytest.raises(ValueError, match="1 prompts and 2 completions"):
-        score_completions(parse_rewards([{"name": "format"}], "rewards"), [prompt()], ["", ""])
+    with pytest.raises(ValueError, match="1 prompts and 2 responses"):
+        score(parse_rewards([{"name": "format"}], "rewards"), [prompt()], ["", ""])

@@ -7,26 +7,23 @@ refusal (`tasks.grounding.abstains`). Prompts whose answer cannot be verified (c
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
-
-from schemas.base import StrictModel
 from schemas.examples import Prompt
 from tasks.grounding import abstains
+from tasks.rewarding import Response, RewardConfig
 from tasks.verify import Verdict, verify_many
 
 VERSION = 1
 
 
-class Config(StrictModel):
+class Config(RewardConfig):
     """No knobs beyond the weight: GRPO's advantages do not depend on the scale of a reward."""
 
     name: Literal["exact_answer"] = "exact_answer"
-    weight: float = Field(default=1.0, gt=0)
 
 
-def score(config: Config, prompts: list[Prompt], completions: list[str]) -> list[float | None]:
+def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
     """1.0 correct, 0.0 wrong or malformed, None where the prompt's answer cannot be verified."""
-    return [None if correct is None else float(correct) for correct in are_correct(prompts, completions)]
+    return [None if correct is None else float(correct) for correct in are_correct(prompts, [one.text for one in responses])]
 
 
 def is_verifiable(prompt: Prompt) -> bool:

@@ -6,27 +6,27 @@ gives a policy that never closes its answer a slope to climb; it stays below 1, 
 repeated tag earns nothing. A completion cut off before it closed its answer is malformed.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from schemas.base import StrictModel
 from schemas.examples import TRACE_TAGS, Prompt, parse_trace
+from tasks.rewarding import Response, RewardConfig
 
 VERSION = 1
 
 
-class Config(StrictModel):
+class Config(RewardConfig):
     """`partial_credit` is what a malformed completion with all four tags in place earns; 0 rewards whole traces only."""
 
     name: Literal["format"] = "format"
-    weight: float = Field(default=1.0, gt=0)
     partial_credit: float = Field(default=0.5, ge=0, lt=1)
 
 
-def score(config: Config, prompts: list[Prompt], completions: list[str]) -> list[float | None]:
+def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
     """1.0 for a well-formed trace, else `partial_credit` x tags in place / 4. Never abstains."""
-    return [1.0 if parse_trace(text) else config.partial_credit * tags_in_place(text) / len(TRACE_TAGS) for text in completions]
+    return [1.0 if parse_trace(one.text) else config.partial_credit * tags_in_place(one.text) / len(TRACE_TAGS) for one in responses]
 
 
 def tags_in_place(text: str) -> int:
