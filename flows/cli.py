@@ -16,6 +16,7 @@ from typing import NoReturn
 from flows import commands
 from flows.plain import plain
 from flows.planning import DoesNotFit
+from flows.resolve import TINY
 from infra.objects import Damaged
 from infra.settings import Settings
 from infra.targets import TARGETS
@@ -137,6 +138,9 @@ def _target(parser: argparse.ArgumentParser) -> None:
 def _overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", metavar="K=V", action="append", default=[], dest="overrides", help="override a value, e.g. stages.grpo.config.steps=20"
+    )
+    parser.add_argument(
+        "--tiny", action="append_const", const=TINY, dest="overrides", help="the recipe on a laptop, in minutes, as its [tiny] table says"
     )
     parser.add_argument("--data", metavar="DIR", type=Path, help="directory of the data files that the recipe reads")
 

@@ -24,10 +24,13 @@ Target = Annotated[
     ),
 ]
 StoreUri = Annotated[str, Field(title="Store", description="Where artifacts and runs are kept: a directory, or gs://bucket/prefix.")]
-Override = Annotated[str, Field(pattern=".+=.+")]
+Override = Annotated[str, Field(pattern=".+=.+|tiny")]
 Overrides = Annotated[
     tuple[Override, ...],
-    Field(title="Overrides", description="Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20"),
+    Field(
+        title="Overrides",
+        description="Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20; or tiny, for the recipe as it runs on a laptop in minutes",
+    ),
 ]
 Data = Annotated[str, Field(title="Data directory", description="Where the data files lie that the recipe reads; empty if it reads none.")]
 Force = Annotated[

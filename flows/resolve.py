@@ -4,6 +4,7 @@ A `ResolvedStage` holds what identifies a stage apart from its inputs' digests: 
 executes (store, target, the data directory's path) never enters.
 """
 
+import copy
 import importlib.resources
 import re
 import tomllib
@@ -19,8 +20,11 @@ from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
 from tasks.job import Input
-from tasks.models.source import check_model
-from tasks.plugins import stage_module, stays_at_home
+from tasks.models.source import check_model, extra_dependencies
+from tasks.plugins import extra_models_of, stage_module, stays_at_home
+
+TINY = "tiny"
+"""Among the overrides of a recipe, the bare word that stands for all of its `[tiny]` table; `--tiny` on the command line."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None
 
     Args:
         recipe: the name of a shipped recipe, or the path of a TOML file.
-        overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`.
+        overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`; or `tiny`.
         data: the directory of `--data`, for stages that read files from it.
         need_data: without such a directory, a recipe that reads from one is wrong; if not, it is resolved all the same (`missing`).
 
@@ -103,11 +107,23 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     else:
         text, where = recipe_text(Path(recipe)), recipe
     table = recipe_table(text, where)
-    recipe_from_table(table, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
-    for override in overrides:
-        apply_override(table, override)
+    loaded = recipe_from_table(table, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    table.pop("tiny", None)
+    for override in sorted(overrides, key=lambda override: override != TINY):  # what is set by hand counts
+        if override == TINY:
+            _make_tiny(table, loaded.tiny, where)
+        else:
+            apply_override(table, override)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
     return recipe_from_table(table, where), where
+
+
+def _make_tiny(table: dict[str, Any], tiny: Mapping[str, Any], where: str) -> None:
+    if not tiny:
+        having = ", ".join(name for name, one in shipped_recipes().items() if one.tiny)
+        raise InputError(f"recipe {where} has no [tiny] table that says how it runs on a laptop. Shipped recipes that have one: {having}.")
+    for path, value in tiny.items():
+        _set(table, path, copy.deepcopy(value), f"{path} (of [tiny])")
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
@@ -120,17 +136,23 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         InputError: no `=`, a value that is no TOML, or a path that leads nowhere.
     """
     path, equals, text = override.partition("=")
-    parts = path.strip().split(".")
-    if not equals or not all(parts):
+    if not equals:
         raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
-    value = _override_value(text.strip(), override)
+    _set(table, path.strip(), _override_value(text.strip(), override), override)
+
+
+def _set(table: dict[str, Any], path: str, value: Any, override: str) -> None:
+    """Set the value at a path, in place; messages call it `override`."""
+    parts = path.split(".")
+    if not all(parts):
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
     _check_override_path(table, parts, override)
     _assign(table, parts, 0, value, override)
 
 
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
     """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
-    levels: list[tuple[str, list[str]]] = [("recipe", list(Recipe.model_fields))]
+    levels: list[tuple[str, list[str]]] = [("recipe", [key for key in Recipe.model_fields if key != "tiny"])]
     if parts[0] == "stages":
         levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
         if len(parts) < 3:
@@ -181,9 +203,11 @@ def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data:
         module = stage_module(spec.kind)
         _check_inputs(spec, module.INPUTS, kinds)
         config = _stage_config(module.Config, spec, recipe, f"{place}.config")
-        if (model := getattr(config, "model", None)) is not None:
+        extra = extra_models_of(spec.kind, config.model_dump(mode="json"))
+        for model in filter(None, (getattr(config, "model", None), *extra)):
             check_model(model)
         dependencies, missing = _dependencies(module, config, data, need_data)
+        dependencies |= extra_dependencies(extra)
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(place) else f"{place}: {text}") from error

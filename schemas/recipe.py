@@ -15,6 +15,14 @@ inputs = { examples = "distill" }
 ```
 File order is execution order. `model` and `seed` are the defaults of every stage whose Config has a field of that name. There is no
 inheritance and no templating; unknown keys are refused.
+
+A recipe for a TPU may say how it runs on a laptop in minutes, as `--set` would: the same stages, smaller.
+
+```toml
+[tiny]
+model = "gemma3-tiny"
+"stages.sft.config.steps" = 100
+```
 """
 
 import math
@@ -48,12 +56,17 @@ class StageSpec(StrictModel):
 
 
 class Recipe(StrictModel):
-    """A named chain of stages on one model."""
+    """A named chain of stages on one model.
+
+    Attributes:
+        tiny: path -> value, what `--tiny` sets.
+    """
 
     name: str
     model: str
     seed: int = Field(default=0, ge=0, lt=2**31)
     stages: tuple[StageSpec, ...] = Field(min_length=1)
+    tiny: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod

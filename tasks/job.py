@@ -9,8 +9,9 @@ A stage kind is a file in `tasks/` that defines
 
 and, when the config names other code or data, `def dependencies(config, data) -> dict[str, str | int]` (see `schemas.artifact.stage_key`),
 and, when it computes with JAX, `USES_DEVICES = True`: then all hosts of a job run it (`tasks.hosts`), otherwise the first alone. Where that
-depends on the config, `def base_model(config: dict) -> str | None` says which model it computes with, if any; `def at_home(config: dict,
-inputs: dict) -> bool` says whether its jobs stay on the flow's machine (`tasks.plugins`).
+depends on the config, `def base_model(config: dict) -> str | None` says which model it computes with, if any; `def extra_models(config:
+dict) -> tuple[str, ...]` which others it loads; `def at_home(config: dict, inputs: dict) -> bool` says whether its jobs stay on the flow's
+machine (`tasks.plugins`).
 The module's top level imports no JAX: the flow process imports it to validate recipes. Heavy imports go inside `run`.
 """
 

@@ -44,6 +44,12 @@ def base_model_of(kind: str, config: Mapping[str, Any]) -> str | None:
     return module.base_model(config) if hasattr(module, "base_model") else config.get("model")
 
 
+def extra_models_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Base models that a stage with this config (as JSON) loads beside the one it begins with: a judge's, a teacher's."""
+    module = stage_module(kind)
+    return tuple(module.extra_models(config)) if hasattr(module, "extra_models") else ()
+
+
 def uses_devices(kind: str, config: Mapping[str, Any]) -> bool:
     """Whether a stage with this config (as JSON) computes with JAX."""
     module = stage_module(kind)

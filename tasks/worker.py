@@ -38,7 +38,7 @@ from schemas.base import InputError, StageFailed, canonical_json, explain_valida
 from schemas.job import JobSpec, JobStatus
 from tasks import hosts
 from tasks.job import Job
-from tasks.models.shipping import receive_model, shipped_model
+from tasks.models.shipping import receive_model, shipped_models
 from tasks.plugins import stage_module, uses_devices
 from tasks.supervisor import CANCELLED, Supervisor
 
@@ -139,7 +139,7 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor) -> ArtifactRef 
         config = module.Config.parse(spec.config)
     except ValidationError as error:
         raise InputError(explain_validation(error, module.Config, f"stages.{spec.stage}.config")) from error
-    if model := shipped_model(spec):
+    for model in shipped_models(spec):
         receive_model(store, model, spec.dependencies)
     inputs = {name: _input_directory(store, spec, name, ref) for name, ref in spec.inputs.items()}
     digests = {name: ref.digest for name, ref in spec.inputs.items()}

@@ -16,13 +16,16 @@ from infra.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobSpec
 from tasks.models import download
-from tasks.models.source import needed, source_of
-from tasks.plugins import base_model_of
+from tasks.models.source import extra_key, needed, source_of
+from tasks.plugins import base_model_of, extra_models_of
 
 
-def shipped_model(spec: JobSpec) -> str | None:
-    """The base model that a job on another machine begins with, or None."""
-    return base_model_of(spec.kind, spec.config) if spec.target != "local" and "policy" not in spec.inputs else None
+def shipped_models(spec: JobSpec) -> list[str]:
+    """The base models that a job on another machine reads: the one it begins with, if no policy is connected, and those beside it."""
+    if spec.target == "local":
+        return []
+    first = None if "policy" in spec.inputs else base_model_of(spec.kind, spec.config)
+    return sorted({*extra_models_of(spec.kind, spec.config), *([first] if first else [])})
 
 
 def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], settings: Settings, say: Callable[[str], None]) -> None:
@@ -65,7 +68,7 @@ def receive_model(store: Store, model: str, dependencies: Mapping[str, str | int
 
 
 def _tree(model: str, dependencies: Mapping[str, str | int]) -> str:
-    return f"models/{digest([model, dependencies.get('model')])}"
+    return f"models/{digest([model, dependencies.get(extra_key(model), dependencies.get('model'))])}"
 
 
 def _link(path: Path, target: Path) -> None:

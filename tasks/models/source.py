@@ -146,6 +146,17 @@ def model_dependencies(model: str, settings: Settings | None = None) -> dict[str
     return {}
 
 
+def extra_dependencies(models: Iterable[str]) -> dict[str, str | int]:
+    """`model_dependencies` of models beside the one that a stage begins with."""
+    found = {model: model_dependencies(model) for model in models}
+    return {extra_key(model): known["model"] for model, known in found.items() if known}
+
+
+def extra_key(model: str) -> str:
+    """Under which a stage's dependencies have what decides the weights of such a model."""
+    return f"model {model}"
+
+
 def needed(names: Iterable[str]) -> list[str]:
     """Which of the files below a model's directory are read, by their names relative to it: those of Hugging Face's format, or else all."""
     found = sorted(name for name in names if not name.startswith("."))
