@@ -29,7 +29,7 @@ Overrides = Annotated[
     tuple[Override, ...],
     Field(
         title="Overrides",
-        description="Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20; or tiny, for the recipe as it runs on a laptop in minutes",
+        description="Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20. Or tiny: as it runs on a laptop.",
     ),
 ]
 Data = Annotated[str, Field(title="Data directory", description="Where the data files lie that the recipe reads; empty if it reads none.")]

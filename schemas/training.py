@@ -1,8 +1,8 @@
 """Configuration shared by the trainers."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from schemas.base import StrictModel
 
@@ -45,7 +45,7 @@ class TrainerConfig(StrictModel):
     """What every training stage has.
 
     `batch_size` rows make one optimizer step; they are processed `micro_batch_size` at a time inside one compiled program (gradient
-    accumulation). `lora = None` trains all weights. `remat` saves memory for time.
+    accumulation). Without `lora`, or with `lora = false`, all weights are trained. `remat` saves memory for time.
     """
 
     steps: int = Field(ge=1)
@@ -55,6 +55,11 @@ class TrainerConfig(StrictModel):
     lora: LoraConfig | None = None
     remat: Remat = "none"
     log_every: int = Field(default=10, ge=1)
+
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _false_is_none(cls, value: Any) -> Any:
+        return None if value is False else value
 
     @property
     def accumulation(self) -> int:
