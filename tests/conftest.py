@@ -9,6 +9,8 @@ import pytest
 from absl import logging as absl_logging
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
+# What tests cost is mostly compiling: the processes of one run share what they compiled, and so does the next run.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 
 from tests.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
 from tests.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401

@@ -190,6 +190,7 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_an_input_that_is_damaged_in_mid_run_is_made_again_and_the_run_goes_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     Between("distill", lambda: flip_a_byte(lab.store.local_dir(lab.artifacts("distill")[0]) / "examples.jsonl")).attach(monkeypatch)
     record = lab.run()
@@ -207,6 +208,7 @@ def test_an_input_that_is_lost_again_and_again_fails_the_stage_that_needs_it(lab
     assert "is missing, damaged or another one by now" in record["stages"][1]["error"]
 
 
+@pytest.mark.slow
 def test_when_the_input_comes_back_with_other_bytes_all_that_was_made_from_the_old_ones_is_made_again(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +267,7 @@ def alive(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8") if Path("/proc").exists() else True
 
 
+@pytest.mark.slow
 def test_two_simultaneous_runs_run_each_stage_once(lab: Lab) -> None:
     both = [start(lab.command()), start(lab.command())]
     printed = [json.loads(process.communicate(timeout=120)[0]) for process in both]
@@ -274,7 +277,7 @@ def test_two_simultaneous_runs_run_each_stage_once(lab: Lab) -> None:
     assert len(list(lab.store_path.glob("work/*/*/job.json"))) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stopped_run_leaves_no_process_and_the_next_one_continues(lab: Lab, number: signal.Signals) -> None:
     """Ctrl-C reaches the whole process group, as from a terminal; SIGTERM one process. Exit 130 within seconds, record `cancelled`."""
     process = start(lab.command("--set", SLOW))

@@ -117,6 +117,7 @@ def resumed(slice: Slice, kind: str, point: Point, victim: int) -> tuple[Manifes
     return manifest, second
 
 
+@pytest.mark.slow
 def test_two_hosts_train_and_the_first_one_commits(slice_of: SliceOf) -> None:
     slice = slice_of()
     manifest = slice.undisturbed("sft")
