@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("compare", commands.compare, _run, _other_run, _store)
     add("ask", commands.ask, _run, _question, _store)
     add("export", commands.export, _run, _to, _store)
+    add("rejudge", commands.rejudge, _run, _rewards, _store)
     add("recipes", commands.recipes)
     add("gc", commands.gc, _store, _garbage)
     add("doctor", commands.doctor, _store, _target)
@@ -113,6 +114,18 @@ def _other_run(parser: argparse.ArgumentParser) -> None:
 def _question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("question", metavar="QUESTION", help="a prompt, as a user would write it")
     parser.add_argument("--stage", metavar="S", help="the stage whose model answers (default: the last trained one)")
+
+
+def _rewards(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rubric",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="TOML: [[rewards]] as in a recipe, and `rubrics`, a path, if there are others",
+    )
+    parser.add_argument("--stage", metavar="S", help="the GRPO stage that is judged again (default: the last one)")
+    parser.add_argument("--usd", metavar="USD", type=float, help="the most that each judge behind an API may cost")
 
 
 def _to(parser: argparse.ArgumentParser) -> None:

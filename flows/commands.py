@@ -132,6 +132,26 @@ def ask(options: argparse.Namespace) -> Answer:
     return Answer(value, lambda: show.line(""), 130 if value["stopped"] else 0)
 
 
+def rejudge(options: argparse.Namespace) -> Answer:
+    """Judge a finished run's GRPO stage again under other rewards, rubrics or weights, and say which updates would change sign.
+
+    Nothing is sampled: the responses are those of the stage's ledger. Rewards of which only weights change are not asked again, and no
+    judge is asked twice for the same: what is new is counted, and costs no more than --usd.
+    """
+    from flows.rejudge import rejudge_run, show_rejudged
+
+    def progress(done: int, total: int) -> None:
+        if not options.json and sys.stderr.isatty():
+            sys.stderr.write(f"\r{done} of {total} rollouts" + ("\n" if done == total else ""))
+
+    if options.usd is not None and options.usd <= 0:
+        raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
+    store = open_store(options.store)
+    record = read_run(store, options.run)
+    value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
+    return Answer(value, lambda: show_rejudged(value))
+
+
 def export(options: argparse.Namespace) -> Answer:
     """Write a run's model as a Hugging Face directory, and prove in transformers that it is the model.
 

@@ -80,13 +80,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program of a stage and the compiler's report (`tasks.plan.ProgramReport`), None where it was not asked for."""
+    """A program of a stage and the compiler's report (`tasks.plan.ProgramReport`), None where it was not asked for.
+
+    Attributes:
+        beside: see `tasks.programs.Program`.
+    """
 
     name: str
     digest: str
     calls: float
     resident_bytes: int
     report: dict[str, Any] | None
+    beside: bool = False
 
 
 @dataclass

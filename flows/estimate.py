@@ -1,8 +1,8 @@
 """From programs to time and money: what a stage will take on a target, by roofline, by measured runs, and by list prices.
 
-A stage's time is the sum over its programs of calls x roofline time, divided by an efficiency, plus the time until its machine works. The
-efficiency is learned from stages of the same kind that ran on the same target, where the store has some and this machine has compiled their
-programs; else it is `EFFICIENCY`.
+A stage's time is the sum over its programs of calls x roofline time (or the sum over those that run beside the others on devices of their
+own, if that is longer), divided by an efficiency, plus the time until its machine works. The efficiency is learned from stages of the same
+kind that ran on the same target, where the store has some and this machine has compiled their programs; else it is `EFFICIENCY`.
 """
 
 from collections.abc import Sequence
@@ -56,15 +56,17 @@ def program_json(program: Compiled, target: str) -> dict[str, Any]:
         "roofline_seconds": chip.roofline_seconds(*work),
         "bound": chip.bound(*work),
         "calls": program.calls,
+        "beside": program.beside,
         "compile_seconds": report["compile_seconds"],
         "refusal": report["refusal"],
     }
 
 
 def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
-    """Of all calls of a stage's programs."""
+    """Of all calls of a stage's programs; those that run beside the others take no time while the others do."""
     described = [program_json(program, target) for program in programs]
-    return sum(one["calls"] * one["roofline_seconds"] for one in described)
+    sums = {beside: sum(one["calls"] * one["roofline_seconds"] for one in described if one["beside"] == beside) for beside in (False, True)}
+    return max(sums.values())
 
 
 def estimate(programs: Sequence[Compiled], measured: Sequence[float], target: str, settings: TpuSettings) -> Estimate:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flows.endpoints import check_endpoints
 from flows.interrupt import interruptible
 from flows.planning import check_fit
 from flows.prefect_api import prefect_api
@@ -39,6 +40,7 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     check_reach(target, store or settings.store)
     opened = open_store(store or settings.store)
     opened.require_near(settings)
+    check_endpoints(resolved, opened, target, force)
     check_fit(resolved, opened, target)
 
     stop = threading.Event()

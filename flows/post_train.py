@@ -14,6 +14,7 @@ from prefect.exceptions import CancelledRun, FailedRun
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.chain import Chain
+from flows.endpoints import check_endpoints
 from flows.interrupt import interruptible
 from flows.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.publish import announce, publish
@@ -62,6 +63,7 @@ def post_train(
         check_reach(target, store or settings.store)
         opened = open_store(store or settings.store)
         opened.require_near(settings)
+        check_endpoints(resolved, opened, target, force)
     except InputError as error:
         get_run_logger().error("%s", error)
         return Failed(message=str(error), data=error)  # raised, Prefect would log it as a page of its own code

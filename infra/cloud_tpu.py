@@ -40,6 +40,7 @@ COORDINATOR_PORT = 8476
 _SENT = (
     *("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds", "store_seconds", "billing_project"),
     *("tensor_parallel", "whole_weights_gib"),
+    *("teacher_concurrency", "teacher_timeout_seconds", "teacher_attempts", "judge_patience_seconds"),
 )
 """Settings that the VMs get too."""
 _HOPELESS = {*TAKEN, *DEAD, "FAILED"}

@@ -1,7 +1,8 @@
 """Keeping secrets out of what is kept or shown: logs, statuses, errors, recorded command lines.
 
-A recipe, a store and a job hold no credentials; those come from the environment, and nothing of ours reads them. But the message of any
-library may quote one. So every text that a run leaves goes through `mask`, as in the logs of CI services.
+A recipe, a store and a job hold no credentials; those come from the environment, or by a name from Secret Manager
+(`infra.secret_manager`). But the message of any library may quote one. So every text that a run leaves goes through `mask`, as in the logs
+of CI services.
 """
 
 import io
@@ -18,6 +19,8 @@ LEAST = 8
 
 _WORD = r"key|token|secret|password|passwd|passphrase|auth|auth_string"
 _VARIABLE = re.compile(rf"(?:{_WORD}|_pass|_pat)(?:_?\d+)?\Z", re.IGNORECASE)
+_NAME = re.compile(r"projects/[^/\s]+/secrets/[^\s]+")
+"""Of a secret in Secret Manager: a variable such as OPENAI_API_KEY_SECRET holds one, and that is no secret."""
 _USERINFO = re.compile(r"(?<=://)[^\s/]+@")
 _ASSIGNED = re.compile(
     r"((?:api_?key|access_?key|private_?key|token|secret|password|passwd|passphrase|auth_string)"
@@ -26,13 +29,23 @@ _ASSIGNED = re.compile(
 )
 
 
+_LEARNED: set[str] = set()
+
+
+def learn(secret: str) -> None:
+    """From now on `mask` hides this, too, which no variable holds."""
+    if len(secret) >= LEAST:
+        _LEARNED.add(secret)
+
+
 def mask(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """`text` with `***` for secrets, which are:
 
     - values of environment variables whose names end like those of credentials (`HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`), and passwords in
       URLs that a variable holds (`https_proxy`); both only from `LEAST` characters on;
     - user names and passwords in URLs, `gs://user:password@bucket`;
-    - what is assigned to such a name: `api_key=...`, `"token": "..."`, `?access_token=...`.
+    - what is assigned to such a name: `api_key=...`, `"token": "..."`, `?access_token=...`;
+    - what was read from Secret Manager.
     """
     for value in sorted(_secrets(environment), key=len, reverse=True):
         text = text.replace(value, MASK)
@@ -45,8 +58,9 @@ def has_userinfo(url: str) -> bool:
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
+    yield from _LEARNED
     for name, value in environment.items():
-        if _VARIABLE.search(name):
+        if _VARIABLE.search(name) and not _NAME.fullmatch(value):
             yield from (line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST)  # a private key has several
         for userinfo in _USERINFO.findall(value):
             password = userinfo[:-1].partition(":")[2]

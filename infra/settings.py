@@ -91,11 +91,12 @@ class Settings(_FromEnvironment):
             is faster; larger ones are spread over the devices. 0 spreads all: for when memory is short.
         plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is installed, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more machines; None for no limit.
-        teacher_concurrency: requests to a teacher's endpoint that may be under way at a time; fewer while it says "too many".
+        teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at a time; fewer while it says "too many".
         teacher_timeout_seconds: how long one such request may take, from the connection to the last byte.
         teacher_attempts: how often a request that is refused or lost is sent before it counts as failed.
         teacher_dead_seconds: an endpoint that has only failed for so long, or asks to wait longer, ends the stage.
-        teacher_batch: put requests to the provider as batch files (`/v1/batches`): cheaper, and answered within a day.
+        teacher_batch: put requests to the provider as batch files (`/v1/batches`): cheaper, and answered within a day. Never a judge's.
+        judge_patience_seconds: how long a stage that rewards with a judge waits for an endpoint that is down, before it ends.
     """
 
     PREFIX: ClassVar[str] = "LYCEUM_"
@@ -125,6 +126,7 @@ class Settings(_FromEnvironment):
     teacher_attempts: int = Field(default=10, ge=1)
     teacher_dead_seconds: float = Field(default=300.0, gt=0)
     teacher_batch: bool = False
+    judge_patience_seconds: float = Field(default=1800.0, gt=0)
 
 
 class TpuSettings(_FromEnvironment):

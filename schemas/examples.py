@@ -4,7 +4,6 @@ A trace is exactly `<reasoning>R</reasoning>\n<answer>A</answer>` (the Kaggle go
 """
 
 import hashlib
-import re
 import unicodedata
 from enum import StrEnum
 from typing import Literal
@@ -31,10 +30,9 @@ Grounding = Literal["answerable", "unanswerable", "out_of_domain"]
 GROUNDED_REFUSAL = "Context does not contain this information"
 """The one correct answer to unanswerable and out-of-domain grounded questions (the retrospective in shared/seeds)."""
 
-Check = Literal["exact", "numeric", "quantity", "math", "tests", "constraints", "faithful", "none"]
+Check = Literal["exact", "numeric", "quantity", "math", "tests", "constraints", "faithful", "plan", "none"]
 """How an answer is verified: `none` is free text that cannot be, each other name is a file in `tasks/checks/` that says how."""
 
-_TRACE = re.compile(r"\s*<reasoning>(?P<reasoning>.+?)</reasoning>\s*<answer>(?P<answer>.+?)</answer>\s*", re.DOTALL)
 TRACE_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
 
@@ -50,11 +48,13 @@ class Trace(StrictModel):
 
 def parse_trace(text: str) -> Trace | None:
     """The trace that is the whole of `text`, or None: text outside the tags, an empty part, a tag missing or repeated."""
-    match = _TRACE.fullmatch(text)
-    if match is None or any(text.count(tag) != 1 for tag in TRACE_TAGS):
+    text = text.strip()
+    if any(text.count(tag) != 1 for tag in TRACE_TAGS) or not (text.startswith(TRACE_TAGS[0]) and text.endswith(TRACE_TAGS[3])):
         return None
-    reasoning, answer = match["reasoning"].strip(), match["answer"].strip()
-    return Trace(reasoning=reasoning, answer=answer) if reasoning and answer else None
+    reasoning, _, rest = text[len(TRACE_TAGS[0]) : -len(TRACE_TAGS[3])].partition(TRACE_TAGS[1])
+    between, _, answer = rest.partition(TRACE_TAGS[2])
+    reasoning, answer = reasoning.strip(), answer.strip()
+    return Trace(reasoning=reasoning, answer=answer) if reasoning and answer and not between.strip() else None
 
 
 def normalise_prompt(prompt: str) -> str:
@@ -82,7 +82,7 @@ class Prompt(StrictModel):
         tolerance: of checks `numeric` and `quantity`, relative; None is each check's own rule.
         tests: of check `tests`, Python that raises when the code before it is wrong. `code_prefix` goes before an answer that is no whole
             program, e.g. HumanEval's signature and docstring.
-        constraints: of check `constraints`: all must hold.
+        constraints: of check `constraints`: all must hold. Of check `plan`: the world and the goal (`tasks.checks.plan`).
         difficulty: 1 (easy) to 5 (hard).
         pass_rate: the fraction of a teacher's samples that verified, None where none were taken. Curricula order prompts by it.
         source, line: the file, and where in it the record starts, from 1; 0 where there is no file.
@@ -127,7 +127,7 @@ language that was not asked for."""
 
 
 class PreferencePair(StrictModel):
-    """One prompt with a verified and a rejected response, and where both came from.
+    """One prompt with a chosen response, verified where its answer can be, and a rejected one, and where both came from.
 
     Attributes:
         chosen_from: who wrote the chosen response. The rejected one is the policy's own where the policy was sampled, else the teacher's.

@@ -15,7 +15,8 @@ class JobSpec(StrictModel):
 
     `config` is the stage's validated config as JSON; `inputs` maps input names to committed artifacts in `store`; `run` is the run that
     submitted it. `data` is where the files of `lyceum run --data` lie: an absolute path or, for a worker on another machine, the name of a
-    tree in the store, `data/<digest>`.
+    tree in the store, `data/<digest>`. `environment` is what a worker on another machine must know of endpoints: variables with their URLs
+    and with the names of secrets, never a secret.
     """
 
     stage: str
@@ -29,6 +30,7 @@ class JobSpec(StrictModel):
     dependencies: dict[str, str | int] = Field(default_factory=dict)
     inputs: dict[str, ArtifactRef] = Field(default_factory=dict)
     data: str | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 class Progress(StrictModel):

@@ -38,7 +38,8 @@ class LoraConfig(StrictModel):
 
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0)
-    targets: tuple[Projection, ...] = Field(default=get_args(Projection), min_length=1)
+    # strict=False: behind the validator of TrainerConfig.lora a list of JSON arrives as a list of Python
+    targets: tuple[Projection, ...] = Field(default=get_args(Projection), min_length=1, strict=False)
 
 
 class TrainerConfig(StrictModel):

@@ -131,16 +131,10 @@ class Checkpoints:
             arrays: name -> array; of those on a device one at a time is held in memory.
             values: JSON; floats survive exactly, NaN and infinities included.
         """
-        if not self._work.writes:
-            for key in sorted(arrays):
-                gathered(arrays[key])
-            return
         began = self._clock()
-        name = f"{step:08d}-{self._work.attempt}"
-        directory = self._work.scratch("checkpoint")
-        _write_arrays(directory / _ARRAYS, arrays)
-        (directory / _VALUES).write_text(json.dumps(values), encoding="utf-8")
-        self._work.save_tree(f"{FOLDER}/{name}", directory, {"step": step, "written": time.time()})
+        name = save_arrays(self._work, FOLDER, step, arrays, values)
+        if not self._work.writes:
+            return
         self._good = [*self._good, name][-KEEP:]
         for other in self._work.children(FOLDER):
             if other not in self._good and _step(other) < step:
@@ -184,6 +178,20 @@ class Checkpoints:
         """Remove all checkpoints: they are of no use to this code."""
         self._good = []
         self._work.remove(FOLDER)
+
+
+def save_arrays(work: Workspace, folder: str, step: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> str:
+    """Write the tree of a checkpoint into a folder of the workspace; host 0 does. Returns its name, `<step>-<attempt>`."""
+    name = f"{step:08d}-{work.attempt}"
+    if not work.writes:
+        for key in sorted(arrays):
+            gathered(arrays[key])
+        return name
+    directory = work.scratch("checkpoint")
+    _write_arrays(directory / _ARRAYS, arrays)
+    (directory / _VALUES).write_text(json.dumps(values), encoding="utf-8")
+    work.save_tree(f"{folder}/{name}", directory, {"step": step, "written": time.time()})
+    return name
 
 
 def fingerprint(arrays: Mapping[str, Array]) -> str:

@@ -62,7 +62,7 @@ def judge_grounded(prompt: Prompt, completion: str) -> GroundedVerdict:
         correct=correct,
         abstained=abstained,
         hallucinated=not supported or _misquotes(prompt.context, trace.reasoning),
-        inconsistent=_contradicts_itself(trace, abstained),
+        inconsistent=contradicts_itself(trace, abstained),
     )
 
 
@@ -99,7 +99,8 @@ def _misquotes(context: str, reasoning: str) -> bool:
     return quote is not None and not states(context, quote["sentence"].strip(" \"'“”"))
 
 
-def _contradicts_itself(trace: Trace, abstained: bool) -> bool:
+def contradicts_itself(trace: Trace, abstained: bool) -> bool:
+    """Inconsistency, in the sense of the module docstring."""
     last_sentence = normalise_answer(re.split(r"(?<=[.!?])\s+|\n+", trace.reasoning)[-1])
     if _DENIAL.search(last_sentence):
         return not abstained
@@ -113,7 +114,25 @@ def _contradicts_itself(trace: Trace, abstained: bool) -> bool:
 def states(text: str, answer: str) -> bool:
     """True when the answer occurs in the text as whole words (after `normalise_answer`), or both are the same number."""
     phrase = normalise_answer(answer)
-    if phrase and re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", normalise_answer(text)):
+    if phrase and _has_phrase(normalise_answer(text), phrase):
         return True
     number, stated = parse_number(answer), parse_number(text)
     return number is not None and stated is not None and number.value == stated.value
+
+
+_LONG_PHRASE, _MOST_PLACES = 200, 100
+"""Of a phrase of so many characters so many places are looked at: the time stays linear in what a model wrote."""
+
+
+def _has_phrase(text: str, phrase: str) -> bool:
+    at, places = text.find(phrase), 0
+    while at >= 0 and (places < _MOST_PLACES or len(phrase) < _LONG_PHRASE):
+        before, after = text[at - 1 : at], text[at + len(phrase) : at + len(phrase) + 1]
+        if not (_is_word(before) or _is_word(after)):
+            return True
+        at, places = text.find(phrase, at + 1), places + 1
+    return False
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"

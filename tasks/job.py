@@ -30,7 +30,7 @@ from schemas.job import Progress
 ConfigT = TypeVar("ConfigT", bound=StrictModel)
 ModelT = TypeVar("ModelT", bound=StrictModel)
 
-TRAINED = ("sft", "simpo", "grpo")
+TRAINED = ("sft", "simpo", "dpo", "orpo", "grpo", "on_policy_distill")
 """Kinds whose artifact is a model: a Hugging Face directory with curves.jsonl and state.json beside."""
 
 

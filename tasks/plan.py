@@ -4,7 +4,7 @@ It reads one question a line from standard input and writes one answer a line to
 
 | question | answer |
 |---|---|
-| `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes"}]}` |
+| `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes", "beside"}]}` |
 | `{"stage": {...}, "program": 0}` | `{"report": {...}}`: `ProgramReport` of that program of the stage |
 
 `stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" | "failed"}`. Whoever asks keeps the answers
@@ -113,12 +113,13 @@ INSTALL = "Plans for TPUs need the TPU compiler: `pip install lyceum[tpu]`, or `
 
 
 def _topology(kind: TpuType) -> dict[str, Any]:
-    """libtpu's own terms: a v4 chip is one device if it is said so, and a single chip is a host of its own."""
+    """libtpu's own terms: a v4 chip is one device if it is said so, and all chips of a machine of one host are that host's."""
     found: dict[str, Any] = {"topology_name": f"{kind.name.partition('-')[0]}:{kind.topology}"}
     if kind.name.startswith("v4"):
         found["chip_config_name"] = "megacore"
-    if kind.chips == 1:
-        found["chips_per_host_bounds"] = (1, 1, 1)
+    if kind.hosts == 1:
+        sides = tuple(int(side) for side in kind.topology.split("x"))
+        found["chips_per_host_bounds"] = (*sides, 1, 1)[:3]
     return found
 
 
@@ -220,6 +221,7 @@ class Planner:
                     "digest": self._digest(program, lowered),
                     "calls": program.calls,
                     "resident_bytes": bytes_per_device(program.resident),
+                    "beside": program.beside,
                 }
                 for program, lowered in programs
             ]

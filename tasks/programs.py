@@ -31,6 +31,7 @@ class Program:
         calls: how often the stage runs it.
         resident: pytree of jax.ShapeDtypeStruct of what lies on the devices meanwhile without being an argument.
         trips: iterations of the loops whose number depends on data, as far as the config tells, by the loop's `jax.named_scope`.
+        beside: it has devices of its own and computes while the other programs do: a stage takes as long as the longer of both.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Program:
     calls: float
     resident: Any = None
     trips: Mapping[str, float] = field(default_factory=dict)
+    beside: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, Self, cast
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
 
 from infra.answers import Answers
 from schemas.base import InputError, StrictModel
@@ -40,19 +40,50 @@ class Judged(NamedTuple):
 
 
 class Anneal(StrictModel):
-    """A weight that changes: `start` until update `from_step`, `end` from update `to_step` on, linear between. Updates count from 1."""
+    """A number that changes: `start` until update `from_step`, `end` from update `to_step` on, linear between. Updates count from 1.
+
+    With `from_step` equal to `to_step` it is a step: `start` before that update, `end` from it on.
+    """
 
     start: float = Field(ge=0)
     end: float = Field(ge=0)
     from_step: int = Field(default=1, ge=1)
     to_step: int = Field(ge=1)
 
+    @model_validator(mode="after")
+    def _changes(self) -> Self:
+        if self.to_step < self.from_step:
+            raise ValueError(f"to_step {self.to_step} lies before from_step {self.from_step}; swap them")
+        if self.start == self.end:
+            raise ValueError(f"start and end are both {self.start}; write that number in place of the table")
+        return self
+
     def at(self, update: int) -> float:
-        """The weight at an update."""
+        """The number at an update."""
         if update >= self.to_step:
             return self.end
         share = max(0, update - self.from_step) / max(1, self.to_step - self.from_step)
         return self.start + share * (self.end - self.start)
+
+
+def _by_form(number: Any) -> WrapValidator:
+    """Judge a number or an `Anneal` by what it looks like, so that a message is about what was written and not about the other form too."""
+    alone = TypeAdapter(Annotated[number, Field(strict=True, allow_inf_nan=False)])
+
+    def validate(value: Any, both: ValidatorFunctionWrapHandler) -> Any:
+        if isinstance(value, Anneal):
+            return both(value)
+        return Anneal.model_validate(value) if isinstance(value, dict) else alone.validate_python(value)
+
+    return WrapValidator(validate)
+
+
+_Positive = Annotated[float, Field(gt=0)]
+_NotNegative = Annotated[float, Field(ge=0)]
+Weight = Annotated[_Positive | Anneal, _by_form(_Positive)]
+"""A weight above 0, or one that is annealed; where it is 0 the reward is not asked."""
+Factor = Annotated[_NotNegative | Anneal, _by_form(_NotNegative)]
+"""A factor from 0, or one that is annealed."""
 
 
 class RewardConfig(StrictModel):
@@ -65,8 +96,15 @@ class RewardConfig(StrictModel):
     """
 
     name: str
-    weight: Annotated[float, Field(gt=0)] | Anneal = 1.0
-    domains: dict[Domain, float] | None = None
+    weight: Weight = 1.0
+    domains: dict[Domain, _NotNegative] | None = None
+
+    @field_validator("domains")
+    @classmethod
+    def _some_domain(cls, value: dict[Domain, float] | None) -> dict[Domain, float] | None:
+        if value is not None and not any(factor > 0 for factor in value.values()):
+            raise ValueError("no domain has a factor above 0, so this reward would never be asked; name one or remove the reward")
+        return value
 
     def weight_of(self, prompt: Prompt, update: int) -> float:
         """The weight on a response to `prompt` at an update (from 1)."""
@@ -127,13 +165,19 @@ class Scorer:
     """The rewards of a stage, ready to score. Scores are made in a thread, so that whoever asks can go on meanwhile."""
 
     def __init__(self, configs: Sequence[RewardConfig], resources: Resources) -> None:
-        """Prepare all rewards. Raises what a reward's `prepare` raises (InputError)."""
+        """Prepare all rewards. Raises what a reward's `prepare` raises (InputError); then those prepared before it are closed."""
         self.configs = list(configs)
         self._prepared: dict[str, Any] = {}
-        for config in configs:
-            module = plugin_module("rewards", config.name)
-            self._prepared[config.name] = module.prepare(config, resources) if hasattr(module, "prepare") else config
-        self._threads, self._waiting = ThreadPoolExecutor(thread_name_prefix="reward"), ThreadPoolExecutor(thread_name_prefix="rewards")
+        # Two requests at the same time, of which the slow rewards do not keep the quick ones waiting.
+        self._threads = ThreadPoolExecutor(2 * max(1, len(self.configs)), thread_name_prefix="reward")
+        self._waiting = ThreadPoolExecutor(thread_name_prefix="rewards")
+        try:
+            for config in configs:
+                module = plugin_module("rewards", config.name)
+                self._prepared[config.name] = module.prepare(config, resources) if hasattr(module, "prepare") else config
+        except BaseException:
+            self.close()
+            raise
 
     def submit(self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int) -> "Future[Rewards]":
         """Begin to score N responses, response i to prompt i, with the weights of `update`; all rewards at the same time.
@@ -149,13 +193,19 @@ class Scorer:
         """`submit`, and wait."""
         return self.submit(prompts, responses, update).result()
 
+    def values(self) -> dict[str, dict[str, float]]:
+        """What rewards have counted so far, e.g. a judge its questions and its cost: name -> `values()` of what was prepared."""
+        return {name: prepared.values() for name, prepared in self._prepared.items() if hasattr(prepared, "values")}
+
     def close(self) -> None:
-        """End what the rewards hold."""
+        """End what the rewards hold; first, so that scores which wait for an endpoint end, too, when a stage is stopped."""
         for threads in (self._waiting, self._threads):
-            threads.shutdown(cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
         for prepared in self._prepared.values():
             if hasattr(prepared, "close"):
                 prepared.close()
+        for threads in (self._waiting, self._threads):
+            threads.shutdown()
 
     def _component(
         self, config: RewardConfig, prompts: Sequence[Prompt], responses: Sequence[Response], update: int
@@ -164,8 +214,10 @@ class Scorer:
         asked = [index for index, prompt in enumerate(prompts) if config.weight_of(prompt, update) > 0]
         values, details = np.full(len(prompts), np.nan), [dict[str, Any]() for _ in prompts]
         if asked:
-            score = plugin_module("rewards", config.name).score
-            given = score(self._prepared[config.name], [prompts[index] for index in asked], [responses[index] for index in asked])
+            score, prepared = plugin_module("rewards", config.name).score, self._prepared[config.name]
+            if hasattr(prepared, "at"):
+                prepared = prepared.at(update)
+            given = score(prepared, [prompts[index] for index in asked], [responses[index] for index in asked])
             values[asked] = _checked(config.name, given, len(asked))
             for index, value in zip(asked, given, strict=True):
                 if isinstance(value, Judged):

@@ -5,6 +5,7 @@ SimPO samples once before training, GRPO at every rollout step. What is sampled 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -81,17 +82,28 @@ class Rollout:
     advantages: np.ndarray
     group_size: int
 
+    @property
+    def informative(self) -> np.ndarray:
+        """(P,) bool: the groups that have advantages."""
+        informative: np.ndarray = np.abs(self.advantages).reshape(-1, self.group_size).max(axis=1) > 0
+        return informative
+
+    @cached_property
+    def correct(self) -> np.ndarray:
+        """(P, G) of True, False, and None where an answer cannot be verified."""
+        found = are_correct(self.prompts, [completion.text for completion in self.completions])
+        return np.array(found, object).reshape(-1, self.group_size)
+
     def metrics(self) -> dict[str, float]:
         """What the curve shows of a rollout.
 
-        reward (mean total), reward/<name> (mean of one reward), reward_std (mean within-group std), zero_variance (fraction of groups that
-        teach nothing because their rewards are equal), all_right and all_wrong (those of them whose responses are all correct, or all not),
-        effective_groups (count of groups with advantages), unrewarded (fraction of responses), completion_tokens (mean),
-        truncated (fraction). A mean over nothing is left out.
+        reward (mean total), reward/<name> (mean of one reward), abstained/<name> (fraction of responses on which it abstained), reward_std
+        (mean within-group std), zero_variance (fraction of groups that teach nothing because their rewards are equal), all_right and
+        all_wrong (those of them whose responses are all correct, or all not), effective_groups (count of groups with advantages),
+        unrewarded (fraction of responses), completion_tokens (mean), truncated (fraction). A mean over nothing is left out.
         """
         totals = self.rewards.total.reshape(-1, self.group_size)
-        effective = np.abs(self.advantages).reshape(totals.shape).max(axis=1) > 0
-        correct = np.array(are_correct(self.prompts, [c.text for c in self.completions]), object).reshape(totals.shape)
+        dead = ~self.informative
         stds = [np.std(group[~np.isnan(group)], ddof=1) for group in totals if (~np.isnan(group)).sum() >= 2]
         means = {
             "reward": totals,
@@ -100,28 +112,23 @@ class Rollout:
         }
         return {
             **{name: float(np.nanmean(values)) for name, values in means.items() if not np.isnan(values).all()},
-            "zero_variance": float(np.mean(~effective)),
-            "all_right": float(np.mean(~effective & (correct == True).all(axis=1))),  # noqa: E712  None is neither right nor wrong
-            "all_wrong": float(np.mean(~effective & (correct == False).all(axis=1))),  # noqa: E712
-            "effective_groups": float(effective.sum()),
+            **{f"abstained/{name}": float(np.mean(np.isnan(values))) for name, values in self.rewards.components.items()},
+            "zero_variance": float(np.mean(dead)),
+            "all_right": float(np.mean(dead & (self.correct == True).all(axis=1))),  # noqa: E712  None is neither right nor wrong
+            "all_wrong": float(np.mean(dead & (self.correct == False).all(axis=1))),  # noqa: E712
+            "effective_groups": float(np.sum(~dead)),
             "unrewarded": float(np.mean(np.isnan(totals))),
             "completion_tokens": float(np.mean([len(completion.tokens) for completion in self.completions])),
             "truncated": float(np.mean([not completion.terminated for completion in self.completions])),
         }
 
-    def select(self, groups: int) -> "Rollout":
-        """The first `groups` groups that have advantages, in order, filled up with the first of those that have none."""
-        effective = np.abs(self.advantages).reshape(-1, self.group_size).max(axis=1) > 0
-        chosen = np.sort(np.argsort(~effective, kind="stable")[:groups])
-        rows = (chosen[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1)
-        rewards = Rewards({name: values[rows] for name, values in self.rewards.components.items()}, self.rewards.total[rows])
-        prompts, completions = [self.prompts[row] for row in rows], [self.completions[row] for row in rows]
-        return Rollout(prompts, completions, rewards, self.advantages[rows], self.group_size)
+    def chosen(self, groups: int) -> np.ndarray:
+        """Which groups fill a batch of so many: those that have advantages first, in order, then the first of those that have none."""
+        return np.sort(np.argsort(~self.informative, kind="stable")[:groups])
 
     def rows(self, step: int, groups: int = 1) -> Iterator[dict[str, Any]]:
         """The responses of the first `groups` prompts, for `rollouts.jsonl`. `step` counts from 1, as in the curve."""
         for index in range(groups * self.group_size):
-            scores = {name: values[index] for name, values in self.rewards.components.items()}
             yield {
                 "step": step,
                 "id": self.prompts[index].id,
@@ -129,7 +136,17 @@ class Rollout:
                 "reference": self.prompts[index].answer,
                 "completion": self.completions[index].text,
                 "terminated": self.completions[index].terminated,
-                "rewards": {name: None if np.isnan(value) else float(value) for name, value in scores.items()},
-                "reward": None if np.isnan(self.rewards.total[index]) else float(self.rewards.total[index]),
+                **self.scores_of(index),
                 "advantage": float(self.advantages[index]),
             }
+
+    def scores_of(self, index: int) -> dict[str, Any]:
+        """Of one response, what each reward gave and the total; None where there is none."""
+        return {
+            "rewards": {name: _number(values[index]) for name, values in self.rewards.components.items()},
+            "reward": _number(self.rewards.total[index]),
+        }
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -31,7 +31,7 @@ class Completion:
         tokens: its ids, the terminator included when there is one.
         text: the decoded response without the terminator.
         terminated: False when the response was cut off at the fixed length.
-        logps: (len(tokens),) log-probability of each token under the sampling distribution's temperature-1 model.
+        logps: (len(tokens),) log-probability of each token under the distribution it was sampled from; greedy: at temperature 1.
     """
 
     tokens: list[int]
@@ -115,9 +115,9 @@ class Sampler:
         args = (state, *rows_of(batch, self.loaded.mesh), scalar(np.uint32), scalar(np.float32))
         return Program("generate", self._program, args, calls, resident, trips={"decode": self.response_length - 1})
 
-    def completion_of(self, tokens: Sequence[int]) -> Completion:
-        """The completion of tokens that were sampled before; its log-probabilities are not known and empty."""
-        return self._completion(np.array(tokens), np.zeros(0, np.float32))
+    def completion_of(self, tokens: Sequence[int], logps: np.ndarray | None = None) -> Completion:
+        """The completion of tokens that were sampled before; its log-probabilities are empty where they are not known any more."""
+        return self._completion(np.array(tokens), np.zeros(0, np.float32) if logps is None else logps)
 
     def _completion(self, tokens: np.ndarray, logps: np.ndarray) -> Completion:
         tokenizer = self.loaded.tokenizer
@@ -140,12 +140,13 @@ class Sampler:
         hidden, cache = model(prompts, positions, real.astype(jnp.int32), model.init_cache(batch, length + self.response_length))
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
         ones = jnp.ones((batch, 1), jnp.int32)
+        scale = jnp.where(temperature > 0, temperature, 1.0)
 
         def draw(hidden: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             logits = model.unembed(hidden)
             noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:]))(keys)
             token = jnp.argmax(logits + temperature * noise, axis=-1)
-            logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
+            logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(logits / scale, -1)
             return token, logp
 
         token, logp = draw(hidden[:, -1], jnp.int32(0))

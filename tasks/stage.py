@@ -37,6 +37,7 @@ from infra.targets import open_backend
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.job import JobSpec, JobStatus
 from schemas.reports import RunRecord
+from tasks.chat.endpoint import travelling
 from tasks.models.shipping import ship_model, shipped_models
 
 PROGRESS_SECONDS = 3.0
@@ -117,6 +118,8 @@ def _run_stage(job: JobSpec) -> State[Any]:
     with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
         if store.valid(job.kind, job.key) is not None:
             return adopted
+        if job.target != "local":
+            job = job.model_copy(update={"environment": travelling(job.config)})
         for model in shipped_models(job):
             ship_model(store, model, job.dependencies, settings, say)
         status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from tunix.rl import trainer as policy_trainer
@@ -79,6 +80,10 @@ class OneProgramStep(peft_trainer.PeftTrainer):
 
         return jax.jit(train_step, donate_argnums=(0, 1))
 
+    def _post_process_train_step(self, aux: Any) -> None:
+        """Whatever the loss reports becomes part of the step's row of the curve."""
+        self._buffered_train_metrics.additional_metrics |= {name: ([value], np.mean) for name, value in (aux or {}).items()}
+
     def _loss(self, model: nnx.Module, batch: Any) -> tuple[jax.Array, Any]:
         """Loss and metrics, or None where the loss function gives none."""
         out = self.loss_fn(model, **self.gen_model_input_fn(batch))
@@ -145,6 +150,13 @@ class PreferenceTrainer(OneProgramStep, dpo_trainer.DPOTrainer):
         super().__init__(model, None, optimizer, dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP))
 
 
+class RewardModelTrainer(SftTrainer):
+    """A trainer on `tasks.losses.bradley_terry`: all metrics of the loss are part of the curve."""
+
+    def _post_process_train_step(self, aux: Any) -> None:
+        self._buffered_train_metrics.additional_metrics |= {name: ([value], np.mean) for name, value in aux.items()}
+
+
 class PolicyTrainer(OneProgramStep, policy_trainer.Trainer):
     """Tunix's RL trainer."""
 
@@ -152,7 +164,7 @@ class PolicyTrainer(OneProgramStep, policy_trainer.Trainer):
         super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP), custom_checkpoint_metadata_fn=dict)
 
 
-TrainerT = TypeVar("TrainerT", SftTrainer, PreferenceTrainer, PolicyTrainer)
+TrainerT = TypeVar("TrainerT", SftTrainer, RewardModelTrainer, PreferenceTrainer, PolicyTrainer)
 
 
 def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfig, seed: int) -> TrainerT:

@@ -34,15 +34,17 @@ class Keeps(Protocol):
         """Go on after `step` finished steps with what `kept` returned then."""
 
 
-def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any]) -> None:
-    """Write the model, with its adapters merged, and `state.json`.
+def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any], step: int | None = None) -> None:
+    """Write the model, with its adapters merged, and `state.json`. `step`: how many updates made it, if not `config.steps`.
 
     `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the optimizer's state after the last step:
     artifacts of equal digests ended with equal optimizers.
     """
     config: TrainerConfig = job.config
     fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
-    (job.out / "state.json").write_text(json.dumps({"step": config.steps, **fingerprints}) + "\n", encoding="utf-8")
+    (job.out / "state.json").write_text(
+        json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n", encoding="utf-8"
+    )
     if config.lora:
         merge_lora(loaded.model)
     save_model(loaded, job.out)
@@ -58,6 +60,7 @@ def fit(
     validation_every: int = 1,
     extra: Callable[[int], dict[str, float]] = lambda step: {},
     keeps: Keeps | None = None,
+    after: Callable[[dict[str, float]], dict[str, float]] | None = None,
 ) -> list[dict[str, float]]:
     """Train until `config.steps` steps are finished, from the newest checkpoint if there is one, and write `curves.jsonl`.
 
@@ -72,6 +75,8 @@ def fit(
         validation: fixed batches whose mean loss is measured before the first step and every `validation_every` steps, and logged.
         extra: step (from 1) -> more values for that step's row of the curve.
         keeps: what else belongs into a checkpoint.
+        after: a finished step's row -> more values for it. It is called before anything is done for the next step, and may put the
+            trainer back (`put_back`, which it reports as `rolled_back_to`); a value `stopped` ends training.
 
     Returns:
         one row per step: step, loss, grad_norm, learning_rate and what the loss reports.
@@ -81,7 +86,7 @@ def fit(
     """
     if config.batch_size % config.accumulation or config.batch_size % (config.micro_batch_size or config.batch_size):
         raise StageFailed(f"batch_size = {config.batch_size} is no multiple of micro_batch_size = {config.micro_batch_size}")
-    curves = _Curves(job, config, extra)
+    curves = _Curves(job, config, extra, after)
     checkpoints = Checkpoints(job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log)
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
     if validation and not start:
@@ -94,9 +99,13 @@ def fit(
         unread = ({"step": step}, dispatched)
         if validation and step % validation_every == 0:
             unread[0]["validation_loss"] = _validate(trainer, validation)
-        if checkpoints.due(step):
+        due = checkpoints.due(step)
+        if due or after:
             curves.add(*unread)
             unread = None
+            if "stopped" in curves.rows[-1]:
+                break
+        if due:
             _save(trainer, checkpoints, curves, step, keeps)
     if unread:
         curves.add(*unread)
@@ -126,11 +135,21 @@ def _validate(trainer: OneProgramStep, batches: Sequence[Any]) -> float:
     return float(np.mean(np.array(jax.device_get(losses))))
 
 
+_ALWAYS_LOGGED = {"validation_loss", "stopped", "rolled_back_to"}
+"""Rows with one of these are lines of curves.jsonl whatever `log_every` is."""
+
+
 class _Curves:
     """The rows of the curve, one per step; every `log_every`-th and those with a validation loss are also lines of curves.jsonl."""
 
-    def __init__(self, job: Job[Any], config: TrainerConfig, extra: Callable[[int], dict[str, float]]) -> None:
-        self._job, self._config, self._extra = job, config, extra
+    def __init__(
+        self,
+        job: Job[Any],
+        config: TrainerConfig,
+        extra: Callable[[int], dict[str, float]],
+        after: Callable[[dict[str, float]], dict[str, float]] | None,
+    ) -> None:
+        self._job, self._config, self._extra, self._after = job, config, extra, after
         self._schedule = learning_rate_schedule(config.optimizer, config.steps)
         self._file = (job.out / "curves.jsonl").open("w", encoding="utf-8")
         self.rows: list[dict[str, float]] = []
@@ -148,6 +167,7 @@ class _Curves:
             row |= self._extra(step)
             shown = {name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row}
             self._job.progress(step, self._config.steps, "steps", **shown)
+            row |= self._after(row) if self._after else {}
         self._write([row])
 
     def restore(self, rows: list[dict[str, float]]) -> None:
@@ -161,7 +181,7 @@ class _Curves:
         self.rows += rows
         for row in rows:
             step = int(row["step"])
-            if "validation_loss" in row or step in (1, self._config.steps) or step % self._config.log_every == 0:
+            if not _ALWAYS_LOGGED.isdisjoint(row) or step in (1, self._config.steps) or step % self._config.log_every == 0:
                 self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
@@ -187,8 +207,21 @@ def _state(trainer: OneProgramStep) -> dict[str, dict[str, Array]]:
     return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _trained(trainer).items()}
 
 
+def trained_arrays(trainer: OneProgramStep) -> dict[str, Array]:
+    """What a step changes, by its name in a checkpoint."""
+    return {f"{part}/{name}": value for part, values in _state(trainer).items() for name, value in values.items()}
+
+
+def put_back(trainer: OneProgramStep, found: Checkpoint, *, counters: bool) -> None:
+    """Give the trainer the parameters and the optimizer of a checkpoint again. Without `counters`, what the optimizer counts goes on, and
+    with it the schedule of the learning rate."""
+    for key, node in _nodes(trainer).items():
+        if counters or found.forms[key][1].kind not in "iu":
+            node.set_value(put(found.read(key), node.get_value().sharding))
+
+
 def _save(trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
-    arrays: dict[str, Array] = {f"{part}/{name}": value for part, values in _state(trainer).items() for name, value in values.items()}
+    arrays = trained_arrays(trainer)
     kept, values = keeps.kept(step) if keeps else ({}, {})
     arrays |= {f"kept/{name}": value for name, value in kept.items()}
     checkpoints.save(step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values})

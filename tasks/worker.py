@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     log.setLevel(logging.INFO)
     spec = JobSpec.model_validate_json(Path(arguments[0]).read_bytes())
+    os.environ |= {name: value for name, value in spec.environment.items() if name not in os.environ}
     store = open_store(spec.store, write=False)  # whoever submitted the job has proved that it can be written
     parent = os.environ.get("LYCEUM_PARENT_PID")
     # Hosts share a directory; of a bucket each has a place of its own.

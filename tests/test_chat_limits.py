@@ -12,7 +12,7 @@ from tasks.chat.breaker import Breaker
 from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.limiter import Limiter
 from tasks.chat.request import ChatRequest
-from tasks.chat.transport import renewal_seconds, retry_after_seconds
+from tasks.chat.transport import Failure, renewal_seconds, retry_after_seconds
 
 
 def test_a_burst_of_failures_halves_once_and_successes_give_back_one_slot_per_round() -> None:
@@ -74,26 +74,29 @@ def test_who_stops_waiting_takes_no_slot() -> None:
     asyncio.run(play())
 
 
+UNAVAILABLE = Failure("server_error", "503")
+
+
 def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
     breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300)
     for _ in range(10):
-        breaker.failed("one", now, "503", None)
+        breaker.failed("one", now, UNAVAILABLE)
         now += 100
-    breaker.failed("two", now, "503", None)
+    breaker.failed("two", now, UNAVAILABLE)
     breaker.succeeded()
     now += 1
-    assert [breaker.failed(str(number), now - 0.5, "503", None) for number in range(64)] == [0.0] * 64, "one burst"
+    assert [breaker.failed(str(number), now - 0.5, UNAVAILABLE) for number in range(64)] == [0.0] * 64, "one burst"
     pauses = []
     for number in range(9):
         now += 1
-        pauses.append(breaker.failed(str(number), now, "503", None))
+        pauses.append(breaker.failed(str(number), now, UNAVAILABLE))
     assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    assert breaker.failed("x", now, "429", 45.0) == 45.0
+    assert breaker.failed("x", now, Failure("rate_limited", "429", 45.0)) == 45.0
     now += 300
     with pytest.raises(StageFailed, match=r"http://x/v1 has answered nothing for 309 s: 75 failures, the last: boom.*VLLM_BASE_URL"):
-        breaker.failed("y", now, "boom", None)
+        breaker.failed("y", now, Failure("server_error", "boom"))
 
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -22,6 +22,7 @@ from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.lora import add_lora
 from tasks.rewarding import Resources, Rewards
+from tasks.rl.batches import RolloutBatches, initial_policy
 from tasks.rollouts import Rollout, rollout_seed
 from tasks.training import rows_of_step
 from tasks.verify import check_versions
@@ -34,7 +35,6 @@ def example(number: int, **changes) -> Example:
 
 
 EXAMPLES = [example(number) for number in range(8)]
-RESOURCES = Resources({}, answers=None)
 
 
 def config(**changes) -> grpo.Config:
@@ -62,7 +62,7 @@ def one_layer(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
 
 
 def test_defaults_of_the_rewards_are_part_of_the_config():
-    assert config(rewards=[{"name": "exact_answer"}]).rewards == ({"name": "exact_answer", "weight": 1.0},)
+    assert config(rewards=[{"name": "exact_answer"}]).rewards == ({"name": "exact_answer", "weight": 1.0, "domains": None},)
     parsed = config()
     assert grpo.Config.parse(json.loads(parsed.model_dump_json())) == parsed
 
@@ -149,13 +149,10 @@ def test_rollout_rows_say_what_was_scored():
 
 def test_groups_that_teach_are_trained_on_first():
     """Of four groups the second and the fourth have advantages: the best two are those, the best three add the first."""
-    groups = [[(example(n), "a", 1.0), (example(n), "b", 1.0 - n % 2)] for n in range(4)]
-    assert [prompt.prompt for prompt in rollout(*groups).select(2).prompts[::2]] == ["What is 1 + 1?", "What is 3 + 1?"]
-    chosen = rollout(*groups).select(3)
-    assert [prompt.prompt for prompt in chosen.prompts[::2]] == ["What is 0 + 1?", "What is 1 + 1?", "What is 3 + 1?"]
-    assert chosen.rewards.total.tolist() == chosen.rewards.components["test"].tolist() == [1, 1, 1, 0, 1, 0]
-    np.testing.assert_allclose(chosen.advantages, [0, 0, 0.70711, -0.70711, 0.70711, -0.70711], atol=1e-5)
-    assert [completion.text for completion in chosen.completions] == ["a", "b"] * 3
+    found = rollout(*[[(example(n), "a", 1.0), (example(n), "b", 1.0 - n % 2)] for n in range(4)])
+    assert found.informative.tolist() == [False, True, False, True]
+    assert found.chosen(2).tolist() == [1, 3]
+    assert found.chosen(3).tolist() == [0, 1, 3]
 
 
 def test_every_rollout_has_its_own_seed():
@@ -167,40 +164,56 @@ def test_every_rollout_has_its_own_seed():
 # Batches -------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(one_layer: LoadedModel):
-    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; updates 2 and 0 again sample the same again."""
-    changes = {"num_iterations": 2, "batch_size": 16, "oversampling": 2, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
+def batches_of(tmp_path: Path, config: grpo.Config, loaded: LoadedModel, examples: list[Example] = EXAMPLES) -> RolloutBatches:
+    job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"))
+    return RolloutBatches(config, loaded, grpo.programs_of(config, loaded), examples, job, Resources({}, answers=None))
+
+
+def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(tmp_path: Path, one_layer: LoadedModel):
+    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; a second attempt gets the same of the journal."""
+    changes = {"num_iterations": 2, "batch_size": 16, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
+    changes |= {"oversampling": 2, "dynamic_sampling": True, "truncation": 0}
     verifiable_in_part = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
-    batches = grpo.RolloutBatches(config(**changes), one_layer, verifiable_in_part, RESOURCES)
+    batches = batches_of(tmp_path, config(**changes), one_layer, verifiable_in_part)
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert not np.array_equal(first.completion_ids, second.completion_ids)
-
-    jax.tree.map(np.testing.assert_array_equal, batches.batch_at(2), second)
-    jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
-
     np.testing.assert_allclose(first.ref_per_token_logps, first.old_per_token_logps)  # the policy is still the reference
+    assert first.sampler_per_token_logps is None
     assert batches.metrics[1]["sampler_gap"] < 0.01
     assert batches.metrics[2] == batches.metrics[1]
-    assert batches.metrics[1]["unrewarded"] == 0.5  # half the prompts cannot be verified
-    verifiable = rows_of_step(seed=0, step=0, batch_size=4, rows=4)[:2] % 2 == 0
-    assert first.completion_mask.any(axis=1).tolist() == np.repeat(verifiable, 8).tolist()  # only rewarded responses are in the loss
+    assert batches.metrics[1]["unrewarded"] == batches.metrics[1]["abstained/exact_answer"] == 0.5  # half the prompts cannot be verified
     assert batches.compiles() == {"sampler": 1, "token_logps": 1}
+
+    successor = batches_of(tmp_path, config(**changes), one_layer, verifiable_in_part)
+    jax.tree.map(np.testing.assert_array_equal, successor.batch_at(0), first)
+    jax.tree.map(np.testing.assert_array_equal, [successor.batch_at(step) for step in (1, 2)][1], second)
+    assert successor.sampler._program._cache_size() == 0  # nothing was sampled
+    assert successor.compiles() == {"sampler": 1, "token_logps": 1}
+    assert successor.metrics == batches.metrics
+
+
+def test_only_rewarded_responses_are_in_the_loss(tmp_path: Path, one_layer: LoadedModel):
+    """Without dynamic sampling a group that teaches nothing is in the loss, with its KL; what has no reward is not."""
+    examples = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
+    table = {"batch_size": 32, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
+    batches = batches_of(tmp_path, config(**table), one_layer, examples)
+    verifiable = rows_of_step(seed=0, step=0, batch_size=4, rows=4) % 2 == 0
+    assert (batches.batch_at(0).weights > 0).tolist() == np.repeat(verifiable, 8).tolist()
 
 
 def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
-    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES, RESOURCES)
-    before = np.asarray(batches.reference["final_norm"].get_value())
+    reference = initial_policy(one_layer.model)
+    before = np.asarray(reference["final_norm"].get_value())
     nnx.update(one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model)))
-    np.testing.assert_array_equal(batches.reference["final_norm"].get_value(), before)
+    np.testing.assert_array_equal(reference["final_norm"].get_value(), before)
 
 
 def test_with_adapters_the_reference_shares_the_frozen_weights(one_layer: LoadedModel):
     add_lora(one_layer.model, LoraConfig(rank=2, alpha=2.0), seed=0)
-    batches = grpo.RolloutBatches(config(response_length=8), one_layer, EXAMPLES, RESOURCES)
-    layers = one_layer.model.layers
-    assert batches.reference["layers"]["q_proj"].get_value() is layers.q_proj.get_value()
-    assert batches.reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()
+    reference, layers = initial_policy(one_layer.model), one_layer.model.layers
+    assert reference["layers"]["q_proj"].get_value() is layers.q_proj.get_value()
+    assert reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()
 
 
 # The stage -----------------------------------------------------------------------------------------------------------------------
@@ -228,6 +241,7 @@ def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
         "tokenizer.model",
         "curves.jsonl",
         "rollouts.jsonl",
+        "ledger.jsonl.gz",
         "state.json",
     }
     curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))

@@ -14,13 +14,18 @@ from schemas.base import StrictModel
 from tasks.plugins import stage_kinds, stage_module
 
 RECIPE = "quickstart"
+OTHERS = ("g_rar", "gemma2_deep", "on_policy_distillation")
 
 
 def stages() -> dict[str, ResolvedStage]:
-    """One stage of each kind, from the shipped recipe that has all of them but an export, which needs torch."""
-    module = stage_module("export")
-    export = ResolvedStage("export", "export", module.VERSION, module.Config(), {"policy": "grpo", "reasoning": "grpo_eval"}, {})
-    return {stage.kind: stage for stage in (*resolve(RECIPE).stages, export)}
+    """One stage of each kind: of the shipped recipes, and of the kinds that no recipe has, one with SimPO's config as far as it goes."""
+    found = {stage.kind: stage for name in (*OTHERS, RECIPE) for stage in resolve(name, need_data=False).stages}
+    simpo = found["simpo"]
+    for kind in set(stage_kinds()) - set(found):
+        module = stage_module(kind)
+        shared = {name: value for name, value in simpo.config_json.items() if name in module.Config.model_fields}
+        found[kind] = ResolvedStage(kind, kind, module.VERSION, module.Config.parse(shared), simpo.inputs, simpo.dependencies)
+    return found
 
 
 def mutations(config: StrictModel, path: str = "") -> Iterator[tuple[str, StrictModel]]:
@@ -112,6 +117,7 @@ OTHER_SETTINGS = {
     "teacher_attempts": "9",
     "teacher_dead_seconds": "9",
     "teacher_batch": "true",
+    "judge_patience_seconds": "9",
 }
 
 

@@ -77,9 +77,9 @@ def test_the_command_line_starts_without_prefect_and_jax() -> None:
     assert run("import sys, flows.cli; print(sorted({'prefect', 'jax', 'matplotlib', 'datasets'} & set(sys.modules)))") == "[]"
 
 
-def test_only_buckets_and_the_tpu_api_talk_to_google() -> None:
-    """Storage's clients, however they are imported, in `infra/gcs*.py` alone, and that of TPUs in `infra/tpu_api.py`; and nobody pays for
-    them whose store is a directory and whose target is this machine."""
+def test_only_buckets_secrets_and_the_tpu_api_talk_to_google() -> None:
+    """Storage's clients, however they are imported, in `infra/gcs*.py` alone, that of TPUs in `infra/tpu_api.py` and credentials for
+    secrets in `infra/secret_manager.py`; and nobody pays for them whose store is a directory and whose target is this machine."""
     clients = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media", "grpc")
     users = {
         str(path.relative_to(ROOT))
@@ -87,7 +87,7 @@ def test_only_buckets_and_the_tpu_api_talk_to_google() -> None:
         if any(name.startswith(clients) for name in imports(ast.parse(path.read_text(encoding="utf-8"))))
     }
     assert "infra/tpu_api.py" in users
-    assert all(user.startswith("infra/gcs") for user in users - {"infra/tpu_api.py"}), users
+    assert all(user.startswith("infra/gcs") for user in users - {"infra/tpu_api.py", "infra/secret_manager.py"}), users
     loaded = "[name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))]"
     assert run(f"import sys, infra.store, infra.targets, tasks.worker; print({loaded})") == "[]"
 

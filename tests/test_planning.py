@@ -317,19 +317,33 @@ def test_what_ran_is_cached_and_measures_the_next_plan(fake: Path, capsys: pytes
     assert next(stage for stage in value["stages"] if stage["name"] == "sft")["basis"].startswith("40% of the roofline")
 
 
+REPORT = {
+    "refusal": None,
+    "hbm_bytes": 1,
+    "flops": 197e12,
+    "bytes_accessed": 0.0,
+    "link_bytes": 0.0,
+    "uncounted": [],
+    "compile_seconds": 1,
+    **{f"{part}_bytes": 0 for part in ("argument", "temporary", "output", "alias", "code")},
+}
+"""One second of a v5e chip."""
+
+
 def test_times_are_the_median_of_what_was_measured() -> None:
-    report = {
-        "refusal": None,
-        "hbm_bytes": 1,
-        "flops": 197e12,
-        "bytes_accessed": 0.0,
-        "link_bytes": 0.0,
-        "uncounted": [],
-        "compile_seconds": 1,
-    }
-    parts = {f"{part}_bytes": 0 for part in ("argument", "temporary", "output", "alias", "code")}
-    programs = [Compiled("train_step", "", 200, 0, report | parts)]
+    programs = [Compiled("train_step", "", 200, 0, REPORT)]
     guessed, measured = (estimate(programs, ratios, "v5e-8", TpuSettings()) for ratios in ([], [3.0, 4.0, 40.0]))
     assert guessed.seconds == pytest.approx(360 + 200 / 0.4)
     assert measured.seconds == pytest.approx(360 + 200 * 4.0)
     assert cost(3600, "v5e-8", TpuSettings(usd_per_chip_hour=2.0)) == 16.0
+
+
+def test_programs_on_devices_of_their_own_take_no_time_while_the_others_compute() -> None:
+    """A judge beside the policy: the stage takes as long as the longer of both; one that is waited for adds its time."""
+
+    def seconds(beside: bool, calls: int) -> float:
+        judge = Compiled("judge", "", calls, 0, REPORT, beside)
+        policy = [Compiled("generate", "", 60, 0, REPORT), Compiled("train_step", "", 40, 0, REPORT)]
+        return estimate([*policy, judge], [1.0], "v5e-8", TpuSettings()).seconds - 360
+
+    assert [round(seconds(*case)) for case in ((False, 80), (True, 80), (True, 130))] == [180, 100, 130]

@@ -13,6 +13,10 @@ EXAMPLE = Example(
 )
 
 
+FREE = EXAMPLE.model_copy(update={"check": "none"})
+"""The same question, whose answer cannot be verified."""
+
+
 def trace(answer: int, reasoning: str = "2 + 2") -> str:
     return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
 
@@ -25,8 +29,15 @@ RIGHT, WRONG, MALFORMED = sample(trace(4)), sample(trace(5)), sample("<reasoning
 TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
 
 
-def mine(*samples: SimpleNamespace, example: Example = EXAMPLE, most: int = 1, teacher: bool = True, fits=lambda pair: True):
-    return mine_pairs([example], [samples], pairs_per_prompt=most, teacher_when_none_verified=teacher, fits=fits)
+def mine(
+    *samples: SimpleNamespace,
+    example: Example = EXAMPLE,
+    most: int = 1,
+    because: tuple[str, ...] | None = None,
+    teacher: bool = True,
+    fits=lambda pair: True,
+):
+    return mine_pairs([example], [samples], pairs_per_prompt=most, rejected_because=because, teacher_when_none_verified=teacher, fits=fits)
 
 
 def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
@@ -82,7 +93,7 @@ def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, b
             rejected_sample=0,
         )
     ]
-    assert outcomes == {"paired": 1, "not_verifiable": 0, "all_verified": 0, "none_verified": 0, "too_long": 0}
+    assert outcomes == {"paired": 1} | dict.fromkeys(("not_verifiable", "all_verified", "other_reasons", "none_verified", "too_long"), 0)
 
 
 def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
@@ -103,10 +114,30 @@ def test_the_teacher_stands_in_where_no_sample_is_right():
     ]
 
 
+def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those_that_are_not():
+    pairs, _ = mine(MALFORMED, WRONG, TRUNCATED, RIGHT, example=FREE, most=4)
+    assert [(pair.chosen, pair.rejected, pair.rejected_because, pair.failed_check) for pair in pairs] == [
+        (WRONG.text, MALFORMED.text, "malformed", None),
+        (RIGHT.text, TRUNCATED.text, "truncated", None),
+    ]
+    pairs, _ = mine(MALFORMED, TRUNCATED, example=FREE)
+    assert [(pair.chosen, pair.chosen_from) for pair in pairs] == [(EXAMPLE.response(), "teacher")]
+
+
+def test_only_responses_rejected_for_the_reasons_asked_for_make_pairs_those_of_the_first_reason_first():
+    (pair,), _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, because=("truncated", "malformed", "wrong"))
+    assert pair.rejected == TRUNCATED.text
+    pairs, _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, most=4, because=("truncated",))
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(RIGHT.text, TRUNCATED.text)]
+    pairs, _ = mine(WRONG, MALFORMED, because=("malformed",))
+    assert [(pair.chosen_from, pair.rejected) for pair in pairs] == [("teacher", MALFORMED.text)]  # what is wrong is not chosen
+
+
 def test_prompts_without_pairs_are_counted_with_their_reason():
     assert reason_without_pairs(RIGHT, RIGHT) == "all_verified"
     assert reason_without_pairs(WRONG, MALFORMED, teacher=False) == "none_verified"
-    assert reason_without_pairs(WRONG, RIGHT, example=EXAMPLE.model_copy(update={"check": "none"})) == "not_verifiable"
+    assert reason_without_pairs(WRONG, RIGHT, example=FREE) == "not_verifiable"
+    assert reason_without_pairs(WRONG, RIGHT, because=("malformed", "truncated")) == "other_reasons"
     assert reason_without_pairs(WRONG, RIGHT, fits=lambda pair: False) == "too_long"
 
 

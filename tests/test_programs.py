@@ -12,7 +12,7 @@ import pytest
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.examples import Domain, Example, Grounding, prompt_id
-from tasks import grpo, reasoning_eval, rebalance, safety_eval, sft, simpo
+from tasks import dpo, grpo, orpo, reasoning_eval, rebalance, safety_eval, sft, simpo
 from tasks.hosts import make_mesh
 from tasks.job import Job, write_jsonl
 from tasks.models.gemma import SIZES
@@ -42,6 +42,16 @@ STAGES: dict[str, tuple[ModuleType, dict[str, Any]]] = {
     ),
     "simpo": (
         simpo,
+        {"steps": 2, "batch_size": 4, "prompts": 6, "samples_per_prompt": 2, "min_pairs": 2, "sampling_batch_size": 4}
+        | {**LENGTHS, "optimizer": OPTIMIZER},
+    ),
+    "dpo": (
+        dpo,
+        {"steps": 2, "batch_size": 4, "micro_batch_size": 2, "prompts": 6, "samples_per_prompt": 2, "min_pairs": 2, "lora": LORA}
+        | {**LENGTHS, "sampling_batch_size": 4, "optimizer": OPTIMIZER},
+    ),
+    "orpo": (
+        orpo,
         {"steps": 2, "batch_size": 4, "prompts": 6, "samples_per_prompt": 2, "min_pairs": 2, "sampling_batch_size": 4}
         | {**LENGTHS, "optimizer": OPTIMIZER},
     ),

@@ -23,12 +23,13 @@ from infra.workspace import Workspace
 from schemas.base import StageFailed
 from schemas.examples import Domain, Example, Grounding, prompt_id
 from schemas.job import Progress
-from tasks import grpo, reasoning_eval, safety_eval, sft, simpo, trainers, training
+from tasks import dpo, grpo, reasoning_eval, safety_eval, sft, simpo, trainers, training
 from tasks.checkpoints import Checkpoints, fingerprint
 from tasks.job import Job, write_jsonl
 from tasks.journal import Journal
 from tasks.models import gemma
 from tasks.models.loading import base_model, save_model
+from tasks.sampling import Sampler
 
 
 class Killed(BaseException):
@@ -230,32 +231,35 @@ def test_a_trainer_that_is_killed_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_grpo_goes_on_in_the_middle_of_a_rollout(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Two updates per rollout and a checkpoint every 3: update 4 uses the rollout of update 3, which only the checkpoint still has."""
+@pytest.mark.parametrize("lag", [0, 2])
+def test_grpo_goes_on_in_the_middle_of_a_rollout_and_samples_nothing_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch, lag: int):
+    """Two updates per rollout and a checkpoint every 3: the attempts go on in the middle of a rollout, with others sampled ahead."""
     sampled: list[int] = []
-    roll_out = grpo.RolloutBatches._roll_out
-    monkeypatch.setattr(grpo.RolloutBatches, "_roll_out", lambda self, index: sampled.append(index) or roll_out(self, index))
-    config = {**GRPO, "num_iterations": 2}
+    generate = Sampler.generate
+    monkeypatch.setattr(Sampler, "generate", lambda self, *args, **named: sampled.append(1) or generate(self, *args, **named))
+    config = {**GRPO, "num_iterations": 2, "rollout_lag": lag, "algorithm": "dapo", "beta": 0.01}
     undisturbed = bench.attempt(grpo, config, "undisturbed", every=3)
-    assert sampled == [0, 1, 2]
+    assert len(sampled) == 3
     sampled.clear()
+    bench.attempt(grpo, config, "killed", ("put", 1, "before"), every=3)  # rollout 0 is sampled and not kept
+    bench.attempt(grpo, config, "killed", ("put", 3, "before"), every=3)  # the same of rollout 1, or 2 where they are sampled ahead
     bench.attempt(grpo, config, "killed", ("step", 4, "before"), every=3)
-    bench.attempt(grpo, config, "killed", ("step", 2, "before"), every=3)  # rollout 2 is sampled, and not used
-    assert sampled == [0, 1, 2]
+    bench.attempt(grpo, config, "killed", ("step", 2, "before"), every=3)
     out = bench.attempt(grpo, config, "killed", every=3)
-    assert sampled == [0, 1, 2, 2]
     assert bench.calls["step"] == 3
+    assert len(sampled) == 3 + 2
     assert content(out) == content(undisturbed)
 
 
-def test_simpo_samples_no_batch_twice(bench: Bench):
-    """12 responses in batches of 8: the first attempt dies with one batch in the journal, the second with both."""
-    undisturbed = bench.attempt(simpo, SIMPO, "undisturbed")
-    assert bench.calls["put"] == 2
-    bench.attempt(simpo, SIMPO, "killed", ("put", 2, "before"))
-    bench.attempt(simpo, SIMPO, "killed", ("step", 1, "before"))
+def test_dpo_samples_no_batch_and_computes_its_reference_once(bench: Bench):
+    """12 responses in batches of 8 and a reference: the attempts die with one, two and three entries in the journal."""
+    undisturbed = bench.attempt(dpo, SIMPO, "undisturbed")
+    assert bench.calls["put"] == 3
+    bench.attempt(dpo, SIMPO, "killed", ("put", 2, "before"))
+    bench.attempt(dpo, SIMPO, "killed", ("put", 2, "before"))
+    bench.attempt(dpo, SIMPO, "killed", ("step", 1, "before"))
     assert bench.calls["put"] == 1
-    out = bench.attempt(simpo, SIMPO, "killed")
+    out = bench.attempt(dpo, SIMPO, "killed")
     assert bench.calls["put"] == 0
     assert content(out) == content(undisturbed)
 

@@ -1,12 +1,7 @@
-"""The sandbox: honest code passes its tests, tricks do not, and attacks reach nothing."""
+"""The sandbox: honest code passes its tests, and tricks do not. What attacks it is in test_sandbox_attacks.py."""
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -136,6 +131,16 @@ VALUE = '["value", 4, []]'
         "class E(str):\n    __eq__ = lambda *_: True\ndef add(a, b):\n    return [E('x')]",
         "import builtins\nbuiltins.AssertionError = type('A', (Exception,), {})\ndef add(a, b):\n    return 0",
         "import sys\nsys.modules['tests'] = sys\ndef add(a, b):\n    return 0",
+        "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef add(a, b):\n    return 0",
+        "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b):\n    return 0",
+        "import sys\nsys.settrace(lambda *_: None)\nsys.excepthook = lambda *_: None\ndef add(a, b):\n    return 0",
+        "import sys\ndef add(a, b):\n    frame = sys._getframe()\n    while frame:\n        frame.f_globals.update(AssertionError=None)\n"
+        "        frame = frame.f_back\n    return 0",
+        "import gc\ndef add(a, b):\n    return max((x for x in gc.get_objects() if isinstance(x, int)), default=0)",
+        "import builtins, operator\nbuiltins.bool = operator.eq = lambda *_: True\ndef add(a, b):\n    return 0",
+        "class Any(dict):\n    def __missing__(self, key): return 4\n    __eq__ = lambda *_: True\nadd = Any",
+        "def add(a, b):\n    raise StopIteration",
+        "def add(a, b):\n    raise AssertionError('passed')",
         f"print('{FAKE}')\ndef add(a, b):\n    return 0",
         f"{WRITE}write_everywhere(b'{FAKE}')\ndef add(a, b):\n    return 0",
         f"{WRITE}def add(a, b):\n    write_everywhere((16).to_bytes(8, 'big') + b'{VALUE}')\n    os._exit(0)",
@@ -154,6 +159,23 @@ VALUE = '["value", 4, []]'
 )
 def test_tricks_do_not_pass(answer: str) -> None:
     assert not passes(answer, "assert add(2, 2) == 4\nassert add(1, 2) == 3", limits=SHORT)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "[" * 100_000, "{}", "null", '{"ok": true}', '["value"]', '["value", {"yours": 99}, []]', '["value", {"yours": -1}, []]',
+        '["value", {"module": "sys"}, []]', '["value", {"module": "tests"}, []]', '["value", {"here": 1}, [[0, 4]]]',
+        '["value", {"error": ["bool", "int"]}, []]', '["raise", ["AssertionError"], ""]', '["raise", ["SystemExit"], ""]',
+        '["raise", [], ""]', '["call", {"yours": 0}, {"list": []}, {"dict": []}]',
+        '["setattr", {"yours": 0}, {"list": ["x", 1]}, {"dict": []}]',
+        '["__class__", 1, {"list": []}, {"dict": []}]', '["value", {"range": [0, 1e300, 1]}, []]', '["value", {"bytes": [1, 999]}, []]',
+    ],
+)  # fmt: skip
+def test_no_message_on_the_wire_is_a_pass(reply: str) -> None:
+    message = len(reply).to_bytes(8, "big") + reply.encode()
+    liar = f"{WRITE}def add(a, b):\n    write_everywhere({message!r} * 3)\n    return 0"
+    assert not passes(liar, "assert add(lambda: 1, [2]) == 4", limits=SHORT)
 
 
 def test_a_fake_value_on_the_wire_is_one_value_and_no_verdict() -> None:
@@ -228,152 +250,6 @@ def test_endless_code_is_ended() -> None:
     assert "more than 1 CPU seconds" in examine("def add(a, b):\n    while True: pass", "add(1, 1)", limits=SHORT).detail
     assert "no verdict" in examine("import time\ntime.sleep(1000)", "add(1, 1)", limits=Limits(wall_s=1)).detail
     assert time.monotonic() - started < 30
-
-
-GUARD = """
-import os, sys
-if os.path.exists("/proc") or os.path.exists("/home") or os.path.exists("/etc/passwd"):
-    raise RuntimeError("an attack runs in the sandbox only")
-def refused(attack, *arguments):
-    try:
-        return f"done: {attack(*arguments)}"
-    except (OSError, MemoryError, RuntimeError) as error:
-        return "refused"
-"""
-
-
-def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:  # noqa: B008
-    """What an attack gave, run as an answer's code. It returns `refused(...)` of what it tried."""
-    examined = examine(GUARD + code, f"result = attack({argument!r})\nassert result == 'refused', result", limits=limits)
-    return "refused" if examined.ok else examined.detail
-
-
-def test_attacks_refuse_to_run_outside_the_sandbox() -> None:
-    with pytest.raises(RuntimeError, match="in the sandbox only"):
-        exec(GUARD, {})
-
-
-@pytest.mark.parametrize(
-    "where", ["/etc/shadow", "/etc/passwd", "/proc/1/environ", "/proc/self/mem", "/sys", "secret", "repository", "/tmp"]
-)
-def test_no_file_of_the_machine_or_its_user_can_be_read(where: str, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("key")
-    path = {"secret": str(secret), "repository": str(Path(__file__))}.get(where, where)
-    assert Path(path).exists()
-    code = "def attack(path):\n    return refused(lambda: os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read())"
-    assert attack(code, path) == "refused"
-
-
-@pytest.mark.parametrize("where", ["/", "/tmp", "/dev", "/dev/shm", "/etc", "/usr/lib", sys.base_prefix, "."])
-def test_nothing_can_be_written(where: str) -> None:
-    assert attack("def attack(path):\n    return refused(lambda: open(path + '/x', 'w').write('x'))", where) == "refused"
-    assert attack("def attack(path):\n    return refused(lambda: os.mkdir(path + '/x'))", where) == "refused"
-
-
-def test_there_is_no_network() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        code = "import socket\ndef attack(port):\n    return refused(lambda: socket.create_connection(('127.0.0.1', port), 2))"
-        assert attack(code, server.getsockname()[1]) == "refused"
-    assert attack("import socket\ndef attack(_):\n    return refused(socket.socket, socket.AF_UNIX)") == "refused"
-
-
-def test_there_are_no_other_processes_and_few_threads() -> None:
-    assert attack("def attack(_):\n    return refused(os.fork)") == "refused"
-    assert attack("import subprocess\ndef attack(_):\n    return refused(subprocess.run, [sys.executable, '-V'])") == "refused"
-    bomb = "import threading\ndef attack(_):\n    go = threading.Event()\n    started = 0\n    try:\n        while True:\n"
-    bomb += "            threading.Thread(target=go.wait, daemon=True).start()\n            started += 1\n    except RuntimeError:\n"
-    assert attack(bomb + "        go.set()\n        return 'refused' if 4 < started <= 32 else started") == "refused"
-
-
-def test_memory_is_limited() -> None:
-    assert attack("def attack(_):\n    return refused(bytearray, 2**40)") == "refused"
-    assert attack("def attack(_):\n    return refused(lambda: [bytearray(2**20) for _ in range(600)])") == "refused"
-    assert attack("def attack(_):\n    return refused(lambda: [os.memfd_create('x') for _ in range(3)])") == "refused"
-
-
-@pytest.mark.parametrize(
-    "call",
-    ["ptrace(16, 1, 0, 0)", "unshare(0x10000000)", "mount(b'x', b'/', b'tmpfs', 0, 0)", "syscall(250, 0, 0)", "shmget(0, 4096, 0o600)"],
-)
-def test_no_dangerous_system_call_succeeds(call: str) -> None:
-    code = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(_):\n    got = libc.{call}\n"
-    assert attack(code + "    return 'refused' if got == -1 and ctypes.get_errno() == 38 else (got, ctypes.get_errno())") == "refused"
-
-
-def test_signals_reach_nobody_outside_and_root_is_given_up() -> None:
-    assert not passes("import os\nos.kill(-1, 9)\n" + ADD)  # its own process is all there is
-    kills = """
-def attack(_):
-    for pid in range(1, 5000):
-        try:
-            pid == os.getpid() or os.kill(pid, 15)
-        except OSError:
-            pass
-    return "refused"
-"""
-    assert attack(kills) == "refused"
-    assert attack("def attack(_):\n    return 'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()") == "refused"
-    assert attack("def attack(_):\n    return refused(os.setuid, 0)") == "refused"
-
-
-def test_nothing_is_left_of_a_sandbox_whose_host_was_killed_or_that_had_to_be_killed() -> None:
-    """No zombies either: in a container there may be no process 1 that reaps what a killed bwrap leaves."""
-    script = """
-import os, sys
-from tasks.sandbox.bubblewrap import Limits
-from tasks.sandbox.examination import examine
-examine("def f(): return 1", "f()")
-examine("import time\\ntime.sleep(1000)", "f()", limits=Limits(wall_s=1))
-print(os.getpid(), flush=True)
-examine("import time\\ntime.sleep(1000)", "f()", limits=Limits(wall_s=100))
-"""
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True) as host:
-        assert host.stdout
-        host.stdout.readline()
-        guests = wait_until(
-            lambda: found if len(found := descendants(host.pid)) == 4 and sum(at_work(pid) for pid, _ in found) == 2 else None
-        )
-        assert {state for _, state in guests} <= set("SRD")
-        host.kill()
-    wait_until(lambda: not [pid for pid, _ in guests if state_of(pid) in set("SRD")] or None)
-
-
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """Process ids below one, with their states. Two bwrap with a guest each make four; a zombie would be one more."""
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [(child, state_of(child)) for child in children] + [found for child in children for found in descendants(child)]
-
-
-def at_work(pid: int) -> bool:
-    """Whether a process is a guest that has begun with what it was given: as root's guest it is nobody by then."""
-    try:
-        status, command = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return False
-    return "bwrap" not in command and (os.getuid() != 0 or "Uid:\t0\t" not in status)
-
-
-def state_of(pid: int) -> str:
-    """One letter as in /proc; X where there is no such process any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
-
-
-def wait_until(condition: Callable[[], T | None]) -> T:
-    for _ in range(600):
-        if (value := condition()) is not None:
-            return value
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in 30 s")
-
-
-def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    left = "sorted(set(os.environ) - {'PYTHONHASHSEED', 'PWD', 'LC_CTYPE'})"
-    assert attack(f"def attack(_):\n    return {left} or 'refused'") == "refused"
 
 
 def test_sets_have_the_same_order_every_time() -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from infra.region import require_near
+from infra.secret_manager import NAME
 from infra.settings import Settings, TpuSettings
+from tasks.chat.endpoint import travelling
 from tests.terraform_files import FILES, REPOSITORY, TERRAFORM
 from tests.terraform_provider import Block, google_provider
 
@@ -108,7 +110,7 @@ def test_a_tpu_vm_may_delete_machines_and_not_make_them() -> None:
         if "google_service_account.tpu.member" in "".join(texts(body))
     ]
     roles = {text for body in granted for text in texts(body) if text.startswith("roles/")}
-    assert roles == {"roles/storage.objectUser", "roles/logging.logWriter"}
+    assert roles == {"roles/storage.objectUser", "roles/logging.logWriter", "roles/secretmanager.secretAccessor"}
 
 
 def test_what_the_lifecycle_deletes_is_what_is_shipped_to_machines() -> None:
@@ -154,7 +156,8 @@ class Applied:
         """What a shell has after `eval` of the output."""
         script = f"{self.outputs['environment']}\nenv -0"
         shell = subprocess.run(["bash", "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True)
-        return dict(line.split("=", 1) for line in shell.stdout.split("\0") if line.startswith("LYCEUM_"))
+        lines = [line.split("=", 1) for line in shell.stdout.split("\0") if line]
+        return {name: value for name, value in lines if name.startswith("LYCEUM_") or name.endswith("_SECRET")}
 
 
 Terraform = Callable[..., Applied | str]
@@ -271,6 +274,22 @@ def test_the_vm_has_code_that_tpus_cannot_change_and_settings_and_secrets(terraf
 
 
 @needs_terraform
+def test_tpu_vms_read_the_keys_that_are_named_for_them_and_no_others(terraform: Terraform) -> None:
+    applied = terraform(prefect_vm=True, secrets=["OPENAI_API_KEY"], tpu_secrets=["OPENAI_API_KEY", "MY_VLLM_API_KEY"])
+    assert isinstance(applied, Applied), applied
+    tpu = f"serviceAccount:{applied.environment()['LYCEUM_TPU_SERVICE_ACCOUNT']}"
+    grants = [one for address, one in applied.resources.items() if address.startswith("google_secret_manager_secret_iam")]
+    readable = {one["secret_id"] for one in grants if one["member"] == tpu}
+    assert readable == {"lyceum-tpu-OPENAI_API_KEY", "lyceum-tpu-MY_VLLM_API_KEY"}
+    assert {one["role"] for one in grants} == {"roles/secretmanager.secretAccessor"}
+    names = {name: value for name, value in applied.environment().items() if name.endswith("_SECRET")}
+    assert names["OPENAI_API_KEY_SECRET"] == "projects/demo-project/secrets/lyceum-tpu-OPENAI_API_KEY"
+    assert all(NAME.fullmatch(value) for value in names.values())
+    told = travelling({"provider": "openai"}, names)
+    assert told["OPENAI_API_KEY_SECRET"] == names["OPENAI_API_KEY_SECRET"]
+
+
+@needs_terraform
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -286,6 +305,7 @@ def test_the_vm_has_code_that_tpus_cannot_change_and_settings_and_secrets(terraf
         ({"members": ["allUsers"]}, "allUsers and domains are not taken"),
         ({"labels": {"Team": "x"}}, "Labels have lower-case letters"),
         ({"secrets": ["hf_secret=abc"]}, "Names of environment variables"),
+        ({"tpu_secrets": ["HF_TOKEN"]}, "that end in _API_KEY"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -7,7 +7,7 @@ locals {
   tpu_tag   = "lyceum-tpu"
   vm_tag    = "lyceum-prefect"
 
-  # What `lyceum` reads (infra/settings.py), on a laptop and on the VM alike.
+  # What `lyceum` reads (infra/settings.py, tasks/chat/endpoint.py), on a laptop and on the VM alike.
   environment = merge(
     {
       LYCEUM_STORE               = "${google_storage_bucket.store.url}/${local.prefix}"
@@ -20,5 +20,6 @@ locals {
       LYCEUM_TPU_TAGS            = local.tpu_tag
     },
     length(var.labels) == 0 ? {} : { LYCEUM_TPU_LABELS = join(",", [for key, value in var.labels : "${key}=${value}"]) },
+    { for name, secret in google_secret_manager_secret.tpu : "${name}_SECRET" => "projects/${var.project}/secrets/${secret.secret_id}" },
   )
 }

@@ -1,5 +1,6 @@
-# Empty: values are added with `gcloud secrets versions add`, so that they never pass through Terraform's state. Only the flow's account reads
-# them. A TPU VM has none: teachers that need a key run beside the flow (LYCEUM_LOCAL_KINDS).
+# Empty: values are added with `gcloud secrets versions add`, so that they never pass through Terraform's state. Those of the flow only its
+# account reads. A TPU VM, which runs what models write, reads those that are named for it: keys of endpoints that a stage there asks, such as
+# the judge of a GRPO stage. Teachers run beside the flow and need none.
 
 resource "google_secret_manager_secret" "flow" {
   for_each = var.prefect_vm ? var.secrets : toset([])
@@ -20,4 +21,25 @@ resource "google_secret_manager_secret_iam_member" "flow" {
   secret_id = each.value.secret_id
   role      = "roles/secretmanager.secretAccessor"
   member    = google_service_account.flow.member
+}
+
+resource "google_secret_manager_secret" "tpu" {
+  for_each = var.tpu_secrets
+
+  secret_id = "lyceum-tpu-${each.key}"
+
+  replication {
+    auto {}
+  }
+
+  depends_on = [google_project_service.needed]
+}
+
+resource "google_secret_manager_secret_iam_member" "tpu" {
+  for_each = google_secret_manager_secret.tpu
+
+  project   = var.project
+  secret_id = each.value.secret_id
+  role      = "roles/secretmanager.secretAccessor"
+  member    = google_service_account.tpu.member
 }

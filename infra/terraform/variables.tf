@@ -120,3 +120,14 @@ variable "secrets" {
     error_message = "Names of environment variables, e.g. HF_TOKEN: upper-case letters, digits and underscores. Their values do not belong here."
   }
 }
+
+variable "tpu_secrets" {
+  description = "Keys of endpoints that TPU VMs may read from Secret Manager, by the environment variables that hold them elsewhere, e.g. [\"OPENAI_API_KEY\"]. They are made empty, as lyceum-tpu-NAME, and values are added with gcloud."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for name in var.tpu_secrets : can(regex("^[A-Z][A-Z0-9_]*_API_KEY$", name))])
+    error_message = "Names of environment variables that end in _API_KEY, e.g. OPENAI_API_KEY. Their values do not belong here."
+  }
+}

@@ -1,11 +1,14 @@
 """Where an OpenAI-compatible API is and the key to it: execution, read from the environment, never part of a config or an artifact."""
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
+from infra.secret_manager import NAME, read_secret
 from infra.secrets import LEAST, MASK, has_userinfo, mask
 from schemas.base import InputError
 
@@ -41,30 +44,86 @@ class Endpoint:
 
 
 def endpoint_of(provider: str, environment: Mapping[str, str] = os.environ) -> Endpoint:
-    """The endpoint of a provider: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`, upper case, other characters than A-Z and 0-9 as `_`.
+    """The endpoint of a provider, by three variables: upper case, other characters than A-Z and 0-9 as `_`.
+
+        <PROVIDER>_BASE_URL            where it is; not needed for those in `_URLS`
+        <PROVIDER>_API_KEY             the key, if it asks for one
+        <PROVIDER>_API_KEY_SECRET      instead of the key, where Google Secret Manager has it: `projects/PROJECT/secrets/NAME`
 
     Raises:
-        InputError: the URL is not set, or none, or holds secrets; or a hosted provider's key is not set.
+        InputError: the URL is not set, or none, or holds secrets; a hosted provider's key is not set; or the secret cannot be read.
     """
-    url_variable, key_variable = _variable(provider, "URL"), _variable(provider, "KEY")
-    url = environment.get(url_variable) or _URLS.get(provider, "")
-    key = environment.get(key_variable, "").strip()
+    url, key_variable, secret_variable = _url(provider, environment), _variable(provider, "KEY"), _variable(provider, "SECRET")
+    key, secret = environment.get(key_variable, "").strip(), environment.get(secret_variable, "").strip()
+    if not key and secret:
+        key = read_secret(secret, secret_variable)
+    if not key and url == _URLS.get(provider):
+        raise InputError(f"provider {provider!r} at {url} needs a key: set {key_variable}, or {secret_variable}.")
+    if not key.isascii() or any(character.isspace() for character in key):
+        raise InputError(f"{key_variable} holds white space or characters that no HTTP header can carry; copy the key again.")
+    return Endpoint(provider, url, key or _NO_KEY)
+
+
+def travelling(config: Any, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Of the endpoints that a stage's config names, what its job must be told on another machine: variables with URLs and with names of
+    secrets, never a key.
+
+    Raises:
+        InputError: an endpoint cannot be reached from there, or its key cannot be had there.
+    """
+    found: dict[str, str] = {}
+    for provider in sorted(_providers(config)):
+        url = _url(provider, environment)
+        url_variable, key_variable, secret_variable = (_variable(provider, what) for what in ("URL", "KEY", "SECRET"))
+        secret = environment.get(secret_variable, "").strip()
+        if _is_here(urlsplit(url).hostname or ""):
+            raise InputError(
+                f"{url_variable}={url}: that is this machine, and the job runs on another one. Give the endpoint an address that a TPU VM "
+                "reaches, e.g. an internal one of its network."
+            )
+        if secret and not NAME.fullmatch(secret):
+            raise InputError(f"{secret_variable}={secret!r} is no name of a secret. Write projects/PROJECT/secrets/NAME.")
+        if not secret and (environment.get(key_variable, "").strip() or url == _URLS.get(provider)):
+            raise InputError(
+                f"provider {provider!r} needs a key on the TPU VM, where {key_variable} is not sent. Keep it in Google Secret Manager, let "
+                f"the VM's account read it, and set {secret_variable}=projects/PROJECT/secrets/NAME; see infra/README.md."
+            )
+        found |= {url_variable: url} | ({secret_variable: secret} if secret else {})
+    return found
+
+
+def _providers(config: Any) -> set[str]:
+    """Of a config as JSON: every table that asks an endpoint names it as its `provider`."""
+    if isinstance(config, dict):
+        named = config.get("provider")
+        return {named for named in [named] if isinstance(named, str)}.union(*map(_providers, config.values()))
+    return set().union(*map(_providers, config)) if isinstance(config, list | tuple) else set()
+
+
+def _is_here(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def _url(provider: str, environment: Mapping[str, str]) -> str:
+    """Up to and without `/chat/completions`. Raises InputError."""
+    variable, key_variable = _variable(provider, "URL"), _variable(provider, "KEY")
+    url = environment.get(variable) or _URLS.get(provider, "")
     if not url:
         raise InputError(
-            f"provider {provider!r}: set {url_variable} to the URL of its OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1 of a vLLM "
+            f"provider {provider!r}: set {variable} to the URL of its OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1 of a vLLM "
             f"server, and {key_variable} if it asks for a key. Providers that need no URL: {', '.join(sorted(_URLS))}."
         )
     if has_userinfo(url) or "?" in url or "#" in url:
-        raise InputError(f"{url_variable}: a URL holds no user name, password or query, because it is shown. {key_variable} is for a key.")
+        raise InputError(f"{variable}: a URL holds no user name, password or query, because it is shown. {key_variable} is for a key.")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{url_variable}={url!r} is no URL of an API. Write for example http://127.0.0.1:8000/v1.")
-    if not key and url == _URLS.get(provider):
-        raise InputError(f"provider {provider!r} at {url} needs a key: set {key_variable}.")
-    if not key.isascii() or any(character.isspace() for character in key):
-        raise InputError(f"{key_variable} holds white space or characters that no HTTP header can carry; copy the key again.")
-    return Endpoint(provider, url.rstrip("/"), key or _NO_KEY)
+        raise InputError(f"{variable}={url!r} is no URL of an API. Write for example http://127.0.0.1:8000/v1.")
+    return url.rstrip("/")
 
 
 def _variable(provider: str, what: str) -> str:
-    return re.sub(r"[^A-Z0-9]", "_", provider.upper()) + {"URL": "_BASE_URL", "KEY": "_API_KEY"}[what]
+    return re.sub(r"[^A-Z0-9]", "_", provider.upper()) + {"URL": "_BASE_URL", "KEY": "_API_KEY", "SECRET": "_API_KEY_SECRET"}[what]

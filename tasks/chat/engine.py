@@ -14,7 +14,7 @@ What a kill costs: answers in the store are never asked for again. What was unde
 answer is being written, at most) is sent again with the same Idempotency-Key: a provider that honours it bills it once, another twice.
 
 asyncio runs in a thread of its own, and the store is read and written in further threads: neither waits for the other, nor for the caller.
-Memory is bounded (`tasks.chat.held`), however many requests there are.
+Memory is bounded (`tasks.chat.held`), however many requests there are, but for a few bytes of each.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -36,7 +37,7 @@ from tasks.chat.endpoint import Endpoint
 from tasks.chat.held import Held
 from tasks.chat.limiter import Limiter
 from tasks.chat.meter import Meter
-from tasks.chat.record import Record, cost_of
+from tasks.chat.record import Record, cost_of, lost
 from tasks.chat.reply import Reply, read
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Answer, Failure, Transport
@@ -48,12 +49,10 @@ Progress = Callable[[int, Mapping[str, float]], None]
 FIRST_DELAY = 0.5  # seconds, doubled after each failure of a request
 LONGEST_DELAY = 60.0
 MALFORMED_TRIES = 3
-_WINDOW = 16
-"""Requests per slot that are looked up, or wait for a slot, or are under way."""
+_WINDOW = 16  # requests per slot that are looked up, or wait for a slot, or are under way
 _PROGRESS_SECONDS = 1.0
 _STORE_THREADS = 32
-_TOLD_FAILURES = 5
-"""Of each kind; all are counted."""
+_TOLD_FAILURES = 5  # of each kind; all are counted
 
 log = logging.getLogger("lyceum")
 
@@ -63,11 +62,12 @@ class _Halted(Exception):
 
 
 class ChatEngine:
-    """Puts chat completions to an endpoint. A context manager; inside it `ask` may be called, one call after the other.
+    """Puts chat completions to an endpoint. A context manager; inside it `ask` may be called, one call after the other, or `submit`.
 
     Args:
-        budget: counts on over all calls of `ask`.
+        budget: counts on over all calls.
         longer: ask a truncated answer once more, with twice its bound of tokens.
+        patience: seconds for which an endpoint that is down is waited for at no request's cost; None: see `tasks.chat.breaker`.
         progress: called about once a second while `ask` runs, in the caller's thread.
         settings: the `teacher_*` fields are read; None: those of the environment.
     """
@@ -80,12 +80,14 @@ class ChatEngine:
         budget: Budget,
         prices: Prices,
         longer: bool = False,
+        patience: float | None = None,
         progress: Progress = lambda done, values: None,
         settings: Settings | None = None,
     ) -> None:
         self.endpoint, self.answers, self.budget, self.prices, self.longer = endpoint, answers, budget, prices, longer
         self.settings = settings or Settings.from_environment()
         self.meter = Meter()
+        self.breaker = Breaker(endpoint, self.settings.teacher_dead_seconds if patience is None else patience, patient=patience is not None)
         self._progress = progress
         self._told = time.monotonic()
 
@@ -96,11 +98,13 @@ class ChatEngine:
         self._thread.start()
         self._store = ThreadPoolExecutor(min(slots, _STORE_THREADS), "answers")
         self._limiter = Limiter(slots)
-        self.breaker = Breaker(self.endpoint, self.settings.teacher_dead_seconds)
         self._writing = asyncio.Semaphore(slots)
         self._settled = asyncio.Event()
         self._stopped = asyncio.Event()
         self._under_way: dict[str, asyncio.Event] = {}
+        self._final: set[int] = set()  # what was answered here
+        self._turns = threading.Lock()
+        self._last: asyncio.Event | None = None
         self._error: BaseException | None = None
         self.transport: Transport = self.run(self._connect())
         return self
@@ -124,6 +128,15 @@ class ChatEngine:
             self._tell()
         return future.result()
 
+    def submit(self, requests: Sequence[ChatRequest]) -> list[Future[Reply]]:
+        """Begin to ask, in any thread. Futures raise what `ask` raises; who takes a reply tells of it (`give`), one thread at a time."""
+        with self._turns:
+            return [self._begin(request) for request in requests]
+
+    def _begin(self, request: ChatRequest) -> Future[Reply]:
+        before, self._last = self._last, asyncio.Event()
+        return asyncio.run_coroutine_threadsafe(self._answer(request, before, self._last), self.loop)
+
     def ask(self, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
         """Yield each item with the reply to its request, in the order in which they come. `requests` is read as replies are taken.
 
@@ -139,14 +152,11 @@ class ChatEngine:
             return
         pending: deque[tuple[T, Future[Reply]]] = deque()
         held = Held(_WINDOW * self.settings.teacher_concurrency)
-        before: asyncio.Event | None = None
         try:
             for item, request in requests:
-                passed = asyncio.Event()
-                future = asyncio.run_coroutine_threadsafe(self._answer(request, before, passed), self.loop)
+                future = self._begin(request)
                 held.begin(future)
                 pending.append((item, future))
-                before = passed
                 while pending and (pending[0][1].done() or not held.has_room(len(pending))):
                     if self._waited(pending[0][1], held):
                         yield self._taken(pending, held)
@@ -203,7 +213,7 @@ class ChatEngine:
             if late:
                 await asyncio.wait(late, timeout=1.0)
         if isinstance(self._error, _Halted):  # be ready to be asked again
-            self._error = None
+            self._error = self._last = None
             self._limiter.open()
             self._stopped.clear()
 
@@ -234,14 +244,16 @@ class ChatEngine:
         if self._error is not None:
             raise self._error
         twin = self._under_way.get(request.digest)
-        if twin is not None:
+        if twin is not None or hash(request.digest) in self._final:  # its record may have come since we looked, and was counted then
             passed.set()
-            await twin.wait()
+            if twin is not None:
+                await twin.wait()
             record = await self.kept(request)
             return record.reply(None, cached=True) if record else Reply("", problem="failed", detail="the same request just failed")
         if record is not None and record.account == self.budget.account:
             self.budget.settle(Cost(), record.cost)
         if record is not None and record.is_final(request, self.longer):
+            self._final.add(hash(request.digest))
             return record.reply(self.budget.account, cached=True)
         bound = record.next_bound(request) if record else request.max_tokens
         reserved = self.budget.worst(request, self.prices, bound)
@@ -296,32 +308,31 @@ class ChatEngine:
 
     async def _ask(self, request: ChatRequest, record: Record | None, bound: int | None, reserved: Cost, sent: float) -> Reply:
         """Attempts until there is a final answer, or reason to give up. Begins with a slot and a reservation."""
-        attempts = failures = malformed = 0
+        attempts = counted = malformed = 0
         doubtful = Cost()
         while True:
             outcome, cost = await self._attempt(request, record, bound, reserved, sent, doubtful)
             attempts += 1
             if isinstance(outcome, Record):
-                record, doubtful, failures = outcome, Cost(), 0
+                record, doubtful, counted = outcome, Cost(), 0
                 bound = record.next_bound(request)
-                detail = ""
                 if record.is_final(request, self.longer):
+                    self._final.add(hash(request.digest))
                     return record.reply(self.budget.account, cached=False, attempts=attempts)
             else:
-                failures += 1
-                malformed += outcome.kind == "malformed"
+                counts = self.breaker.counts(outcome)
+                counted += counts
+                malformed += counts and outcome.kind == "malformed"
                 doubtful += cost
-                detail = outcome.detail
-                exhausted = failures >= self.settings.teacher_attempts or malformed >= MALFORMED_TRIES or outcome.kind == "rejected"
+                exhausted = counted >= self.settings.teacher_attempts or malformed >= MALFORMED_TRIES or outcome.kind == "rejected"
                 if exhausted:
-                    return self._gave_up(outcome, record, doubtful, attempts)
-                await self._back_off(failures)
+                    return lost(outcome, record, doubtful, attempts, self.budget.account)
+                await self._back_off(max(1, counted))
             reserved = self.budget.worst(request, self.prices, bound)
             if not self.budget.reserve(reserved):
-                if record is not None and isinstance(outcome, Record):
-                    return record.reply(self.budget.account, cached=False, attempts=attempts)
-                assert isinstance(outcome, Failure), "an attempt ends with a record or a failure"
-                return self._gave_up(outcome, record, doubtful, attempts, f"{detail}; no budget is left for another attempt")
+                if isinstance(outcome, Record):
+                    return outcome.reply(self.budget.account, cached=False, attempts=attempts)
+                return lost(outcome, record, doubtful, attempts, self.budget.account, "; no budget is left for another attempt")
             sent = await self._slot(reserved, first=True)
 
     async def _attempt(
@@ -333,7 +344,7 @@ class ChatEngine:
         actual, slot = reserved, True  # whoever is interrupted from here on may have paid
         try:
             key = f"{request.digest}-{asked}" if asked else request.digest
-            sending = await self.transport.send(request.encoded(bound), key, answered=self.breaker.answered)
+            sending = await self.transport.send(request.encoded(bound), request.path, key, answered=self.breaker.answered)
             outcome = self._read(request, record, bound, sending, doubtful) if isinstance(sending, Answer) else sending
             if isinstance(outcome, Failure):
                 actual = reserved if outcome.perhaps_paid else Cost()
@@ -367,34 +378,21 @@ class ChatEngine:
         self.meter.count("answers", cost.tokens)
         # What somebody else paid for this answer stays theirs.
         mine = record.cost if record and record.account == self.budget.account else Cost()
-        return Record(value, record.asked + 1 if record else 1, bound, mine + doubtful + cost, self.budget.account), cost
+        return Record(request.kept(value), record.asked + 1 if record else 1, bound, mine + doubtful + cost, self.budget.account), cost
 
     def _failed(self, request: ChatRequest, failure: Failure, sent: float) -> None:
         self.meter.count(failure.kind)
         if failure.kind == "rejected":
             self.breaker.rejected(request.digest, failure.detail)
         else:
-            self._limiter.failed(sent)
-            self._limiter.pause(self.breaker.failed(request.digest, sent, failure.detail, failure.wait))
-
-    def _gave_up(self, failure: Failure, record: Record | None, doubtful: Cost, attempts: int, detail: str = "") -> Reply:
-        cost = doubtful + (record.cost if record and record.account == self.budget.account else Cost())
-        return Reply(
-            text="",
-            problem="malformed" if failure.kind == "malformed" else "failed",
-            input_tokens=cost.input_tokens,
-            output_tokens=cost.output_tokens,
-            usd=cost.usd,
-            attempts=attempts,
-            detail=detail or failure.detail,
-        )
+            self._limiter.pause(self.breaker.failed(request.digest, sent, failure))
+            if failure.kind == "rate_limited" or self.breaker.counts(failure):
+                self._limiter.failed(sent)
 
     async def _back_off(self, failures: int) -> None:
         """Wait between two attempts. Raises the engine's error when there will be none."""
         delay = random.uniform(0, min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 16)))
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), delay)
-        except TimeoutError:
-            return
-        assert self._error is not None
-        raise self._error
+            assert self._error is not None
+            raise self._error

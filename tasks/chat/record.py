@@ -12,6 +12,7 @@ from typing import Any
 from tasks.chat.budget import Cost, Prices
 from tasks.chat.reply import Content, Reply, read_value
 from tasks.chat.request import ChatRequest
+from tasks.chat.transport import Failure
 
 EMPTY_TRIES = 3
 """How often a question is paid for, at most, when there is no text in the answers."""
@@ -85,3 +86,17 @@ def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, pric
         text = len(f"{content.text}{content.reasoning or ''}".encode())
         inputs, outputs = request.most_input_tokens, text if max_tokens is None else min(text, max_tokens)
     return Cost(inputs, outputs, prices.usd(inputs, outputs))
+
+
+def lost(failure: Failure, record: Record | None, doubtful: Cost, attempts: int, account: str, why: str = "") -> Reply:
+    """What the asker gets after so many attempts, this the last. `doubtful`: what was not answered and may have been billed."""
+    cost = doubtful + (record.cost if record and record.account == account else Cost())
+    return Reply(
+        text="",
+        problem="malformed" if failure.kind == "malformed" else "failed",
+        input_tokens=cost.input_tokens,
+        output_tokens=cost.output_tokens,
+        usd=cost.usd,
+        attempts=attempts,
+        detail=f"{failure.detail}{why}",
+    )

@@ -1,7 +1,8 @@
 """What came back: an answer, or what is wrong with it.
 
 A body is the JSON of a chat completion (https://platform.openai.com/docs/api-reference/chat/object), with vLLM's `reasoning_content`
-(in newer versions `reasoning`). Whatever a server sends, `read` makes a `Content` of it and never raises.
+(in newer versions `reasoning`); or of a text completion that scores its prompt: its `logprobs`, as JSON, are the text then. Whatever a
+server sends, `read` makes a `Content` of it and never raises.
 """
 
 import json
@@ -83,6 +84,8 @@ def read_value(value: Any) -> Content:
     choice = choices[0]
     message, finish = choice.get("message"), choice.get("finish_reason")
     finish = finish if isinstance(finish, str) else ""
+    if message is None and isinstance(choice.get("logprobs"), dict):
+        return Content(json.dumps(choice["logprobs"]), finish_reason=finish, usage=usage)
     if not isinstance(message, dict):
         # Gemini leaves the message out where its filter took the answer.
         if finish == "content_filter":

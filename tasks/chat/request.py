@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from schemas.base import InputError, canonical_json, digest
 
@@ -20,9 +20,12 @@ class ChatRequest:
     """A request for one response.
 
     Attributes:
+        path: below the endpoint's URL, where it is put.
         parameters: temperature, max_tokens, seed, top_p, ...: whatever the provider takes.
         sample: which of several responses to the same question, where no seed tells them apart. Never sent.
     """
+
+    path: ClassVar[str] = "/chat/completions"
 
     model: str
     messages: tuple[Mapping[str, str], ...]
@@ -53,6 +56,10 @@ class ChatRequest:
             return canonical_json(self.body(max_tokens))
         except (TypeError, ValueError) as error:
             raise InputError(f"model {self.model!r}: parameters {dict(self.parameters)!r} are not JSON: {error}.") from error
+
+    def kept(self, value: Any) -> Any:
+        """What is kept of the JSON of an answer."""
+        return value
 
     @cached_property
     def most_input_tokens(self) -> int:

@@ -65,7 +65,6 @@ class Transport:
 
         self._endpoint = endpoint
         self._seconds = seconds
-        self._url = f"{endpoint.url}/chat/completions"  # whole: the client puts the parts together for every request, slowly
         http = openai.DefaultAioHttpClient(limits=httpx2.Limits(max_connections=slots + 8, max_keepalive_connections=slots + 8))
         timeout = httpx2.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
@@ -75,10 +74,11 @@ class Transport:
     async def close(self) -> None:
         await self.client.close()
 
-    async def send(self, body: bytes, idempotency_key: str, *, answered: bool) -> Answer | Failure:
-        """Put a chat completion, given as JSON, to the endpoint.
+    async def send(self, body: bytes, path: str, idempotency_key: str, *, answered: bool) -> Answer | Failure:
+        """Put a request, given as JSON, to the endpoint.
 
         Args:
+            path: below the endpoint's URL.
             idempotency_key: the same for every attempt at the same answer: a provider that honours it bills it once.
             answered: whether the endpoint has answered any request before.
 
@@ -88,8 +88,9 @@ class Transport:
         import httpx2
 
         options: RequestOptions = {"headers": {"Idempotency-Key": idempotency_key, "Content-Type": "application/json"}}
+        url = f"{self._endpoint.url}{path}"  # whole: the client puts the parts together for every request, slowly
         response = await self.attempt(
-            lambda: self.client.post(self._url, cast_to=httpx2.Response, content=body, options=options), answered=answered
+            lambda: self.client.post(url, cast_to=httpx2.Response, content=body, options=options), answered=answered
         )
         if isinstance(response, Failure):
             return response
@@ -136,7 +137,7 @@ class Transport:
             raise InputError(f"{place} denies access ({words}). Give the key of {self._endpoint.variable('KEY')} access to this model.")
         if status == 404 and not answered:
             raise InputError(
-                f"{place}: no such model or URL ({words}). Correct the teacher's model (GET {self._endpoint.url}/models lists them), or "
+                f"{place}: no such model or URL ({words}). Correct the model (GET {self._endpoint.url}/models lists them), or "
                 f"{self._endpoint.variable('URL')}, which ends before /chat/completions."
             )
         if status in _LATER or status >= 500:

@@ -10,7 +10,7 @@ that costs: tests cannot look into the code's globals or its output, and objects
 
 from schemas.examples import Prompt
 from tasks.checks import Outcome, unusable
-from tasks.sandbox.examination import examine
+from tasks.sandbox.examination import Examined, examine
 
 VERSION = 1
 SLOW = True
@@ -18,7 +18,12 @@ SLOW = True
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether the answer's code passes. Raises InputError: the prompt has no tests, or there is no sandbox on this machine."""
+    found = examined(prompt, answer, every=False)
+    return Outcome(found.ok, found.detail)
+
+
+def examined(prompt: Prompt, answer: str, *, every: bool) -> Examined:
+    """What the prompt's tests say of the answer's code; of `every` case, or up to the first that fails. Raises InputError as `agrees`."""
     if not prompt.tests:
         raise unusable(prompt, "it has no tests")
-    examined = examine(answer, prompt.tests, prefix=prompt.code_prefix)
-    return Outcome(examined.ok, examined.detail)
+    return examine(answer, prompt.tests, prefix=prompt.code_prefix, every=every)

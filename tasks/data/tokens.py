@@ -69,6 +69,14 @@ class Tokenizer:
         """Token ids of plain text, without <bos>; control tokens in `text` become ordinary characters."""
         return [token for part in _CONTROL.split(text) for token in self._processor.encode(part)]
 
+    def ends(self, text: str) -> list[int]:
+        """Of each token of `encode(text)`, where in `text` its characters end; of a character in several bytes the last byte ends it."""
+        ends, start = [], 0
+        for part in _CONTROL.split(text):
+            ends += [start + end for _, end in self._processor.encode(part, return_type="offset_mapping")["offsets"]]
+            start += len(part)
+        return ends
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary: Gemma 3 4B has 64 rows without a piece."""
         return self._processor.decode([int(token) for token in tokens if int(token) < len(self) and int(token) not in self.control_ids])

@@ -6,6 +6,9 @@ vector times a number, and no logits are computed twice. (Where the embedding it
 
 Each device takes `CHUNK` of its own tokens at a time, those with a target first, and stops after the last of them: tokens that are masked
 out cost nothing. Liger's fused loss (2410.10989) forms gradients in the forward pass, too, but for cross-entropy alone.
+
+The same holds for whatever number a token's logits give (`per_token`), such as their divergence from a teacher's
+(`tasks.losses.distillation`).
 """
 
 from collections.abc import Callable
@@ -28,6 +31,9 @@ LOOP = "vocabulary_chunks"
 
 ROWS, WHOLE = PartitionSpec(BATCH), PartitionSpec()
 
+Arrays = tuple[jax.Array, ...]
+OfChunk = Callable[..., tuple[jax.Array, Any]]
+
 
 def token_logps(
     model: Any, hidden: jax.Array, targets: jax.Array, mask: jax.Array, *, temperature: float | jax.Array = 1.0, entropy: bool = False
@@ -47,9 +53,28 @@ def token_logps(
     Returns:
         (B, T) float32, 0 where masked out; with `entropy` a pair of such arrays.
     """
-    scale = jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
-    logps, entropies = _token_logps(model.config, entropy, model.embedding.get_value(), hidden, targets, mask, scale)
+    logps, entropies = per_token(partial(_chunk_logps, model.config, entropy), model, hidden, mask, (targets,), (_scale(temperature),))
     return (logps, entropies) if entropy else logps
+
+
+def per_token(of_chunk: OfChunk, model: Any, hidden: jax.Array, mask: jax.Array, rows: Arrays, whole: Arrays) -> tuple[jax.Array, Any]:
+    """A number for each token, and more that is not differentiated.
+
+    Differentiable in `hidden` and in the model's embedding; what is not differentiated is not computed.
+
+    Args:
+        of_chunk: (embedding (V, D), hidden (C, D), *rows, each (C, ...), *whole) -> (C,) float32, and a tree of (C, ...) or None. What it
+            gives for a token depends on that token's rows alone.
+        model: a Gemma: has `config` and `embedding`.
+        hidden: (B, T, D) input of the unembedding.
+        mask: (B, T) bool: the tokens wanted.
+        rows: arrays (B, T, ...), of which `of_chunk` gets those of its tokens.
+        whole: arrays that it gets as they are, such as a temperature.
+
+    Returns:
+        (B, T) float32, and a tree of (B, T, ...); 0 where masked out.
+    """
+    return _per_token(model.config, of_chunk, model.embedding.get_value(), hidden, mask, rows, whole)
 
 
 def completion_logps(model: Any, tokens: jax.Array, positions: jax.Array, segments: jax.Array, mask: jax.Array, **options: Any) -> Any:
@@ -71,88 +96,90 @@ def positions_of(real: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.cumsum(real, axis=-1) - 1, 0)
 
 
+def _scale(temperature: float | jax.Array) -> jax.Array:
+    return jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _token_logps(
-    config: GemmaConfig, entropy: bool, embedding: jax.Array, hidden: jax.Array, targets: jax.Array, mask: jax.Array, temperature: jax.Array
-) -> tuple[jax.Array, jax.Array | None]:
-    """(B, T) log-probabilities and entropies. temperature: ()."""
-    logps, entropies, _ = _forward(config, entropy, False, embedding, hidden, targets, mask, temperature)
-    return logps, entropies
+def _per_token(
+    config: GemmaConfig, of_chunk: OfChunk, embedding: jax.Array, hidden: jax.Array, mask: jax.Array, rows: Arrays, whole: Arrays
+) -> tuple[jax.Array, Any]:
+    """As `per_token`."""
+    values, more, _ = _forward(config, of_chunk, False, embedding, hidden, mask, rows, whole)
+    return values, more
 
 
-def _keep(config: GemmaConfig, entropy: bool, *primals: Any) -> tuple[tuple[jax.Array, jax.Array | None], Any]:
-    """The forward pass of a differentiated program. Kept are d log p / d hidden if that is wanted, and all arguments if d embedding is."""
+def _keep(config: GemmaConfig, of_chunk: OfChunk, *primals: Any) -> tuple[tuple[jax.Array, Any], Any]:
+    """The forward pass of a differentiated program. Kept are d value / d hidden if that is wanted, and all arguments if d embedding is."""
     embedding, hidden = primals[:2]
-    values = [primal.value for primal in primals]
-    logps, entropies, slopes = _forward(config, entropy, hidden.perturbed, *values)
-    return (logps, entropies), (slopes, values if embedding.perturbed else None)
+    arrays = jax.tree.map(lambda primal: primal.value, primals, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
+    values, more, slopes = _forward(config, of_chunk, hidden.perturbed, *arrays)
+    return (values, more), (slopes, arrays if embedding.perturbed else None)
 
 
-def _backward(config: GemmaConfig, entropy: bool, kept: Any, cotangents: Any) -> tuple[Any, ...]:
-    slopes, values = kept
-    of_logps = cotangents[0]
-    if isinstance(of_logps, jax.custom_derivatives.SymbolicZero):
+def _backward(config: GemmaConfig, of_chunk: OfChunk, kept: Any, cotangents: Any) -> tuple[Any, ...]:
+    slopes, arrays = kept
+    of_values = cotangents[0]
+    if isinstance(of_values, jax.custom_derivatives.SymbolicZero):
         return (None,) * 5
-    of_hidden = None if slopes is None else (slopes * of_logps[..., None]).astype(slopes.dtype)
-    of_embedding = None if values is None else _embedding_gradient(config, *values, of_logps)
+    of_hidden = None if slopes is None else (slopes * of_values[..., None]).astype(slopes.dtype)
+    of_embedding = None if arrays is None else _embedding_gradient(config, of_chunk, *arrays, of_values)
     return of_embedding, of_hidden, None, None, None
 
 
-_token_logps.defvjp(_keep, _backward, symbolic_zeros=True)
+_per_token.defvjp(_keep, _backward, symbolic_zeros=True)
 
 
-def _forward(config: GemmaConfig, entropy: bool, slopes: bool, *arrays: jax.Array) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
-    """Arguments as of `_token_logps`. Returns (B, T) log-probabilities, entropies, and (B, T, D) d log p / d hidden, if asked for."""
+def _forward(config: GemmaConfig, of_chunk: OfChunk, slopes: bool, embedding: jax.Array, *arrays: Any) -> tuple[jax.Array, Any, Any]:
+    """Arguments as of `_per_token`. Returns (B, T) values, a tree of (B, T, ...), and (B, T, D) d value / d hidden, if asked for."""
 
-    def of_device(embedding: jax.Array, hidden: jax.Array, targets: jax.Array, mask: jax.Array, temperature: jax.Array) -> Any:
-        def of_chunk(hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
-            def of_hidden(hidden: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-                return _chunk_logps(config, entropy, embedding, hidden, targets, temperature)
+    def of_device(embedding: jax.Array, hidden: jax.Array, mask: jax.Array, rows: Arrays, whole: Arrays) -> Any:
+        def of_rows(hidden: jax.Array, *rows: jax.Array) -> tuple[jax.Array, Any, jax.Array | None]:
+            def of_hidden(hidden: jax.Array) -> tuple[jax.Array, Any]:
+                return of_chunk(embedding, hidden, *rows, *whole)
 
             if not slopes:
                 return *of_hidden(hidden), None
-            logps, pull, entropies = jax.vjp(of_hidden, hidden, has_aux=True)
-            return logps, entropies, *pull(jnp.ones_like(logps))  # rows are independent: each row's own gradient
+            values, pull, more = jax.vjp(of_hidden, hidden, has_aux=True)
+            return values, more, *pull(jnp.ones_like(values))  # rows are independent: each row's own gradient
 
         order, chunks = _supervised_first(mask)
 
         def step(index: jax.Array, found: Any) -> Any:
             chunk = jax.lax.dynamic_slice_in_dim(order, index * CHUNK, CHUNK)
-            of_this = of_chunk(*_rows(chunk, hidden, targets))
+            of_this = of_rows(*_rows(chunk, hidden, *rows))
             return jax.tree.map(lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, index * CHUNK, 0), found, of_this)
 
-        shapes = jax.eval_shape(of_chunk, *_rows(order[:CHUNK], hidden, targets))
+        shapes = jax.eval_shape(of_rows, *_rows(order[:CHUNK], hidden, *rows))
         zeros = jax.tree.map(lambda x: jnp.zeros((len(order), *x.shape[1:]), x.dtype), shapes)
         with jax.named_scope(LOOP):
             found = jax.lax.fori_loop(0, chunks, step, zeros)
         place = jnp.maximum(jnp.cumsum(mask.reshape(-1)) - 1, 0).reshape(mask.shape)
         return jax.tree.map(lambda x: jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 1)), x[place], 0), found)
 
-    embedding, *rest = arrays
-    return _each_device(of_device, (WHOLE, ROWS, ROWS, ROWS, WHOLE), ROWS)(embedding.astype(config.dtype), *rest)
+    return _each_device(of_device, (WHOLE, ROWS, ROWS, ROWS, WHOLE), ROWS)(embedding.astype(config.dtype), *arrays)
 
 
-def _embedding_gradient(config: GemmaConfig, *arrays: jax.Array) -> jax.Array:
-    """(V, D): the sum over tokens of cotangent x d log p / d embedding. Arguments as of `_token_logps`, and (B, T) cotangents."""
+def _embedding_gradient(config: GemmaConfig, of_chunk: OfChunk, embedding: jax.Array, *arrays: Any) -> jax.Array:
+    """(V, D): the sum over tokens of cotangent x d value / d embedding. Arguments as of `_per_token`, and (B, T) cotangents."""
 
     def of_device(
-        embedding: jax.Array, hidden: jax.Array, targets: jax.Array, mask: jax.Array, temperature: jax.Array, cotangents: jax.Array
+        embedding: jax.Array, hidden: jax.Array, mask: jax.Array, rows: Arrays, whole: Arrays, cotangents: jax.Array
     ) -> jax.Array:
         order, chunks = _supervised_first(mask)
         exact = embedding.astype(jnp.float32)  # chunks are summed in float32
 
         def step(index: jax.Array, total: jax.Array) -> jax.Array:
             chunk = jax.lax.dynamic_slice_in_dim(order, index * CHUNK, CHUNK)
-            hidden_rows, target_rows, cotangent_rows = _rows(chunk, hidden, targets, cotangents)
-            _, pull = jax.vjp(lambda x: _chunk_logps(config, False, x, hidden_rows, target_rows, temperature)[0], exact)
+            cotangent_rows, *own = _rows(chunk, cotangents, hidden, *rows)
+            _, pull = jax.vjp(lambda x: of_chunk(x, *own, *whole)[0], exact)
             return total + pull(cotangent_rows)[0]
 
         with jax.named_scope(LOOP):
             total = jax.lax.fori_loop(0, chunks, step, jnp.zeros_like(exact))
         return total if batch_parts() == 1 else jax.lax.psum(total, BATCH)
 
-    embedding, *rest = arrays
-    total = _each_device(of_device, (WHOLE, ROWS, ROWS, ROWS, WHOLE, ROWS), WHOLE)(embedding.astype(config.dtype), *rest)
+    total = _each_device(of_device, (WHOLE, ROWS, ROWS, ROWS, WHOLE, ROWS), WHOLE)(embedding.astype(config.dtype), *arrays)
     return total.astype(embedding.dtype)
 
 

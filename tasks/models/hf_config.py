@@ -14,6 +14,8 @@ _CLASSES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma2ForSequenceClassification": "gemma2",
+    "Gemma3TextForSequenceClassification": "gemma3",
 }
 # What the classes of `transformers` take for a key that a config.json leaves out, as those of the 4B and larger do.
 _SHARED_DEFAULTS: dict[str, Any] = {
@@ -148,20 +150,24 @@ def layer_types(layers: int, every: int) -> list[str]:
     return ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
 
 
-def config_to_json(config: GemmaConfig, name: str, tokens: Mapping[str, Any]) -> dict[str, Any]:
+def config_to_json(config: GemmaConfig, name: str, tokens: Mapping[str, Any], *, scalar: bool = False) -> dict[str, Any]:
     """A config.json as Google publishes them, which every version of `transformers` that knows the family reads.
 
     Args:
         name: kept as `_name_or_path`.
         tokens: bos_token_id, eos_token_id, pad_token_id.
+        scalar: of a model with a scalar head: a classifier with one label.
     """
     gemma3 = config.family == "gemma3"
+    text = "Text" if gemma3 and scalar else ""
+    task = "SequenceClassification" if scalar else "CausalLM"
+    labels = {"id2label": {"0": "score"}, "label2id": {"score": 0}} if scalar else {}
     rope = {"rope_local_base_freq": config.local_rope, "sliding_window_pattern": config.global_every} if gemma3 else {}
     scaled = {"rope_scaling": {"rope_type": "linear", "factor": config.global_rope_scale}} if config.global_rope_scale != 1 else {}
     long = 131072 if scaled else 32768
     return {
         "_name_or_path": name,
-        "architectures": ["Gemma3ForCausalLM" if gemma3 else "Gemma2ForCausalLM"],
+        "architectures": [f"Gemma{3 if gemma3 else 2}{text}For{task}"],
         "model_type": "gemma3_text" if gemma3 else "gemma2",
         "vocab_size": config.vocab_size,
         "hidden_size": config.embed_dim,
@@ -188,12 +194,13 @@ def config_to_json(config: GemmaConfig, name: str, tokens: Mapping[str, Any]) ->
         "use_cache": True,
         "torch_dtype": config.dtype,
         **tokens,
+        **labels,
     }
 
 
-def write_config(directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer) -> None:
+def write_config(directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer, *, scalar: bool = False) -> None:
     """Write config.json and generation_config.json. A model stops at the end of its turn, and at the end of a text."""
     stops = [tokenizer.eos_id, tokenizer.end_of_turn_id]
     tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": stops, "pad_token_id": tokenizer.pad_id}
-    for file, value in (("config.json", config_to_json(config, name, tokens)), ("generation_config.json", tokens)):
+    for file, value in (("config.json", config_to_json(config, name, tokens, scalar=scalar)), ("generation_config.json", tokens)):
         (directory / file).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

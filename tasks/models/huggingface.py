@@ -6,6 +6,7 @@ asks for is all that is ever in memory. A checkpoint of the multimodal class is 
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ SHARD_BYTES = 4 << 30
 READ_BYTES = 16 << 20
 """The embedding is read so many bytes at a time: it is as large as ten layers."""
 
-_IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb.")
+HEAD = "score.weight"
+"""The scalar head of a reward model, (1, D): the class for sequence classification with one label has it beside the text model."""
+
+_IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb.", HEAD)
 """Parts of names of tensors that the text model has no use for. The unembedding is the embedding: Gemma ties them."""
 
 _FLOATS = ("BF16", "F16", "F32")
@@ -176,6 +180,14 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
+def read_head(directory: Path) -> np.ndarray | None:
+    """The scalar head of a directory's model (D,), float32, or None: it has none. Raises InputError as `Weights`."""
+    for file in map(_opened, weight_files(directory)):
+        if HEAD in file.keys():  # noqa: SIM118  no dict
+            return np.asarray(file.get_tensor(HEAD), np.float32).reshape(-1)
+    return None
+
+
 def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="np")
@@ -217,16 +229,22 @@ def write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]], sh
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def write_model(directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer, weight: Callable[[str], np.ndarray]) -> None:
+def write_model(
+    directory: Path,
+    config: GemmaConfig,
+    name: str,
+    tokenizer: Tokenizer,
+    weight: Callable[[str], np.ndarray],
+    head: np.ndarray | None = None,
+) -> None:
     """Write a model's directory, but for the tokenizer's own files.
 
     Args:
         weight: gives a weight of ours by its name, whole; asked for one at a time.
+        head: (D,) of a reward model; it stays float32.
     """
-    write_config(directory, config, name, tokenizer)
+    write_config(directory, config, name, tokenizer, scalar=head is not None)
     dtype = np.dtype(config.dtype)
-    write_weights(
-        directory,
-        (pair for own in weight_shapes(config) for pair in to_tensors(config, own, weight(own).astype(dtype, copy=False))),
-        SHARD_BYTES,
-    )
+    tensors = (pair for own in weight_shapes(config) for pair in to_tensors(config, own, weight(own).astype(dtype, copy=False)))
+    heads = [] if head is None else [(HEAD, head.reshape(1, -1))]
+    write_weights(directory, chain(tensors, heads), SHARD_BYTES)

@@ -100,9 +100,14 @@ def policy_or_base(inputs: dict[str, Path], name: str, seed: int, mesh: Mesh, *,
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:
-    """Write the model, its adapters merged before, and its tokenizer, in Hugging Face's format. The same weights give the same bytes."""
+    """Write the model, its adapters merged before, and its tokenizer, in Hugging Face's format. The same weights give the same bytes.
+
+    A scalar head (`tasks.models.scalar_head`) is written, too.
+    """
+    score = vars(loaded.model).get("score")
+    head = None if score is None else fetch_array(score.get_value())
     weights = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))}
-    write_model(directory, loaded.config, loaded.name, loaded.tokenizer, lambda name: fetch_array(weights[name].get_value()))
+    write_model(directory, loaded.config, loaded.name, loaded.tokenizer, lambda name: fetch_array(weights[name].get_value()), head)
     loaded.tokenizer.save(directory / TOKENIZER)
     for name in COMPANIONS:
         if loaded.companions is not None and (loaded.companions / name).is_file():

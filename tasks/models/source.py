@@ -139,8 +139,11 @@ def model_dependencies(model: str, settings: Settings | None = None) -> dict[str
         found = listing(f"gs://{source.path}", settings)
         return {"model": digest({name: [found[name].size, found[name].crc32c] for name in needed(found)})}
     if source.kind == "local":
-        check_model(model)
-        directory = Path(source.path)
+        from tasks.models.download import AT_HAND  # which imports this
+
+        if source not in AT_HAND:  # as it is on a machine that the model was sent to
+            check_model(model)
+        directory = AT_HAND.get(source, Path(source.path))
         names = needed(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
         return {"model": digest({name: _sha256(directory / name, Path(settings.cache).expanduser()) for name in names})}
     return {}

@@ -120,6 +120,24 @@ def needed(tests: str, support: str) -> dict[str, bool]:
     return {name: name in at_top for name in sorted((at_top | inside) - own - set(dir(builtins)))}
 
 
+def divide(tests: ast.Module, name: str) -> int:
+    """Put each case of the tests under `with name(number):`, in place, and count them.
+
+    A case is a statement with an assertion in it, of the module or of one of its functions (HumanEval's `check`), that is no definition:
+    one `assert`, or a loop around one. An assertion of a constant is none.
+    """
+    count = 0
+    for body in [tests.body, *(node.body for node in tests.body if isinstance(node, ast.FunctionDef))]:
+        for place, node in enumerate(body):
+            asserts = [inner for inner in ast.walk(node) if isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant)]
+            if asserts and not isinstance(node, _Definition):
+                call = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(count)], [])
+                body[place] = ast.copy_location(ast.With([ast.withitem(call)], [node]), node)
+                count += 1
+    ast.fix_missing_locations(tests)
+    return count
+
+
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     yield table
     for child in table.get_children():

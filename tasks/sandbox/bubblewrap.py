@@ -1,46 +1,56 @@
-"""One Python process inside bubblewrap (https://github.com/containers/bubblewrap), and nothing ever outside of it.
+"""Guests: Python processes inside bubblewrap (https://github.com/containers/bubblewrap), and nothing ever outside of it.
 
-What the process has: the standard library of this Python, read-only, /dev/null, /dev/urandom and the pipes it is given. What it has not: a
+What a guest has: the standard library of this Python, read-only, /dev/null, /dev/urandom and the pipes it is given. What it has not: a
 network, the user's files, /proc, any place to write to, an environment (only PYTHONHASHSEED=0: the same sets in the same order every run),
 other processes, more than `Limits`. The recipe and its traps were verified for shared/research/storage.md, "Security":
 
-an ordinary user   a user namespace, in which further ones are forbidden; everything that is not mounted does not exist.
-root               (containers, TPU machines) bwrap mounts as root, which reaches a Python below /root, and the guest's first act is to
-                   become a user that nobody else is. In a user namespace root's guest would stay root to the kernel.
+an ordinary user   user namespaces; everything that is not mounted does not exist.
+root               (containers, TPU machines) bwrap mounts as root, which reaches a Python below /root, and each guest becomes a user that
+                   nobody else is. In a user namespace root's guest would stay root to the kernel.
 
-bwrap itself starts with an empty environment: what its process was given can be read at /proc/1/environ by those who have /proc.
-The limits of time are the host's, who kills all inside, and whose own end ends it, and the kernel's (CPU seconds).
+One container per process of ours, with a warden in it (`tasks.sandbox.warden`) that forks each guest: starting bwrap and Python takes 25 ms
+of CPU, two forks take 2. bwrap itself starts with an empty environment: what its process was given can be read at /proc/1/environ by those
+who have /proc. The limits of time are the host's, who kills all inside, and whose own end ends it, and the kernel's (CPU seconds).
 """
 
+import atexit
+import json
 import marshal
 import os
 import random
+import select
 import shutil
-import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 from tasks.sandbox.seccomp import filter_program
 
 _INSTALL = "apt-get install bubblewrap libseccomp2"
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
-_GRACE_S = 0.25  # a guest has nothing left to do when its pipes are closed
+_GRACE_S = 1.0  # from the end of a container's first process to that of bwrap
+_PATIENCE_S = 60.0  # with our own processes, on a machine as busy as it may be
 _DEVICES = ("/dev/null", "/dev/urandom")
 _STRANGERS = range(200_000, 2_000_000_000)
 """User ids for the guests of root: each guest its own, so that no two share a count of threads."""
 
 
+class SandboxFailed(StageFailed):
+    """The sandbox itself failed: nothing is known of the code that it was to run."""
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What one sandboxed process may use.
+    """What one guest may use.
 
     Attributes:
         wall_s: seconds until the host kills it. Generous, for a busy machine must not decide what is right.
@@ -63,100 +73,170 @@ def require_sandbox() -> str:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise InputError(f"check 'tests' runs code that a model wrote, only inside bubblewrap, and bwrap is not installed: {_INSTALL}.")
-    with _guest(bwrap, "probe", {}, Limits(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as probe:
-        _, said = probe.communicate(timeout=60)
-    if probe.returncode != 0:
+    try:
+        warden = _Warden(bwrap)
+        try:
+            with _guest(warden, "probe", {}, Limits(), []) as probe:
+                if (status := probe.status(_PATIENCE_S)) != 0:
+                    raise SandboxFailed(f"exit status {status}")
+        finally:
+            warden.close()
+    except SandboxFailed as error:
         raise InputError(
-            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap} cannot start Python here: "
-            f"{said.decode(errors='replace').strip() or f'exit status {probe.returncode}'}. An ordinary user needs user namespaces "
-            "(Ubuntu 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0), root in a container the capability SYS_ADMIN."
-        )
+            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap} cannot start Python here: {error}. "
+            "An ordinary user needs user namespaces (Ubuntu 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
+            "root in a container the capability SYS_ADMIN."
+        ) from error
     return bwrap
 
 
+@contextmanager
 def guest(
-    role: Literal["candidate", "examiner"],
-    payload: dict[str, str],
-    limits: Limits,
-    *,
-    stdin: IO[bytes],
-    stdout: IO[bytes],
-    verdict: int | None = None,
-) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """A guest in its sandbox, dead when the block ends.
+    role: Literal["candidate", "examiner"], payload: Mapping[str, Any], limits: Limits, pipes: Sequence[IO[bytes]]
+) -> Iterator["Guest"]:
+    """A guest in its sandbox, gone when the block ends.
 
     Args:
-        payload: the texts that the guest works with.
-        stdin, stdout: ends of pipes. What the guest prints goes nowhere.
-        verdict: of a pipe that only the examiner may write to.
+        payload: what the guest works with.
+        pipes: ends of pipes: what it reads, where it writes, and the examiner's for its verdict. What it prints goes nowhere.
+
+    Raises:
+        InputError: there is no sandbox on this machine.
+        SandboxFailed: it could not be started.
     """
-    return _guest(require_sandbox(), role, payload, limits, stdin=stdin, stdout=stdout, stderr=subprocess.DEVNULL, verdict=verdict)
+    with _guest(_warden(require_sandbox()), role, payload, limits, pipes) as one:
+        yield one
+
+
+class Guest:
+    """A guest as its host sees it: what its keeper says of it."""
+
+    def __init__(self, control: socket.socket, warden: "_Warden") -> None:
+        self._control, self._warden = control, warden
+        self._status: int | None = None
+
+    def status(self, seconds: float) -> int | None:
+        """How it ended, as `subprocess.Popen.returncode`; None: it has not, in that time. Raises SandboxFailed if its keeper fails."""
+        while self._status is None:
+            if not readable(self._control.fileno(), seconds):
+                return None
+            said = self._control.recv(8192)
+            if not said:
+                self._warden.lives(_GRACE_S)  # so that whoever tries again does not ask one that is about to end
+                raise SandboxFailed(self._warden.last_words() or "the sandbox ended before its guest")
+            what = json.loads(said)
+            if "failed" in what:
+                raise SandboxFailed(what["failed"])
+            self._status = what.get("status")
+        return self._status
+
+    def end(self) -> bool:
+        """Have it killed if it still lives. Whether it is known to be gone."""
+        self._control.shutdown(socket.SHUT_WR)
+        while readable(self._control.fileno(), _PATIENCE_S):
+            if not self._control.recv(8192):
+                return True
+        return False
+
+
+def readable(file: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end, within so many seconds. (`select` knows no file numbers above 1023.)"""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 @contextmanager
-def _guest(
-    bwrap: str,
-    role: str,
-    payload: dict[str, str],
-    limits: Limits,
-    *,
-    stdin: IO[bytes] | int,
-    stdout: IO[bytes] | int,
-    stderr: int,
-    verdict: int | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    root = os.geteuid() == 0
-    settings = {
-        "user": random.SystemRandom().choice(_strangers()) if root else None,
-        "cpu_s": limits.cpu_s,
-        "memory_bytes": limits.memory_bytes,
-        "threads": limits.threads,
-    }
-    with ExitStack() as stack:
-        # The other end is this process's alone, and closes with it: `tasks.sandbox.guest` ends then.
-        lifeline, _ = (stack.enter_context(os.fdopen(end, mode)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-        arguments = {"role": role, "settings": settings, "payload": payload, "verdict": verdict, "lifeline": lifeline.fileno()}
-        given = stack.enter_context(_in_memory(marshal.dumps((_modules(), arguments))))
-        seccomp = stack.enter_context(_in_memory(filter_program()))
-        passed = [given.fileno(), seccomp.fileno(), lifeline.fileno()]
-        process = subprocess.Popen(
-            [
-                *(bwrap, *(_AS_ROOT if root else _AS_USER), "--die-with-parent", "--as-pid-1", "--new-session", *_mounts()),
-                *("--seccomp", str(seccomp.fileno()), "--", *_PYTHON, "-c", _LOADER, str(given.fileno())),
-            ],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=passed if verdict is None else [*passed, verdict],
-            env={"PYTHONHASHSEED": "0"},
-            cwd="/",
-        )
+def _guest(warden: "_Warden", role: str, payload: Mapping[str, Any], limits: Limits, pipes: Sequence[IO[bytes]]) -> Iterator[Guest]:
+    mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    job = {"role": role, "user": _stranger(), "limits": {name: value for name, value in asdict(limits).items() if name != "wall_s"}}
+    with mine:
+        with keepers, _in_memory(json.dumps(payload).encode()) as given:
+            warden.ask(json.dumps(job).encode(), [keepers.fileno(), given.fileno(), *(pipe.fileno() for pipe in pipes)])
+        one = Guest(mine, warden)
         try:
-            yield process
+            yield one
         finally:
-            _end(process)
+            if not one.end():
+                warden.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a guest that ends by itself, and kill one that does not: the guest, not bwrap, whose child would be left to the machine's
-    process 1. In a container that may be one which reaps nobody. For the same reason no init of bwrap's stands between (`--as-pid-1`)."""
-    try:
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        for inside in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split():
-            os.kill(int(inside), signal.SIGKILL)
+class _Warden:
+    """A container with the process that forks guests."""
+
+    def __init__(self, bwrap: str) -> None:
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._said = os.fdopen(os.memfd_create("bwrap"), "wb+")
+        with theirs, _in_memory(marshal.dumps((_modules(), (theirs.fileno(), filter_program())))) as given:
+            self._process = subprocess.Popen(
+                [bwrap, *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts(), "--", *_PYTHON, "-c", _LOADER, str(given.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                pass_fds=[given.fileno(), theirs.fileno()],
+                env={"PYTHONHASHSEED": "0"},
+                cwd="/",
+            )
+        self.owner = os.getpid()
+
+    def lives(self, seconds: float = 0.0) -> bool:
+        """Whether it does, and goes on for so many seconds, for this process and not one that it was forked from."""
         try:
-            process.wait(_GRACE_S * 20)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            return self.owner == os.getpid()
+        return False
+
+    def ask(self, job: bytes, files: Sequence[int]) -> None:
+        """Have a guest started, with these files, the first its keeper's. Raises SandboxFailed."""
+        try:
+            socket.send_fds(self._ours, [job], files)
+        except OSError as error:
+            self.lives(_GRACE_S)
+            raise SandboxFailed(self.last_words() or f"the sandbox does not listen: {error}") from error
+
+    def last_words(self) -> str:
+        """What bwrap said, or its Python."""
+        self._said.seek(0)
+        return self._said.read(4096).decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End it, and all its guests with it. In a process that was forked from its owner only let go of it."""
+        with self._said, self._ours:
+            if self.owner == os.getpid():
+                self._ours.shutdown(socket.SHUT_RDWR)  # whoever else was forked from us and holds it
+                if self.lives(_PATIENCE_S):
+                    self._process.kill()
 
 
+_wardens: list[_Warden] = []
+_starting = threading.Lock()
+
+
+def _warden(bwrap: str) -> _Warden:
+    """This process's warden: started when it is first needed, and again when it is no more."""
+    with _starting:
+        if _wardens and not _wardens[0].lives():
+            _wardens.pop().close()
+        if not _wardens:
+            _wardens.append(_Warden(bwrap))
+        return _wardens[0]
+
+
+@atexit.register
+def _dismiss() -> None:
+    with _starting:
+        while _wardens:
+            _wardens.pop().close()
+
+
+_MODE = ("--as-pid-1", "--new-session")
 _AS_ROOT = (
     *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-    *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"),
+    *(word for name in ("SETUID", "SETGID", "SYS_ADMIN", "KILL") for word in ("--cap-add", f"CAP_{name}")),
 )
-_AS_USER = ("--unshare-all", "--unshare-user", "--disable-userns")
+"""What the warden needs to make a PID namespace, to become nobody, and to kill nobody; no guest has any of it."""
+_AS_USER = ("--unshare-all", "--unshare-user")
 _PYTHON = (os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-X", "utf8")
 _LOADER = """
 import marshal, os, sys, types
@@ -168,15 +248,15 @@ for name, code in modules.items():
         package, _, own = name.rpartition(".")
         setattr(sys.modules[package], own, module)
     exec(code, module.__dict__)
-module.main(**arguments)
+module.main(*arguments)
 """
 
 
 @cache
 def _modules() -> dict[str, CodeType]:
-    """The guest's modules, compiled once, in the order of their imports; the packages are empty."""
+    """The modules that live inside, compiled once, in the order of their imports; the packages are empty."""
     empty = compile("", "<package>", "exec")
-    sources = {name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in ("assembly", "wire", "guest")}
+    sources = {name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in ("assembly", "wire", "guest", "warden")}
     compiled = {f"tasks.sandbox.{name}": compile(source, f"<{name}>", "exec") for name, source in sources.items()}
     return {"tasks": empty, "tasks.sandbox": empty, **compiled}
 
@@ -203,6 +283,15 @@ def _mounts() -> tuple[str, ...]:
         elif os.path.exists(place):
             arguments += ["--dev-bind" if place in _DEVICES else "--ro-bind", place, place]
     return (*arguments, "--remount-ro", "/")
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _stranger() -> int | None:
+    """Who a guest becomes: for root anybody who is nobody, for others nobody else."""
+    return random.SystemRandom().choice(_strangers()) if _is_root() else None
 
 
 @cache

@@ -6,29 +6,35 @@ statuses and printed text count for nothing. `tasks.sandbox.guest` says why an a
 
 import json
 import os
-import select
 import signal
-import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
-from tasks.sandbox.bubblewrap import Limits, guest
+from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
 from tasks.sandbox.wire import ENDED
 
-_LONGEST_VERDICT = 64 * 1024  # bytes
+_LONGEST_VERDICT = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True)
 class Examined:
-    """Whether all tests passed, and if not, what was seen: for a person."""
+    """What an examination found.
+
+    Attributes:
+        ok: whether all tests passed.
+        detail: if not, what was seen, for a person.
+        passed, cases: how many of how many cases passed, where every one was asked for. Tests without assertions have no cases.
+    """
 
     ok: bool
     detail: str
+    passed: int = 0
+    cases: int = 0
 
 
-def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits()) -> Examined:  # noqa: B008  frozen
+def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False) -> Examined:  # noqa: B008  frozen
     """Run `tests` against the code in `answer`.
 
     Args:
@@ -36,25 +42,49 @@ def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limit
         tests: Python that raises when the answer's code is wrong. It sees the functions, classes and constants of the answer by their
             names. Functions called test... without parameters are run.
         prefix: what goes before an answer that is no whole program. What it defines in full is the tests' own.
+        every: go on after a case that failed, and count them (`tasks.sandbox.assembly.divide`). A failure outside of a case ends the
+            function, or the module, that it happens in.
 
     Raises:
         InputError: bubblewrap is missing or does not work here.
+        SandboxFailed: the sandbox itself failed, twice.
     """
+    try:
+        return _examine(answer, tests, prefix, limits, every)
+    except SandboxFailed:
+        pass
+    try:
+        return _examine(answer, tests, prefix, limits, every)
+    except SandboxFailed as error:
+        raise SandboxFailed(
+            f"the sandbox for a model's code failed twice, the second time because: {error}. No code was judged."
+        ) from error
+
+
+def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) -> Examined:
     with ExitStack() as stack:
         from_examiner, to_candidate = _pipe(stack)
         from_candidate, to_examiner = _pipe(stack)
         hears, says = _pipe(stack)
-        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests}
-        candidate = stack.enter_context(guest("candidate", code, limits, stdin=from_examiner, stdout=to_examiner))
-        stack.enter_context(guest("examiner", questions, limits, stdin=from_candidate, stdout=to_candidate, verdict=says.fileno()))
+        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests, "every": every}
+        candidate = stack.enter_context(guest("candidate", code, limits, [from_examiner, to_examiner]))
+        examiner = stack.enter_context(guest("examiner", questions, limits, [from_candidate, to_candidate, says]))
         for end in (from_examiner, to_candidate, from_candidate, to_examiner, says):
             end.close()  # so that each reads the end of what the other wrote
-        verdict = _read(hears.fileno(), limits.wall_s)
-        if not verdict:
-            return Examined(ok=False, detail=f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)")
-        result = json.loads(verdict)
-        detail = result["detail"]
-        return Examined(ok=result["ok"] is True, detail=f"{detail} ({_end(candidate, limits)})" if ENDED in detail else detail)
+        said = _read(hears.fileno(), limits.wall_s)
+        verdict: dict[str, Any] = said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
+        for one in () if verdict["ok"] else (candidate, examiner):
+            one.status(0)  # raises SandboxFailed if that is why
+        detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if ENDED in verdict["detail"] else "")
+    if not verdict["ok"] and not detail:
+        detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
+    passed = {line["case"]: line["passed"] for line in said if "case" in line}
+    return Examined(
+        ok=verdict["ok"],
+        detail=detail,
+        passed=sum(passed.values()),
+        cases=next((line["cases"] for line in said if "cases" in line), 0),
+    )
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
@@ -63,26 +93,22 @@ def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), stack.enter_context(os.fdopen(writer, "wb", buffering=0))
 
 
-def _end(candidate: subprocess.Popen[bytes], limits: Limits) -> str:
+def _end(candidate: Guest, limits: Limits) -> str:
     """How a candidate that is no more has ended."""
-    try:
-        status = candidate.wait(timeout=5)
-    except subprocess.TimeoutExpired:
+    status = candidate.status(1)
+    if status is None:
         return "and closed its pipe before"
-    if status == 128 + signal.SIGKILL:
+    if status == -signal.SIGKILL:
         return f"killed: more than {limits.cpu_s} CPU seconds"
-    return f"by signal {status - 128}" if status > 128 else f"with exit status {status}"
+    return f"by signal {-status}" if status < 0 else f"with exit status {status}"
 
 
-def _read(end: int, seconds: float) -> bytes:
-    """What is written to a pipe until it is closed; nothing when that takes longer than `seconds`."""
+def _read(end: int, seconds: float) -> list[dict[str, Any]]:
+    """The lines that are written to a pipe until it is closed, or for so many seconds."""
     deadline, content = time.monotonic() + seconds, b""
-    while len(content) < _LONGEST_VERDICT:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([end], [], [], left)[0]:
-            return b""
+    while len(content) < _LONGEST_VERDICT and readable(end, deadline - time.monotonic()):
         part = os.read(end, _LONGEST_VERDICT)
         if not part:
             break
         content += part
-    return content
+    return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]

@@ -6,68 +6,31 @@ pass by ending the process, by changing assert, builtins or the tests, by object
 forking: all that it reaches is its own process. Only the examiner holds the pipe of the verdict, and only it ever saw the tests.
 """
 
-import fcntl
+import ast
 import json
 import os
-import resource
-import select
-import signal
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tasks.sandbox import assembly
 from tasks.sandbox.wire import AnswerError, Distant, Peer, shortened
 
 
-def main(role: str, settings: dict[str, Any], payload: dict[str, str], verdict: int, lifeline: int) -> None:
-    """A guest's life. `probe` only shows that a guest can live."""
-    _hang_on(lifeline)
-    _limit(**settings)
+def main(role: str, given: int, *pipes: int) -> None:
+    """A guest's life, with a file that holds its payload and the ends of its pipes. `probe` only shows that a guest can live."""
     sys.set_int_max_str_digits(0)
-    incoming, outgoing = os.dup(0), os.dup(1)
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    if role == "probe":
-        return
-    try:
-        if role == "candidate":
-            _candidate(payload, incoming, outgoing)
-        else:
-            _examiner(payload, incoming, outgoing, verdict)
-    finally:
-        os._exit(0)  # at once, whatever threads and exit handlers the code has left
+    with os.fdopen(given, encoding="utf-8") as file:
+        payload = json.load(file)
+    if role == "candidate":
+        _candidate(payload, *pipes)
+    elif role == "examiner":
+        _examiner(payload, *pipes)
 
 
-def _hang_on(lifeline: int) -> None:
-    """End when the host does, which alone holds the other end of this pipe. bwrap's --die-with-parent is for users: once root's guest is
-    somebody else, bwrap, which has given up its capabilities, may not signal it. To be called as root: the kernel asks who called."""
-    signal.signal(signal.SIGIO, lambda *_: os._exit(0))  # a handler: what it has none for, process 1 of a namespace ignores
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if select.select([lifeline], [], [], 0)[0]:
-        os._exit(0)
-
-
-def _limit(user: int | None, cpu_s: int, memory_bytes: int, threads: int) -> None:
-    """Give up root, then every resource beyond the limits. Hard limits: without root they cannot be raised."""
-    if user is not None:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-    for kind, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, threads),
-        (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_AS, memory_bytes),
-    ):
-        resource.setrlimit(kind, (most, most))
-
-
-def _candidate(payload: dict[str, str], incoming: int, outgoing: int) -> None:
+def _candidate(payload: dict[str, Any], incoming: int, outgoing: int) -> None:
     """Run the answer's program, then do what the examiner asks. What it asks first is which names of its list the program defines."""
     peer = Peer(incoming, outgoing, may=lambda operation, target, arguments: True)
     _, _, arguments, _ = peer.receive()
@@ -93,34 +56,77 @@ def _may(operation: str, target: Any, arguments: list[Any]) -> bool:
     return operation in ("call", "__iter__", "__next__", "__len__", "__getitem__")
 
 
-def _examiner(payload: dict[str, str], incoming: int, outgoing: int, verdict: int) -> None:
-    """Run the tests against the candidate and say what came of it, once."""
+class _Report:
+    """What the examiner tells the host, in lines of JSON: how many cases there are, how each went, and at the end the verdict.
+
+    Attributes:
+        detail: what the first failure was; empty: there was none.
+    """
+
+    def __init__(self, verdict: int, peer: Peer, tests: str) -> None:
+        self._verdict, self._peer, self._tests = verdict, peer, tests
+        self._said: dict[int, bool] = {}
+        self.detail = ""
+
+    def say(self, **what: Any) -> None:
+        os.write(self._verdict, json.dumps(what).encode() + b"\n")
+
+    def failed(self, error: BaseException) -> None:
+        self.detail = self.detail or _explained(error, self._tests, self._peer)
+
+    @contextmanager
+    def case(self, number: int) -> Iterator[None]:
+        """Whatever a case raises ends this case, not the tests. One that runs again has passed when it always did. Nothing has passed
+        before the answer's code was used."""
+        try:
+            yield
+            passed = self._peer.used > 0 and self._said.get(number, True)
+        except Exception as error:  # noqa: BLE001  of the answer, or what the tests make of its values
+            self.failed(error)
+            passed = False
+        if self._said.get(number) is not passed:
+            self._said[number] = passed
+            self.say(case=number, passed=passed)
+
+
+def _examiner(payload: dict[str, Any], incoming: int, outgoing: int, verdict: int) -> None:
+    """Run the tests against the candidate and say what came of it."""
     peer = Peer(incoming, outgoing, may=_may)
+    report = _Report(verdict, peer, payload["tests"])
     try:
-        _examine(peer, payload["prefix"], payload["tests"])
-        result = {"ok": True, "detail": ""} if peer.used else {"ok": False, "detail": "the tests never used the answer's code"}
+        _examine(peer, payload, report)
     except BaseException as error:  # noqa: BLE001  SystemExit too: tests that end their process have not passed
-        result = {"ok": False, "detail": _explained(error, payload["tests"], peer)}
-    os.write(verdict, json.dumps(result).encode())
+        report.failed(error)
+    detail = report.detail or ("" if peer.used else "the tests never used the answer's code")
+    report.say(ok=not detail, detail=detail)
 
 
-def _examine(peer: Peer, prefix: str, tests: str) -> None:
+def _examine(peer: Peer, payload: dict[str, Any], report: _Report) -> None:
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     namespace = module.__dict__
-    support = assembly.support(prefix)
+    support, tests = assembly.support(payload["prefix"]), payload["tests"]
     exec(compile(support, "<prefix>", "exec"), namespace)
-    code = compile(tests, "<tests>", "exec")
+    code = ast.parse(tests)
+    if payload["every"]:
+        report.say(cases=assembly.divide(code, "<case>"))
+        namespace["<case>"] = report.case
+    compiled = compile(code, "<tests>", "exec")
     needed = assembly.needed(tests, support)
-    found = peer.ask("names", None, sorted({*needed, *assembly.stubs(prefix)}))
+    found = peer.ask("names", None, sorted({*needed, *assembly.stubs(payload["prefix"])}))
     namespace.update(found)
     constants = (name for name, value in found.items() if not isinstance(value, Distant | types.ModuleType | type))
     peer.used += any(needed.get(name, False) for name in constants)
     before = set(namespace)
-    exec(code, namespace)
+    exec(compiled, namespace)
     for name, value in list(namespace.items()):
         if name not in before and name.startswith("test") and isinstance(value, types.FunctionType) and not value.__code__.co_argcount:
-            value()
+            try:
+                value()
+            except Exception as error:  # noqa: BLE001  as in `_Report.case`
+                report.failed(error)
+                if not payload["every"]:
+                    return
 
 
 def _explained(error: BaseException, tests: str, peer: Peer) -> str:

@@ -22,11 +22,10 @@ _ALLOWED = """
     rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack kill tgkill pause
     nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times alarm setitimer getitimer
     getpid getppid gettid getpgrp getpgid getsid getuid geteuid getgid getegid getresuid getresgid getgroups
-    setgroups setresuid setresgid setrlimit getrlimit prlimit64 getrusage prctl arch_prctl
+    getrlimit prlimit64 getrusage prctl arch_prctl
     uname sysinfo sched_yield sched_getaffinity getcpu membarrier
-    set_tid_address set_robust_list get_robust_list futex rseq getrandom wait4 waitid execve exit exit_group restart_syscall
+    set_tid_address set_robust_list get_robust_list futex rseq getrandom wait4 waitid exit exit_group restart_syscall
 """
-"""setgroups, setresuid and setresgid are how a guest that starts as root becomes nobody; without capabilities they change nothing."""
 
 _ALLOW, _ENOSYS = 0x7FFF0000, 0x00050000 | 38
 _MASKED_EQUAL, _CLONE_THREAD = 7, 0x00010000
@@ -38,7 +37,7 @@ class _Compare(ctypes.Structure):
 
 @cache
 def filter_program() -> bytes:
-    """The filter as the BPF program that `bwrap --seccomp` reads. Raises InputError where libseccomp is missing or refuses."""
+    """The filter as the BPF program that seccomp(2) takes. Raises InputError where libseccomp is missing or refuses."""
     try:
         library = ctypes.CDLL("libseccomp.so.2", use_errno=True)
     except OSError as error:

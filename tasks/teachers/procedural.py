@@ -12,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt, prompt_id
-from tasks.teachers.families import Problem, families
+from tasks.teachers.families import Family, Problem, domain_of, families
 from tasks.teaching import Cell, Lesson
 
 VERSION = 1
@@ -34,6 +34,8 @@ class Config(StrictModel):
 
     Attributes:
         rows: rows per domain; a domain that is not named gets none.
+        families: which families to draw from, each as `module.name` or a whole `module`; empty: those of the domains' own modules. So come
+            subjects that are no domain, e.g. `robotics`, whose rows count as `general`.
         grounded: grounded question-answering rows per grounding (domain `general`); a grounding that is not named gets none.
         unworked: per domain, the fraction of traces that only state the answer. Teachers hurry too, and what SFT picks up from such
             traces, reinforcement has to unlearn: an answer that was worked out is right more often.
@@ -41,8 +43,18 @@ class Config(StrictModel):
 
     name: Literal["procedural"]
     rows: dict[Domain, Rows] = Field(default_factory=lambda: dict.fromkeys(Domain, 1200))
+    families: tuple[str, ...] = ()
     grounded: dict[Grounding, Rows] = Field(default_factory=lambda: dict.fromkeys(GROUNDINGS, 300))
     unworked: dict[Domain, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+
+    @field_validator("families")
+    @classmethod
+    def _exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for module, _, name in (one.partition(".") for one in names):
+            domain_of(module)
+            if name and name not in families(module):
+                raise ValueError(f"{module} has no family {name!r}; it has {', '.join(families(module))}")
+        return names
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
@@ -90,13 +102,15 @@ def _all(config: Config, seed: int) -> Iterator[Example]:
     """What the config asks for."""
     drawn: set[str] = set()
     for group, count in _groups(config).items():
-        draw = _Draw(group, seed, drawn)
+        draw = _Draw(config, group, seed, drawn)
+        if count and not draw.names:
+            raise InputError(f"teacher procedural: rows has {count} rows of {group}, and families none of it; name only domains that have.")
         for row in range(count):
             name, level = draw.names[row % len(draw.names)], 1 + row // len(draw.names) % 5
             example = draw.next(name, level)
             if example is None:
                 raise InputError(
-                    f"teacher procedural: {count} rows of {group} exceed what family {draw.module}.{name} has: after {row} rows, "
+                    f"teacher procedural: {count} rows of {group} exceed what family {name} has: after {row} rows, "
                     f"{_REDRAWS} draws of difficulty {level} gave no new prompt. Ask for fewer rows."
                 )
             yield example
@@ -107,7 +121,7 @@ def _topped_up(config: Config, lesson: Lesson) -> Iterator[Example]:
     assert lesson.wanted is not None
     drawn: set[str] = set()
     for group in _groups(config):
-        draw = _Draw(group, lesson.seed, drawn)
+        draw = _Draw(config, group, lesson.seed, drawn)
         for level in (*range(1, 6), None):
             yield from islice(draw.fresh(level, lesson.known), max(0, lesson.wanted.get(Cell(group, level), 0)))
 
@@ -116,22 +130,36 @@ def _groups(config: Config) -> dict[Domain | Grounding, int]:
     return dict([*config.rows.items(), *config.grounded.items()])
 
 
-class _Draw:
-    """Draws problems of one domain's families, or of the grounded ones; each (family, level) is a stream of its own."""
+def _families(config: Config, group: Domain | Grounding) -> dict[str, Family]:
+    """The families of a domain that the config chooses, or the grounded ones: `module.name` -> family."""
+    own = [group.value] if isinstance(group, Domain) else ["grounded"]
+    named = [one for one in config.families if domain_of(one.partition(".")[0]) == group]
+    chosen = named if config.families and isinstance(group, Domain) else own
+    found = {}
+    for module, _, only in (one.partition(".") for one in chosen):
+        found.update({f"{module}.{name}": family for name, family in families(module).items() if not only or name == only})
+    return found
 
-    def __init__(self, group: Domain | Grounding, seed: int, drawn: set[str]) -> None:
+
+class _Draw:
+    """Draws problems of one domain's families, or of the grounded ones; each (family, level) is a stream of its own.
+
+    Attributes:
+        names: of the families, as `module.name`.
+    """
+
+    def __init__(self, config: Config, group: Domain | Grounding, seed: int, drawn: set[str]) -> None:
         """`drawn`: ids of all prompts that this request has drawn so far, of any group."""
         self._domain = group if isinstance(group, Domain) else Domain.GENERAL
         self._grounding = None if isinstance(group, Domain) else group
-        self.module = group.value if isinstance(group, Domain) else "grounded"
-        self._families = families(self.module)
+        self._families = _families(config, group)
         self.names = list(self._families)
         self._seed, self._drawn = seed, drawn
         self._streams: dict[tuple[str, int], random.Random] = {}
 
     def next(self, name: str, level: int) -> Example | None:
         """The next problem of a stream that was not drawn yet, or None: the stream seems to have no more."""
-        begun = f"{self._seed}/{self.module}/{self._grounding}/{name}/{level}"
+        begun = "/".join(map(str, (self._seed, name.partition(".")[0], self._grounding, name.partition(".")[2], level)))
         rng = self._streams.setdefault((name, level), random.Random(begun))
         for _ in range(_REDRAWS):
             problem: Problem = self._families[name](rng, level, *([self._grounding] if self._grounding else []))
@@ -161,8 +189,9 @@ class _Draw:
             domain=self._domain,
             answer=problem.answer,
             check=problem.check,
+            constraints=problem.constraints,
             difficulty=level,
-            family=f"{self.module}.{name}",
+            family=name,
             source="procedural",
             context=problem.context,
             grounding=problem.grounding,

@@ -1,6 +1,6 @@
-"""Problem families of the procedural teacher: one file per domain, one public function per family.
+"""Problem families of the procedural teacher: one public function per family, in the file of its domain or of a subject (`robotics`).
 
-A family is a public function `name(rng, level) -> Problem` in its domain's file. It draws everything from `rng`; `level` 1..5 sets how many
+A family is a public function `name(rng, level) -> Problem`. It draws everything from `rng`; `level` 1..5 sets how many
 steps the work takes or how large the numbers are. Adding a family is adding such a function (and its recomputation in
 `tests/test_procedural.py`); there is no list to edit.
 
@@ -12,8 +12,9 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from schemas.examples import Check, Grounding
+from schemas.examples import Check, Constraint, Domain, Grounding
 
 Family = Callable[..., "Problem"]
 """`(rng, level) -> Problem`; a grounded family also takes the grounding."""
@@ -32,12 +33,24 @@ class Problem:
     check: Check = "exact"
     context: str | None = None
     grounding: Grounding | None = None
+    constraints: tuple[Constraint, ...] = ()
+
+
+def domain_of(module: str) -> Domain:
+    """The domain of a module's problems: the one that it is named for, or a subject's `DOMAIN`. Raises ValueError for any other module."""
+    if module in set(Domain):
+        return Domain(module)
+    is_file = module.isidentifier() and Path(__file__).with_name(f"{module}.py").exists()
+    domain = getattr(importlib.import_module(f"{__name__}.{module}"), "DOMAIN", None) if is_file else None
+    if domain is None:
+        raise ValueError(f"no families are called {module!r}")
+    return Domain(domain)
 
 
 def families(module: str) -> dict[str, Family]:
     """The families of `tasks/teachers/families/<module>.py`, by name, in file order.
 
-    A module is a domain's name, or `grounded`.
+    A module is a domain's name, a subject's, or `grounded`.
     """
     source = importlib.import_module(f"{__name__}.{module}")
     return {

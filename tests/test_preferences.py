@@ -1,21 +1,25 @@
-"""The SimPO stage: pairs in fixed shapes, exactly what was sampled, and a margin that grows."""
+"""The stages SimPO, DPO and ORPO: pairs in fixed shapes, exactly what was sampled, a margin that grows, and a reference that stays."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
+from flax import nnx
 
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, PreferencePair, prompt_id
-from tasks import sampling, simpo
+from tasks import dpo, orpo, preferences, sampling, simpo
 from tasks.data.tokens import prompt_tokens, response_tokens
+from tasks.hosts import make_mesh
 from tasks.job import Job, read_jsonl, write_jsonl
+from tasks.losses import grpo as losses
 from tasks.models import gemma
-from tasks.models.loading import base_model, save_model
+from tasks.models.loading import base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -28,7 +32,7 @@ def example(number: int) -> Example:
     )
 
 
-def config(**changes) -> simpo.Config:
+def config(kind: ModuleType = simpo, /, **changes) -> preferences.PreferenceConfig:
     table = {
         "steps": 6,
         "batch_size": 4,
@@ -40,7 +44,7 @@ def config(**changes) -> simpo.Config:
         "sampling_batch_size": 8,
         "optimizer": {"learning_rate": 3e-3},
     }
-    return simpo.Config.parse({**table, **changes})
+    return kind.Config.parse({**table, **changes})
 
 
 @pytest.fixture
@@ -53,7 +57,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_jsonl(tmp_path / "prompts" / "train.jsonl", [example(number) for number in range(8)])
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [])
     inputs = {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}
-    return lambda **changes: Job(config(**changes), inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1"))
+    workspace = Workspace(open_store(tmp_path / "store"), "key", "1")
+    return lambda kind=simpo, **changes: Job(config(kind, **changes), inputs, tmp_path / "out", workspace)
 
 
 def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
@@ -63,7 +68,7 @@ def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
 
 
 def test_prompts_are_padded_left_and_responses_right():
-    arrays = simpo.pair_arrays(TOKENIZER, [pair("4", "5 or 6")], config(prompt_length=24, response_length=12))
+    arrays = preferences.pair_arrays(TOKENIZER, [pair("4", "5 or 6")], config(prompt_length=24, response_length=12))
     assert {name: array.shape for name, array in arrays.items() if name.endswith("ids")} == {
         "prompt_ids": (1, 24),
         "chosen_ids": (1, 12),
@@ -78,15 +83,16 @@ def test_prompts_are_padded_left_and_responses_right():
 
 def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
     cut_off = pair("4", "5 5 5 5 5 5 5 5 5 5 5 5", because="truncated")
-    tokens = simpo.rejected_tokens(TOKENIZER, cut_off, response_length=8)
+    tokens = preferences.rejected_tokens(TOKENIZER, cut_off, response_length=8)
     assert len(tokens) == 8
     assert TOKENIZER.end_of_turn_id not in tokens
-    assert simpo.pair_fits(TOKENIZER, cut_off, config(response_length=8))
-    assert not simpo.pair_fits(TOKENIZER, pair("4", cut_off.rejected), config(response_length=8))
+    assert preferences.pair_fits(TOKENIZER, cut_off, config(response_length=8))
+    assert not preferences.pair_fits(TOKENIZER, pair("4", cut_off.rejected), config(response_length=8))
 
 
-def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path: Path):
-    metrics = simpo.run(job(micro_batch_size=2))
+@pytest.mark.parametrize("kind", [simpo, dpo, orpo])
+def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(kind: ModuleType, job, tmp_path: Path):
+    metrics = kind.run(job(kind, micro_batch_size=2))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "config.json",
         "generation_config.json",
@@ -101,9 +107,44 @@ def test_the_stage_mines_pairs_trains_on_them_and_the_margin_grows(job, tmp_path
     assert metrics["chosen_from"] == {"teacher": 6}  # a random model is never right
     curve = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
     assert {"loss", "rewards/margin", "rewards/accuracy", "log_probs/chosen", "log_probs/rejected", "grad_norm"} <= set(curve[0])
+    assert ("log_odds_ratio" in curve[0]) == (kind is orpo)
     assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
-    assert metrics["margin_last"] > metrics["margin_first"] + 1
+    assert metrics["margin_last"] > metrics["margin_first"] + {simpo: 1, dpo: 1, orpo: 0.1}[kind]
     assert metrics["accuracy_last"] == 1.0
+    assert metrics["compiles"] == {"train_step": 1, "sampler": 1} | ({"token_logps": 1} if kind is dpo else {})
+
+
+def test_dpo_begins_at_its_reference(job, tmp_path: Path):
+    """Policy and reference are one at the first step: margin 0, loss log 2; with LoRA, whose adapters come after the reference, too."""
+    write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(number) for number in range(5)])
+    dpo.run(job(dpo, prompts=0, data_pairs=5, steps=2, lora={"rank": 2, "alpha": 4.0}, log_every=1))
+    curve = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
+    assert curve[0]["loss"] == pytest.approx(np.log(2), abs=1e-3)
+    assert curve[0]["rewards/margin"] == pytest.approx(0, abs=1e-3)
+    assert curve[0]["log_probs/chosen"] < -10  # of whole responses
+    assert curve[1]["rewards/margin"] != curve[0]["rewards/margin"]
+
+
+def test_the_reference_is_each_responses_log_probability_and_computed_once(job, monkeypatch: pytest.MonkeyPatch):
+    """Against one row at a time. Ten responses are two and a half batches of four; a later attempt takes them from the journal."""
+    rows = [data_pair(number) for number in range(5)]
+    attempt = job(dpo, prompts=0, data_pairs=5)
+    loaded = load_model(attempt.inputs["policy"], make_mesh())
+    arrays = preferences.pair_arrays(TOKENIZER, rows, attempt.config)
+    found, compiles = preferences.reference_logps(attempt, loaded, arrays)
+    assert compiles == 1
+    token_logps = losses.token_logps_fn(loaded.model, TOKENIZER.pad_id)
+    for name in ("chosen", "rejected"):
+        alone = [
+            token_logps(nnx.state(loaded.model), arrays["prompt_ids"][[row]], arrays[f"{name}_ids"][[row]], np.float32(1)).sum()
+            for row in range(5)
+        ]
+        np.testing.assert_allclose(found[f"ref_{name}_logps"], alone, rtol=1e-5)
+    monkeypatch.setattr(losses, "token_logps_fn", None)
+    again, compiles = preferences.reference_logps(attempt, loaded, arrays)
+    assert compiles == 1
+    for name, values in found.items():
+        np.testing.assert_array_equal(again[name], values)
 
 
 def data_pair(number: int) -> PreferencePair:
@@ -120,9 +161,21 @@ def test_pairs_of_the_data_train_without_a_sample_of_the_policy(job, tmp_path: P
     assert [row.prompt for row in read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)] == [example(n).prompt for n in range(6)]
 
 
+def test_a_recipe_may_ask_for_format_pairs_alone(job, tmp_path: Path):
+    """Of the data's pairs and of the policy's samples: a random model's are all cut off or malformed."""
+    rejections = ["wrong", "malformed", "wrong", "truncated", "malformed"]
+    rows = [data_pair(number).model_copy(update={"rejected_because": because}) for number, because in enumerate(rejections)]
+    write_jsonl(tmp_path / "prompts" / "pairs.jsonl", rows)
+    metrics = simpo.run(job(prompts=2, data_pairs=9, steps=1, rejected_because=["malformed", "truncated"]))
+    assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_other_reasons"]) == (5, 3, 2)
+    assert set(metrics["rejected_because"]) <= {"malformed", "truncated"}
+    with pytest.raises(StageFailed, match=r"2 preference pairs .*0 are too long, 3 rejected for other reasons than rejected_because"):
+        simpo.run(job(prompts=0, data_pairs=9, rejected_because=["wrong"]))
+
+
 def test_too_few_pairs_of_the_data_say_what_to_raise(job, tmp_path: Path):
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(1)])
-    with pytest.raises(StageFailed, match=r"the data has 1 preference pairs that fit \(0 do not\), fewer than min_pairs = 4"):
+    with pytest.raises(StageFailed, match=r"the data has 1 preference pairs that can be used .*, fewer than min_pairs = 4"):
         simpo.run(job(prompts=0, data_pairs=6))
 
 

@@ -1,0 +1,83 @@
+"""The steps of a trace, and at which of its tokens each of them ends: where a reward model gives its scores.
+
+A step ends
+
+- at a line break;
+- after `.`, `!`, `?` or `;`, with closing quotes or brackets, before white space (a decimal point is no end);
+- after a comma before white space, when the step has an equation in it: `3+4=7, 7+2=9` is two steps, `red, white and blue` is one;
+
+and it holds a letter or an equals sign: the number of a list item (`1. Add`) belongs to what follows it. PRM800K (Let's Verify Step by
+Step, 2305.20050) and Math-Shepherd (2312.08935) take lines, which their generators were told to write; our traces come from many hands.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from schemas.examples import Trace
+from tasks.data.tokens import Tokenizer, pad_right, prompt_tokens, response_tokens
+
+VERSION = 1
+"""Raise it when the same text would be split elsewhere: it is part of the keys of stages that split."""
+
+_BOUNDARY = re.compile(r"(?P<mark>[.!?;][\"'”’)\]]*|,)?(?P<space>\s+)")
+_SUBSTANCE = re.compile(r"[^\W\d_]|=")
+
+
+class StepTokens(NamedTuple):
+    """A trace as tokens, the terminator last, and for each step the index of the token at which it ends; the last is the answer's, which is
+    the terminator. Where two steps end in one token, both have its index."""
+
+    tokens: list[int]
+    ends: list[int]
+
+
+class TraceRow(NamedTuple):
+    """A prompt and a trace as tokens."""
+
+    prompt: list[int]
+    response: StepTokens
+
+    def fits(self, prompt_length: int, response_length: int) -> bool:
+        """Whether both fit these lengths."""
+        return len(self.prompt) <= prompt_length and len(self.response.tokens) <= response_length
+
+
+def split_steps(reasoning: str) -> list[str]:
+    """The steps of a reasoning, white space after them included: joined, they are the reasoning."""
+    steps, start = [], 0
+    for found in _BOUNDARY.finditer(reasoning):
+        step, mark = reasoning[start : found.end()], found["mark"]
+        ends = "\n" in found["space"] or (mark is not None and (mark != "," or "=" in step))
+        if ends and _SUBSTANCE.search(step):
+            steps.append(step)
+            start = found.end()
+    return [*steps, reasoning[start:]] if start < len(reasoning) else steps
+
+
+def step_tokens(tokenizer: Tokenizer, trace: Trace) -> StepTokens:
+    """The response that is this trace. A step ends at the token that has its last character."""
+    text, place = trace.render(), len("<reasoning>")
+    ends: list[int] = []
+    found = tokenizer.ends(text)
+    for step in split_steps(trace.reasoning):
+        ends.append(bisect_left(found, place + len(step.rstrip())))
+        place += len(step)
+    tokens = response_tokens(tokenizer, text)
+    return StepTokens(tokens, [*ends, len(tokens) - 1])
+
+
+def trace_row(tokenizer: Tokenizer, prompt: str, trace: Trace) -> TraceRow:
+    """A trace in answer to a prompt."""
+    return TraceRow(prompt_tokens(tokenizer, prompt), step_tokens(tokenizer, trace))
+
+
+def response_arrays(responses: Sequence[StepTokens], length: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """(N, length) ids, padded on the right, and (N, length) bool: where steps end, and the answer."""
+    ends = np.zeros((len(responses), length), bool)
+    for index, response in enumerate(responses):
+        ends[index, response.ends] = True
+    return pad_right([response.tokens for response in responses], length, pad_id), ends

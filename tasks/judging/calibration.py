@@ -1,0 +1,155 @@
+"""Whether a judge can be trusted, and whether it is still the judge it was.
+
+Before a stage begins its judge grades the anchors: responses of known worth, some of them attacks. It must put them into the right order,
+or the stage refuses to train on its noise. It grades them again on the first rollout, and on one of `every` rollouts from then on. An
+endpoint's model may be replaced without a word; if its grades have moved, or their order is lost, the stage ends before the update.
+
+    order    of all pairs of anchors of one question and unlike worth, the part whose better one has the better grade (a tie is half a
+             pair): 1 is perfect, 0.5 is chance
+    drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval (paired bootstrap, `tasks.intervals`).
+             The alarm is an interval that lies beyond the tolerance altogether
+
+The anchors are asked raw: the rules that protect a reward are left out, so the order tells how easily the judge itself is talked round.
+
+Which rollouts are checked is decided by the digest of their responses, and so are the numbers of the repetitions: rulings on anchors are
+asked anew for each check, though all rulings are kept, and a stage that is resumed checks the same rollouts and finds the same rulings. The
+baseline is one for all stages of a store that ask the same judge the same: grades are comparable between runs, or the alarm says that they
+are not. A new name for the baseline accepts the judge as it is now.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from schemas.base import StageFailed, StrictModel, digest
+from tasks.intervals import paired_bootstrap
+from tasks.judging.anchors import ANCHORS, Anchor
+from tasks.judging.bench import Bench, Case
+
+_SAME = 1e-9
+
+
+class Calibration(StrictModel):
+    """When and how strictly a judge is tried.
+
+    Attributes:
+        anchors: responses of known worth, at least two of unlike worth to some question; None: those of `tasks.judging.anchors`.
+        every: one of so many rollouts is checked, beside the first.
+        tolerance: how far the mean grade, from 0 to 1, may move.
+        least_order: the part of the anchors' pairs that must be in the right order.
+        baseline: any name; another one begins with a new baseline.
+    """
+
+    anchors: tuple[Anchor, ...] | None = Field(default=None, min_length=2)
+    every: int = Field(default=50, ge=1)
+    tolerance: float = Field(default=0.1, gt=0, le=1)
+    least_order: float = Field(default=0.8, ge=0, le=1)
+    baseline: str = "first"
+
+    @field_validator("anchors")
+    @classmethod
+    def _can_be_ordered(cls, anchors: tuple[Anchor, ...] | None) -> tuple[Anchor, ...] | None:
+        if anchors is not None and not _pairs(anchors):
+            raise ValueError("no question has two anchors of unlike score, so there is no order to be right or wrong; add one")
+        return anchors
+
+    @property
+    def tried(self) -> tuple[Anchor, ...]:
+        """The anchors."""
+        return ANCHORS if self.anchors is None else self.anchors
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """Tries a judge by its anchors.
+
+    Attributes:
+        case_of: how an anchor is put to the judge, and how its grades become a value.
+        baseline: the grades that later ones are compared with.
+    """
+
+    config: Calibration
+    bench: Bench
+    case_of: Callable[[Anchor], Case]
+    baseline: tuple[float | None, ...]
+
+    @classmethod
+    def begin(cls, config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case]) -> "Calibrator":
+        """Make the baseline, or find it in the store. Raises StageFailed: the judge does not know good from bad."""
+        baseline = _grades(config, bench, case_of, _repetition(["baseline", config.baseline]))
+        _require_order(config, baseline)
+        return cls(config, bench, case_of, baseline)
+
+    def check(self, update: int, rollout: Sequence[str]) -> dict[str, Any] | None:
+        """Try the judge again if it is this rollout's turn; what came of it, for the ledger.
+
+        Args:
+            update: for which the rollout is scored, from 1.
+            rollout: its responses.
+
+        Raises:
+            StageFailed: the judge has drifted, or lost the order.
+        """
+        mark = digest(list(rollout))
+        if update != 1 and int(mark[:12], 16) % self.config.every:
+            return None
+        grades = _grades(self.config, self.bench, self.case_of, _repetition([update, mark]))
+        order = _require_order(self.config, grades)
+        both = [(old, new) for old, new in zip(self.baseline, grades, strict=True) if old is not None and new is not None]
+        before, after = [old for old, _ in both], [new for _, new in both]
+        drift, interval = float(np.subtract(after, before).mean()), paired_bootstrap(before, after, seed=0)
+        if interval.low > self.config.tolerance or interval.high < -self.config.tolerance:
+            raise StageFailed(
+                f"the judge has drifted: its mean grade of {len(both)} anchors was {np.mean(before):.3f} when baseline "
+                f"{self.config.baseline!r} was made, and {np.mean(after):.3f} at update {update}: a difference of {drift:+.3f} "
+                f"[{interval.low:+.3f}, {interval.high:+.3f}] is beyond calibration.tolerance = {self.config.tolerance:g}. "
+                "Nothing was trained on this rollout. Ask the model that made the baseline; or set calibration.baseline to another name: "
+                "that begins the stage anew, with the judge as it is now."
+            )
+        return {"order": order, "drift": drift, "drift_low": interval.low, "drift_high": interval.high, "grades": list(grades)}
+
+
+def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:
+    """The part of the pairs in the right order, ties as halves; NaN if no pair has both grades."""
+    right = []
+    for worse, better in _pairs(anchors):
+        low, high = grades[worse], grades[better]
+        if low is not None and high is not None:
+            right.append(0.5 if abs(high - low) <= _SAME else float(high > low))
+    return float(np.mean(right)) if right else float("nan")
+
+
+def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
+    """Places of the (worse, better) anchor of one question."""
+    both = combinations(range(len(anchors)), 2)
+    alike = [(a, b) for a, b in both if anchors[a].question == anchors[b].question and anchors[a].score != anchors[b].score]
+    return [(a, b) if anchors[a].score < anchors[b].score else (b, a) for a, b in alike]
+
+
+def _grades(config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case], sample: int) -> tuple[float | None, ...]:
+    return tuple(one.value for one in bench.judge_all([replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]))
+
+
+def _require_order(config: Calibration, grades: Sequence[float | None]) -> float:
+    order = order_of(config.tried, grades)
+    if not order >= config.least_order:  # NaN is no order either
+        wrong = [
+            f"For example, {config.tried[better].response!r} got {high:.2f}, {config.tried[worse].response!r} {low:.2f}"
+            for worse, better in _pairs(config.tried)
+            if (low := grades[worse]) is not None and (high := grades[better]) is not None and low >= high
+        ]
+        raise StageFailed(
+            f"the judge does not know good responses from bad ones: it has {order:.0%} of {len(_pairs(config.tried))} pairs of anchors "
+            f"in the right order, below calibration.least_order = {config.least_order:g}. {wrong[0] if wrong else 'None was graded'}. "
+            "Nothing was trained on its rewards. Take a better judge, or lower calibration.least_order."
+        )
+    return order
+
+
+def _repetition(of: list[Any]) -> int:
+    """The number of a repetition of the same questions: never 0, which a reward's own questions have."""
+    return 1 + int(digest(of)[:12], 16)

@@ -1,0 +1,82 @@
+"""A judge behind an OpenAI-compatible API, asked through the chat engine (`tasks.chat`).
+
+Whatever happens to the endpoint, a reward is what it would have been, or there is no update:
+
+- it is down (connections refused, errors to everybody): it is asked again every few seconds, for `LYCEUM_JUDGE_PATIENCE_SECONDS`, and no
+  question suffers for that; then the stage ends (StageFailed), and goes on from there when it is run again;
+- one question fails again and again while others are answered: no ruling;
+- an answer was paid: it is in the store before it counts, and never paid again.
+
+One engine, one budget, one limit of requests under way for the whole stage, whichever rollout or thread asks.
+"""
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from infra.settings import Settings
+from schemas.base import digest
+from tasks.chat.budget import Budget, Prices
+from tasks.chat.endpoint import endpoint_of
+from tasks.chat.engine import ChatEngine
+from tasks.chat.reply import Reply
+from tasks.chat.request import ChatRequest
+from tasks.judging.judge import EndpointJudge, Judge, Question, Ruling
+from tasks.rewarding import Resources
+
+
+class AskEndpoint(Judge):
+    """See `open_judge`."""
+
+    def __init__(self, config: EndpointJudge, resources: Resources) -> None:
+        super().__init__(config.max_abstained)
+        self._config = config
+        settings = Settings.from_environment()
+        budget = Budget(config.max_usd, account=digest(["judge", config.model_dump(mode="json"), resources.seed]))
+        prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
+        self._engine = ChatEngine(
+            endpoint_of(config.provider),
+            resources.answers,
+            budget=budget,
+            prices=prices,
+            patience=settings.judge_patience_seconds,
+            settings=settings,
+        )
+        self._engine.__enter__()
+        self._giving, self._closed = threading.Lock(), False
+
+    def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
+        requests: list[ChatRequest] = []
+        futures: list[Future[Reply]] = []
+        for question in questions:
+            requests.append(self.request_of(question))
+            futures += self._engine.submit(requests[-1:])
+        replies = [future.result() for future in futures]
+        with self._giving:
+            for reply in replies:
+                self._engine.give(reply)
+        return [_ruling(request, reply) for request, reply in zip(requests, replies, strict=True)]
+
+    def request_of(self, question: Question) -> ChatRequest:
+        """What is sent."""
+        config = self._config
+        own = {"temperature": config.temperature, config.limit_parameter: config.max_response_tokens}
+        parameters = {**config.parameters, **own, **(question.parameters or {})}
+        return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
+
+    def values(self) -> dict[str, float]:
+        """Also `requests`, and `waited_seconds` for an endpoint that was down, which it may be now."""
+        breaker = self._engine.breaker
+        requests = float(self._engine.meter.counts["requests"])
+        return {**super().values(), "requests": requests, "waited_seconds": breaker.waited + breaker.down}
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._engine.__exit__(None, None, None)
+
+
+def _ruling(request: ChatRequest, reply: Reply) -> Ruling:
+    problem = reply.problem and (f"{reply.problem}: {reply.detail}" if reply.detail else reply.problem)
+    replied = reply.problem in ("refused", "empty", "truncated")
+    return Ruling(reply.text, problem=problem, replied=replied, digest=request.digest, cached=reply.cached, usd=reply.usd)

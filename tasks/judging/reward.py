@@ -1,0 +1,113 @@
+"""What judging rewards share: their config, the judge that they open, and how they try it before they trust it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+
+from pydantic import Field
+
+from schemas.base import digest
+from schemas.rubrics import Criterion
+from tasks.judging.anchors import Anchor
+from tasks.judging.bench import Bench, Case
+from tasks.judging.calibration import Calibration, Calibrator
+from tasks.judging.judge import JudgeConfig, judge_dependencies, judge_models, judge_programs, open_judge
+from tasks.judging.wording import Format
+from tasks.rewarding import Judged, Resources, Response, RewardConfig
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+
+WORDING = 1
+"""Raise it when judges are asked or read in another way: it is part of every judging reward's VERSION."""
+
+
+class JudgingConfig(RewardConfig):
+    """What the Config of every judging reward has.
+
+    Attributes:
+        judge: who is asked (`tasks.judging.judge`).
+        calibration: how the judge is tried (`tasks.judging.calibration`); `false` trusts it blindly.
+        longest: characters of a task, a reference, a reasoning and an answer that the judge is shown; of more the middle is left out.
+        response_format: what an endpoint is told of the form of its replies (`tasks.judging.wording.Format`).
+    """
+
+    judge: JudgeConfig
+    calibration: Calibration | Literal[False] = Calibration()
+    longest: int = Field(default=12_000, ge=200)
+    response_format: Format = "json_schema"
+
+
+ConfigT = TypeVar("ConfigT", bound=JudgingConfig)
+
+
+@dataclass(frozen=True)
+class Judging(Generic[ConfigT]):
+    """A judging reward at work.
+
+    Attributes:
+        criteria: of prompts that have a rubric of their own, by their id.
+        update: for which it scores, from 1.
+    """
+
+    config: ConfigT
+    bench: Bench
+    calibrator: Calibrator | None
+    criteria: Mapping[str, tuple[Criterion, ...]]
+    update: int = 1
+
+    @classmethod
+    def begin(
+        cls, config: ConfigT, resources: Resources, anchored: Callable[[Anchor], Case], criteria: Mapping[str, tuple[Criterion, ...]] = {}
+    ) -> Self:
+        """Open the judge and try it on the anchors. Raises InputError (`open_judge`), StageFailed (`Calibrator.begin`)."""
+        bench = Bench(open_judge(config.judge, resources), by_token=config.judge.name == "gemma")
+        try:
+            calibrator = Calibrator.begin(config.calibration, bench, anchored) if config.calibration else None
+        except BaseException:
+            bench.judge.close()
+            raise
+        return cls(config, bench, calibrator, criteria)
+
+    def at(self, update: int) -> Self:
+        """The same for an update."""
+        return replace(self, update=update)
+
+    def judge(self, cases: Sequence[Case | None], responses: Sequence[Response]) -> list[Judged]:
+        """A value for each case, None where there is no case or no ruling. The calibration of a rollout whose turn it was is in the details
+        of its first response.
+
+        Raises:
+            StageFailed: too many responses stay without a ruling, or the judge is no longer what it was.
+        """
+        told = self.calibrator.check(self.update, [response.text for response in responses]) if self.calibrator else None
+        judged = iter(self.bench.judge_all([case for case in cases if case is not None]))
+        found = [Judged(None, {}) if case is None else next(judged) for case in cases]
+        if told is not None:
+            found[0] = found[0]._replace(detail=found[0].detail | {"calibration": told})
+        return found
+
+    def values(self) -> dict[str, float]:
+        """What the judge has counted (`Judge.values`)."""
+        return self.bench.judge.values()
+
+    def close(self) -> None:
+        """Close the judge."""
+        self.bench.judge.close()
+
+
+def dependencies(config: JudgingConfig, data: Any) -> dict[str, str | int]:
+    """What decides a judging reward's values beside its config."""
+    tried = {} if config.calibration is False else {"judging.anchors": digest([anchor.model_dump() for anchor in config.calibration.tried])}
+    return {"judging.wording": WORDING, **tried, **judge_dependencies(config.judge)}
+
+
+def models(config: JudgingConfig) -> tuple[str, ...]:
+    """The models that its judge loads."""
+    return judge_models(config.judge)
+
+
+def programs(config: JudgingConfig, model: "LoadedModel", questions: float) -> "list[Program]":
+    """What its judge compiles to answer so many questions."""
+    return judge_programs(config.judge, model, questions)

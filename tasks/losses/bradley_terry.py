@@ -1,0 +1,95 @@
+"""Bradley-Terry on traces that are scored step by step.
+
+    P(chosen over rejected) = sigma(s_w - s_l)        L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
+
+(Bradley & Terry 1952; as reward models are trained, 2009.01325). Pairs say nothing of what all scores have in common; the second term keeps
+it near 0 (2312.09244, equation 10, whose eta is `centering`; TRL's `center_rewards_coefficient`).
+
+A trace's score s is made of the scores of its steps and of its answer, which counts as its last step: their mean with weights
+softmax(-scores), a soft minimum. A trace is as good as its weakest step: Let's Verify Step by Step (2305.20050) multiplies the steps'
+probabilities, Math-Shepherd (2312.08935) takes the least, and PURE (2504.15275) shows that a policy trained on the sum of steps pads its
+traces with good ones, and uses this soft minimum.
+
+Pairs tell which trace is better and not which step is wrong. Where that is known (`tasks.data.damage`), each step's score is also the logit
+of its being right, as in Let's Verify Step by Step: known are the steps of a verified trace, and those of a damaged one up to its damage.
+
+    L += step_weight x mean over the pair's known steps of -log sigma(+-s_step)
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tasks.hosts import by_rows
+from tasks.losses.vocabulary import positions_of
+from tasks.models.scalar_head import token_scores
+
+
+class TraceRows(NamedTuple):
+    """N traces for one forward pass.
+
+    Attributes:
+        tokens, positions, segments: (N, P + R), what the model takes.
+        ends: (N, R) bool: the tokens at which a step, or the answer, ends.
+    """
+
+    tokens: jax.Array
+    positions: jax.Array
+    segments: jax.Array
+    ends: jax.Array
+
+
+def trace_rows(prompt_ids: jax.Array, response_ids: jax.Array, ends: jax.Array, pad_id: int) -> TraceRows:
+    """Rows of (N, P) left-padded prompts and (N, R) right-padded responses."""
+    tokens = jnp.concatenate([prompt_ids, response_ids], axis=1)
+    real = tokens != pad_id
+    return TraceRows(tokens, positions_of(real), real.astype(jnp.int32), ends)
+
+
+def row_scores(model: Any, rows: TraceRows) -> jax.Array:
+    """(N, R) scores of the tokens of the responses."""
+    return token_scores(model, rows.tokens, rows.positions, rows.segments, rows.ends.shape[1])
+
+
+def soft_minimum(scores: jax.Array, ends: jax.Array) -> jax.Array:
+    """(N, R) scores of tokens and (N, R) bool, at least one in each row -> (N,) scores of traces."""
+    weights = jax.nn.softmax(jnp.where(ends, -scores, -jnp.inf), axis=-1)
+    return jnp.sum(weights * scores, axis=-1)
+
+
+def bradley_terry_loss(chosen: jax.Array, rejected: jax.Array, centering: float) -> jax.Array:
+    """(B,) scores of the chosen and of the rejected traces -> (B,) losses."""
+    return -jax.nn.log_sigmoid(chosen - rejected) + centering * jnp.square(chosen + rejected)
+
+
+def step_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
+    """(B, T) scores and labels, 1 where a step is known to be right, -1 where wrong, else 0 -> (B,) means over what is known, or 0."""
+    losses = -jax.nn.log_sigmoid(labels * scores) * jnp.abs(labels)
+    return losses.sum(axis=-1) / jnp.maximum(1, jnp.abs(labels).sum(axis=-1))
+
+
+def bradley_terry_loss_fn(
+    model: Any, pairs: dict[str, jax.Array], pad_id: int, centering: float, step_weight: float
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The mean loss over B pairs, and what the curve shows: scores, margin, and the fraction of pairs whose chosen trace has the higher.
+
+    Args:
+        model: a Gemma with a scalar head.
+        pairs: prompt_ids (B, P); of `chosen` and `rejected` each _ids (B, R), _ends (B, R) bool, _labels (B, R) int8: see `step_loss`.
+    """
+    ids, ends = (jnp.concatenate([pairs[f"chosen_{name}"], pairs[f"rejected_{name}"]]) for name in ("ids", "ends"))
+    rows = trace_rows(jnp.tile(pairs["prompt_ids"], (2, 1)), ids, ends, pad_id)
+    scores = row_scores(model, TraceRows(*map(by_rows, rows)))
+    chosen, rejected = jnp.split(soft_minimum(scores, ends), 2)
+    losses = bradley_terry_loss(chosen, rejected, centering)
+    if step_weight:
+        labels = jnp.concatenate([pairs["chosen_labels"], pairs["rejected_labels"]], axis=1).astype(jnp.float32)
+        losses += step_weight * step_loss(jnp.concatenate(jnp.split(scores, 2), axis=1), labels)
+    metrics = {
+        "rewards/chosen": chosen.mean(),
+        "rewards/rejected": rejected.mean(),
+        "rewards/margin": (chosen - rejected).mean(),
+        "rewards/accuracy": (chosen > rejected).mean(),
+    }
+    return losses.mean(), metrics

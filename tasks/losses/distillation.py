@@ -1,0 +1,133 @@
+"""Divergences of a student's next-token distributions from a teacher's, over the whole vocabulary and without a (B, T, V) array.
+
+    JSD_b(T, S) = b KL(T || M) + (1 - b) KL(S || M),   M = b T + (1 - b) S        GKD (2306.13649, equation 1)
+    b = 0: KL(T || S), forward, covers what the teacher does; b = 1: KL(S || T), reverse, keeps to it (MiniLLM, 2306.08543)
+
+The two ends are not the limits of the formula, which are 0; they are what TRL's `GKDTrainer.generalized_jsd_loss` does there, with which
+these numbers agree (tests/test_distillation_losses.py). Both models' logits of a few hundred tokens exist at a time
+(`tasks.losses.vocabulary`), and of the teacher only hidden states and embedding are needed.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tasks.losses.vocabulary import per_token, positions_of
+from tasks.models.gemma import GemmaConfig, unembed
+
+
+@flax.struct.dataclass(frozen=True)
+class DistillBatch:
+    """B responses with what the teacher makes of them; every array has them as its first axis.
+
+    Attributes:
+        prompt_ids: (B, P) int32, left-padded.
+        completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
+        teacher_hidden: (B, R, D) the teacher's hidden states, position t predicts completion t.
+        weights: (B,) float32 of one token's loss (`tasks.losses.grpo.row_weights`).
+    """
+
+    prompt_ids: Any
+    completion_ids: Any
+    completion_mask: Any
+    teacher_hidden: Any
+    weights: Any
+
+
+class TeacherEmbedding(nnx.Variable[Any]):
+    """The teacher's embedding (V, D) as an attribute of the student: frozen, and given to its programs, but no weight of it."""
+
+
+def attach_teacher(student: Any, embedding: Any) -> None:
+    """Give the student, a Gemma, what `gkd_loss_fn` needs of its teacher."""
+    student.teacher_embedding = TeacherEmbedding(embedding)
+
+
+def generalized_jsd(student: jax.Array, teacher: jax.Array, beta: float) -> jax.Array:
+    """(..., V) log-probabilities of both -> (...) divergences in nats."""
+    if beta == 0:
+        return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
+    if beta == 1:
+        return jnp.sum(jnp.exp(student) * (student - teacher), axis=-1)
+    mixture = jnp.logaddexp(teacher + jnp.log(beta), student + jnp.log1p(-beta))
+    of_teacher, of_student = (jnp.sum(jnp.exp(one) * (one - mixture), axis=-1) for one in (teacher, student))
+    return beta * of_teacher + (1 - beta) * of_student
+
+
+def token_divergences(
+    model: Any,
+    hidden: jax.Array,
+    teacher: tuple[GemmaConfig, jax.Array, jax.Array],
+    mask: jax.Array,
+    *,
+    beta: float,
+    temperature: float = 1.0,
+) -> tuple[jax.Array, jax.Array]:
+    """JSD_beta of each position's next-token distributions.
+
+    A vocabulary may have rows beyond the other's, which are of no piece (Gemma 3 has 64 of them from 4B on): both distributions are those
+    over the rows that both have. Differentiable in `hidden` and in the model's embedding.
+
+    Args:
+        model: the student, a Gemma.
+        hidden: (B, T, D) input of the student's unembedding.
+        teacher: its architecture, embedding (V', D') and hidden states (B, T, D').
+        mask: (B, T) bool: the positions wanted.
+        temperature: divides the logits of both.
+
+    Returns:
+        (B, T) float32 divergences and the student's entropies, in nats; 0 where masked out.
+    """
+    config, embedding, teacher_hidden = teacher
+    divergences, entropies = per_token(
+        partial(_chunk_divergences, model.config, config, beta, temperature), model, hidden, mask, (teacher_hidden,), (embedding,)
+    )
+    return divergences, entropies
+
+
+def _chunk_divergences(
+    config: GemmaConfig,
+    teacher_config: GemmaConfig,
+    beta: float,
+    temperature: float,
+    embedding: jax.Array,
+    hidden: jax.Array,
+    teacher_hidden: jax.Array,
+    teacher_embedding: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """(C, D) and (C, D') hidden states -> (C,) divergences and entropies."""
+    common = min(len(embedding), len(teacher_embedding))
+
+    def logps(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:
+        return jax.nn.log_softmax(unembed(config, embedding, hidden)[:, :common] / temperature)
+
+    student = logps(config, embedding, hidden)
+    teacher = jax.lax.stop_gradient(logps(teacher_config, teacher_embedding, teacher_hidden))
+    return generalized_jsd(student, teacher, beta), -jnp.sum(jnp.exp(student) * student, axis=-1)
+
+
+def gkd_loss_fn(
+    *, pad_id: int, beta: float, temperature: float, teacher: GemmaConfig
+) -> Callable[[Any, DistillBatch], tuple[jax.Array, dict[str, jax.Array]]]:
+    """The loss for Tunix's rl.Trainer: the weighted mean of JSD_beta over the tokens of a batch, and the mean `entropy`.
+
+    The student has its teacher's embedding (`attach_teacher`).
+    """
+
+    def loss_fn(model: Any, train_example: DistillBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        batch = train_example
+        mask = batch.completion_mask & (batch.weights != 0)[:, None]
+        tokens = jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1)
+        real = tokens != pad_id
+        hidden, _ = model(tokens, positions_of(real), real.astype(jnp.int32))
+        of_teacher = (teacher, model.teacher_embedding.get_value(), batch.teacher_hidden)
+        found = token_divergences(model, hidden[:, -mask.shape[1] - 1 : -1], of_teacher, mask, beta=beta, temperature=temperature)
+        divergence, entropy = (jnp.mean(batch.weights * jnp.sum(values, axis=1)) for values in found)
+        return divergence, {"entropy": entropy}
+
+    return loss_fn

@@ -1,0 +1,148 @@
+"""The pairs a reward model learns from, and is measured on: well-formed traces alone.
+
+Whether a response is a trace, the format reward says; a reward model that saw malformed ones would learn that, and little else. So pairs
+with a malformed, truncated, empty or refused side are left out and counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from schemas.base import StrictModel, digest
+from schemas.examples import Domain, Example, PreferencePair, Trace, parse_trace
+from tasks.data.damage import damaged
+from tasks.data.splits import SPLITS, Split, split_of
+from tasks.data.steps import TraceRow, response_arrays, trace_row
+from tasks.data.tokens import Tokenizer, pad_left
+
+Origin = Literal["data", "policy", "damaged"]
+"""Whose pair it is: of the data (a teacher's samples), of the policy's samples, or a teacher's trace beside itself with one wrong step."""
+
+
+class TracePair(StrictModel):
+    """A prompt with the better and the worse of two traces, written as the format has them.
+
+    Attributes:
+        damaged_step: of origin `damaged`: the index of the rejected trace's wrong step, from 0.
+    """
+
+    id: str
+    prompt: str
+    domain: Domain
+    chosen: str
+    rejected: str
+    origin: Origin
+    damaged_step: int | None = None
+
+    def traces(self) -> tuple[Trace, Trace]:
+        """The chosen and the rejected one."""
+        chosen, rejected = parse_trace(self.chosen), parse_trace(self.rejected)
+        assert chosen is not None
+        assert rejected is not None
+        return chosen, rejected
+
+    def rows(self, tokenizer: Tokenizer) -> tuple[TraceRow, TraceRow]:
+        """The chosen and the rejected one as tokens."""
+        chosen, rejected = self.traces()
+        return trace_row(tokenizer, self.prompt, chosen), trace_row(tokenizer, self.prompt, rejected)
+
+
+Fits = Callable[[TracePair], bool]
+
+
+def fits_lengths(tokenizer: Tokenizer, prompt_length: int, response_length: int) -> Fits:
+    """Whether both rows of a pair fit the fixed lengths."""
+    return lambda pair: all(row.fits(prompt_length, response_length) for row in pair.rows(tokenizer))
+
+
+def trace_pairs(pairs: Iterable[PreferencePair], origin: Origin, most: int, fits: Fits, left_out: Counter[str]) -> list[TracePair]:
+    """The first `most` pairs of two different traces that fit; those before the last of them that are left out are counted by cause."""
+
+    def wanted() -> Iterable[TracePair]:
+        for pair in pairs:
+            chosen, rejected = parse_trace(pair.chosen), parse_trace(pair.rejected)
+            if chosen is None or rejected is None or pair.rejected_because == "truncated":
+                left_out["malformed"] += 1
+                continue
+            fields: dict[str, Any] = {"id": pair.id, "prompt": pair.prompt, "domain": pair.domain, "origin": origin}
+            found = TracePair(**fields, chosen=chosen.render(), rejected=rejected.render())
+            if found.chosen == found.rejected:
+                left_out["same"] += 1
+            elif fits(found):
+                yield found
+            else:
+                left_out["too_long"] += 1
+
+    return list(islice(wanted(), most))
+
+
+def read_pairs(path: Path) -> Iterable[PreferencePair]:
+    """The pairs of a file, one by one."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield PreferencePair.model_validate_json(line)
+
+
+def damaged_pairs(examples: Sequence[Example], most: int, seed: int, fits: Fits, left_out: Counter[str]) -> list[TracePair]:
+    """The traces of `most` examples, in an order that `seed` draws, each beside itself with one wrong step."""
+    of_domain: dict[Domain, list[Example]] = {}
+    for example in examples:
+        of_domain.setdefault(example.domain, []).append(example)
+
+    def wanted() -> Iterable[TracePair]:
+        for index in np.random.Generator(np.random.Philox(seed)).permutation(len(examples)):
+            example = examples[index]
+            damage = damaged(example, of_domain[example.domain], seed)
+            chosen = parse_trace(example.response())
+            rejected = damage and parse_trace(Trace(reasoning=damage.reasoning, answer=example.answer).render())
+            if damage is None or chosen is None or rejected is None or chosen == rejected:
+                left_out["undamaged"] += 1
+                continue
+            fields: dict[str, Any] = {"id": example.id, "prompt": example.prompt, "domain": example.domain, "origin": "damaged"}
+            pair = TracePair(**fields, chosen=chosen.render(), rejected=rejected.render(), damaged_step=damage.step)
+            if fits(pair):
+                yield pair
+            else:
+                left_out["too_long"] += 1
+
+    return list(islice(wanted(), most))
+
+
+def split_pairs(pairs: Sequence[TracePair], validation: float, heldout: float) -> dict[Split, list[TracePair]]:
+    """Pairs by the split of their prompt, each fraction one of all prompts.
+
+    The data's own split took the prompt's id; this one takes a hash of it, as all these prompts are of one of its parts. Of validation
+    and held-out prompts one pair is kept each: what is measured on them counts pairs as independent.
+    """
+    splits: dict[Split, list[TracePair]] = {split: [] for split in SPLITS}
+    for pair in pairs:
+        splits[split_of(digest(["reward_model", pair.id])[:16], validation, heldout)].append(pair)
+    for split in ("validation", "heldout"):
+        one: dict[str, TracePair] = {}
+        for pair in sorted(splits[split], key=digest):
+            one.setdefault(pair.id, pair)
+        splits[split] = list(one.values())
+    return splits
+
+
+def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[TracePair], prompt_length: int, response_length: int) -> dict[str, np.ndarray]:
+    """What is trained on: see `tasks.losses.bradley_terry.bradley_terry_loss_fn`."""
+    both = [pair.rows(tokenizer) for pair in pairs]
+    arrays = {"prompt_ids": pad_left([chosen.prompt for chosen, _ in both], prompt_length, tokenizer.pad_id)}
+    for side, name in enumerate(("chosen", "rejected")):
+        responses = [rows[side].response for rows in both]
+        arrays[f"{name}_ids"], arrays[f"{name}_ends"] = response_arrays(responses, response_length, tokenizer.pad_id)
+        labels = np.zeros((len(pairs), response_length), np.int8)
+        for index, (pair, response) in enumerate(zip(pairs, responses, strict=True)):
+            steps = response.ends[:-1]
+            if pair.damaged_step is not None:
+                right = steps if name == "chosen" else steps[: pair.damaged_step]
+                labels[index, right] = 1
+                if name == "rejected":
+                    labels[index, steps[pair.damaged_step]] = -1
+        arrays[f"{name}_labels"] = labels
+    return arrays

@@ -1,0 +1,93 @@
+"""The IDEA-E scaffold: reasoning in five sections in their order, each with something to say. In [0, 1]; 0 for a malformed response.
+
+    r = sum over the five sections of min(1, fresh words / `words`) / 5
+
+A section is a line that begins with its heading, `Identify:` (`INSTRUCTIONS` shows all; `**1. Identify the facts:** ...` is one too), and
+the text up to the next heading. It counts when its heading is there once and in its place among the others. Fresh words are distinct words
+of the section that no earlier section has, no heading is made of and, but for Identify, the prompt does not have: a scaffold of bare
+headings, one sentence said five times, a prompt cut in five, or sections in another order earn little, and each word that is missing costs
+a little.
+
+Reported (Google's blog on google-tunix-hackathon, third place): "IDEA-E", an ethical reasoning framework, distilled from a teacher into a
+2B model, to force "a step-by-step logical deduction before answering". The blog links the IDEA Framework Workbook; IDEA is Trillium
+Health Partners' Ethical Decision-Making Framework: Identify the facts, Determine the relevant ethical principles, Explore the options,
+Act; adaptations end with Act and evaluate. Not reported: the prompt, the headings, whether the scaffold was rewarded. Our reading: the
+last E is Evaluate, and outside ethics the sections mean what `INSTRUCTIONS` says; a recipe gives that text to its teacher, so that what is
+taught is what is rewarded.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.examples import Prompt, parse_trace
+from tasks.rewarding import Judged, Response, RewardConfig
+
+VERSION = 1
+
+SECTIONS = ("Identify", "Determine", "Explore", "Act", "Evaluate")
+INSTRUCTIONS = """\
+Reason in five sections, in this order, each on a new line that begins with its heading, with at least one full sentence each:
+Identify: the facts that are given, and what is asked.
+Determine: the principles, rules or formulas that apply here.
+Explore: the ways to an answer, with what speaks for and against each.
+Act: the way that is chosen, carried out step by step.
+Evaluate: whether the result answers the question and agrees with the facts."""
+
+_HEADING = re.compile(
+    rf"^[ \t]{{0,8}}[#*_>-]{{0,6}}[ \t]{{0,8}}(?:\(?[0-9]{{1,2}}[.):][ \t]{{0,8}})?[*_]{{0,3}}(?P<name>{'|'.join(SECTIONS)})\b"
+    r"(?P<rest>[^\n:.!?]{0,60}):",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORD = re.compile(r"[^\W_]+")
+
+
+class Config(RewardConfig):
+    """`words`: fresh words of a section that earn its full share."""
+
+    name: Literal["idea_e"] = "idea_e"
+    words: int = Field(default=6, ge=1)
+
+
+def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | Judged | None]:
+    """The formula above, with the fresh words of each section. Never abstains."""
+    found: list[float | Judged | None] = []
+    for prompt, one in zip(prompts, responses, strict=True):
+        trace = parse_trace(one.text)
+        words = fresh_words(trace.reasoning, prompt.prompt) if trace else {}
+        value = sum(min(1.0, count / config.words) for count in words.values()) / len(SECTIONS)
+        found.append(Judged(value, {"fresh_words": words}) if words else 0.0)
+    return found
+
+
+def fresh_words(reasoning: str, prompt: str) -> dict[str, int]:
+    """The fresh words of each section that counts, in order."""
+    headings = list(_HEADING.finditer(reasoning))
+    ends = [match.start() for match in headings[1:]] + [len(reasoning)]
+    times = Counter(match["name"].capitalize() for match in headings)
+    once = [index for index, match in enumerate(headings) if times[match["name"].capitalize()] == 1]
+    stale = _words(" ".join((*SECTIONS, *(headings[index][0] for index in once))))
+    counts: dict[str, int] = {}
+    for index in _in_place(once, [SECTIONS.index(headings[index]["name"].capitalize()) for index in once]):
+        name = headings[index]["name"].capitalize()
+        words = _words(reasoning[headings[index].end() : ends[index]]) - stale
+        counts[name] = len(words if name == "Identify" else words - _words(prompt))
+        stale |= words
+    return counts
+
+
+def _in_place(once: list[int], positions: list[int]) -> tuple[int, ...]:
+    """The most headings, of at most five, that are in order; of several such choices the first."""
+    for size in range(len(once), 0, -1):
+        for chosen in combinations(range(len(once)), size):
+            if all(positions[first] < positions[second] for first, second in pairwise(chosen)):
+                return tuple(once[index] for index in chosen)
+    return ()
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}

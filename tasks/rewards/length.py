@@ -1,0 +1,48 @@
+"""Length reward: 1 for a well-formed response whose length in tokens is in a band, falling linearly to 0 outside it; 0 for a malformed one.
+
+    r = max(0, 1 - gap / slope)      gap: tokens below `minimum` or above `maximum`, 0 between them
+
+With `maximum` alone it is a verbosity penalty (a public entrant of google-tunix-hackathon punished more than 150 tokens), with `minimum`
+alone one against answers without thought. The length is that of the whole response with its terminator: what was sampled and what training
+on it costs. A malformed response earns nothing, otherwise any text of the right length would.
+
+`overlong` is the other one: it only punishes, close to the fixed response length.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.examples import Prompt, parse_trace
+from tasks.rewarding import Response, RewardConfig
+
+VERSION = 1
+
+
+class Config(RewardConfig):
+    """All in tokens; `slope`: how far outside the band nothing is left."""
+
+    name: Literal["length"] = "length"
+    minimum: int = Field(default=0, ge=0)
+    maximum: int | None = Field(default=None, ge=1)
+    slope: int = Field(default=64, ge=1)
+
+    @model_validator(mode="after")
+    def _is_a_band(self) -> Self:
+        if self.minimum == 0 and self.maximum is None:
+            raise ValueError("there is no band: give a minimum or a maximum, in tokens")
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise ValueError(f"maximum {self.maximum} is below minimum {self.minimum}; swap them")
+        return self
+
+
+def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+    """The formula above. Never abstains."""
+    return [worth(config, one.tokens) if parse_trace(one.text) else 0.0 for one in responses]
+
+
+def worth(config: Config, tokens: int) -> float:
+    """What a well-formed response of so many tokens earns."""
+    over = 0 if config.maximum is None else tokens - config.maximum
+    return max(0.0, 1 - max(config.minimum - tokens, over, 0) / config.slope)

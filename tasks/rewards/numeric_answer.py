@@ -1,0 +1,68 @@
+"""Numeric-answer reward: 1 for the right number, part of it for a number close by, `wrong` for any other answer or none.
+
+    r = 1                   the prompt's check agrees, as in `exact_answer`
+    r = the band's value    |answer / reference - 1| <= the band's `within`; the narrowest band that holds it
+    r = wrong               otherwise, malformed responses included
+
+The default bands are those of MaxText's GRPO example on Tunix (GSM8K; +3 exact, +0.5 for a ratio of 0.9 to 1.1, +0.25 for 0.8 to 1.2, wrong
+-1), which a public entrant of google-tunix-hackathon used, divided by 3; there `wrong` is -1/3, here 0 unless set. Close is not right:
+bands give a policy that never meets the number a slope, and should lose weight (`Anneal`) once it does. A reference of 0 has no bands.
+
+Prompts whose answer is no number abstain, and so do quantities: 5.1 J is not close to 5 kJ (`exact_answer` knows units).
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import StrictModel
+from schemas.examples import Prompt
+from tasks.checks.numeric import Number, parse_number
+from tasks.rewarding import Response, RewardConfig
+from tasks.verify import Verdict, verify_many
+
+VERSION = 1
+CHECKS = ("numeric", "math")
+
+
+class Band(StrictModel):
+    """What an answer within this fraction of the reference is worth."""
+
+    within: float = Field(gt=0, lt=1)
+    value: float = Field(gt=0, lt=1)
+
+
+class Config(RewardConfig):
+    """`near`: from narrow to wide, each worth less than the one before; empty: only the right number earns anything."""
+
+    name: Literal["numeric_answer"] = "numeric_answer"
+    near: tuple[Band, ...] = (Band(within=0.1, value=1 / 6), Band(within=0.2, value=1 / 12))
+    wrong: float = Field(default=0.0, ge=-1, le=0)
+
+    @model_validator(mode="after")
+    def _narrow_first(self) -> Self:
+        for narrow, wide in zip(self.near, self.near[1:], strict=False):
+            if not (narrow.within < wide.within and narrow.value > wide.value):
+                raise ValueError("near must go from narrow to wide, each band worth less than the one before")
+        return self
+
+
+def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+    """The formula above; None where the reference is no number."""
+    references = [parse_number(prompt.answer) if prompt.check in CHECKS else None for prompt in prompts]
+    asked = [index for index, reference in enumerate(references) if reference is not None]
+    verdicts = verify_many([prompts[index] for index in asked], [responses[index].text for index in asked])
+    values: list[float | None] = [None] * len(prompts)
+    for index, verdict in zip(asked, verdicts, strict=True):
+        values[index] = 1.0 if verdict.exact else _near(config, verdict, references[index])
+    return values
+
+
+def _near(config: Config, verdict: Verdict, reference: Number | None) -> float:
+    given = None if verdict.answer is None else parse_number(verdict.answer)
+    if given is None or reference is None or reference.value == 0:
+        return config.wrong
+    gap = abs(given.value / reference.value - 1)
+    return next((band.value for band in config.near if gap <= Fraction(str(band.within))), config.wrong)

@@ -1,0 +1,51 @@
+"""DAPO's soft overlong punishment (2503.14476, equation 13), in tokens:
+
+    0                              |y| <= L - cache
+    ((L - cache) - |y|) / cache    L - cache < |y| <= L
+    -1                             L < |y|
+
+L is the stage's fixed response length. A response that was cut off there would have been longer: -1. The paper has L = 20,480 and a cache
+of 4,096, a fifth, which is the default here. It adds the punishment to a reward of +-1; here it is one component of a weighted mean.
+
+Every response is judged by its length alone, well-formed or not: the best value is 0, so there is nothing to earn with a short one. (Tunix
+0.1.7 measures characters, not tokens.)
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from schemas.base import InputError
+from schemas.examples import Prompt
+from tasks.rewarding import Resources, Response, RewardConfig
+
+VERSION = 1
+
+
+class Config(RewardConfig):
+    """`cache`: tokens before the response length within which the punishment grows; None: a fifth of that length."""
+
+    name: Literal["overlong"] = "overlong"
+    cache: int | None = Field(default=None, ge=1)
+
+
+class Limits(NamedTuple):
+    """The response length and the cache, in tokens."""
+
+    length: int
+    cache: int
+
+
+def prepare(config: Config, resources: Resources) -> Limits:
+    """Raises InputError: the cache is not shorter than the response length."""
+    length = resources.response_length
+    limits = Limits(length, max(1, length // 5) if config.cache is None else config.cache)
+    if limits.cache >= length:
+        raise InputError(f"reward 'overlong': cache = {limits.cache} tokens must be below response_length = {length}; make it smaller.")
+    return limits
+
+
+def score(limits: Limits, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+    """The formula above. Never abstains."""
+    return [-1.0 if one.truncated else max(-1.0, min(0.0, (limits.length - limits.cache - one.tokens) / limits.cache)) for one in responses]

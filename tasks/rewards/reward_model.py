@@ -1,0 +1,116 @@
+"""Learned reward: how probable it is, by a reward model, that this trace is better than a middling one (stage kind `reward_model`).
+
+The model scores each step of the reasoning and the answer; the soft minimum of these scores, centred and scaled by what was measured on
+pairs that the model was not trained on, goes through a sigmoid: 0.5 is a trace like the average of those pairs. The ledger keeps the steps.
+
+A reward model knows traces alone, and what it says of anything else is noise that a policy finds and climbs. So what is no well-formed
+trace is worth 0 by rule and never shown to it; an abstention would give such a response the mean of the other rewards. A prompt or a trace
+that does not fit the lengths it was trained on abstains.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from schemas.base import InputError
+from schemas.examples import Prompt, parse_trace
+from tasks.data import steps
+from tasks.data.steps import trace_row
+from tasks.job import Input
+from tasks.reward_calibration import Calibration, read_calibration
+from tasks.rewarding import Judged, Resources, Response, RewardConfig
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+    from tasks.scoring import Scores, TraceScorer
+
+VERSION = 1
+INPUTS = {"reward_model": Input(("reward_model",))}
+
+
+class Config(RewardConfig):
+    """`batch_size` traces are scored at a time."""
+
+    name: Literal["reward_model"] = "reward_model"
+    batch_size: int = Field(default=32, ge=1)
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """How traces are split into steps."""
+    return {"data.steps": steps.VERSION}
+
+
+class Prepared:
+    """The model on its devices, and what makes rewards of its scores."""
+
+    def __init__(self, scorer: "TraceScorer", calibration: Calibration) -> None:
+        self.scorer, self.calibration = scorer, calibration
+
+    def judged(self, scores: "Scores") -> Judged:
+        """The reward of a trace's scores; the ledger keeps them as logits, to three places."""
+        kept = {"score": scores.trace, "answer": scores.answer}
+        detail = {name: round(value, 3) for name, value in kept.items()} | {"steps": [round(value, 3) for value in scores.steps]}
+        return Judged(self.calibration.reward(scores.trace), detail)
+
+
+def prepare(config: Config, resources: Resources) -> Prepared:
+    """Load the model from the input `reward_model`.
+
+    Raises:
+        InputError: it is not connected, is no reward model, or was trained on shorter responses than this stage's.
+    """
+    from tasks.hosts import make_mesh
+    from tasks.models.scalar_head import load_scoring_model
+
+    if "reward_model" not in resources.inputs:
+        raise InputError('reward reward_model needs the input reward_model: add `reward_model = "STAGE"` to the inputs of this stage.')
+    directory = resources.inputs["reward_model"]
+    calibration = read_calibration(directory)
+    if resources.response_length > calibration.response_length:
+        raise InputError(
+            f"the reward model was trained on responses of at most {calibration.response_length} tokens, and here they have up to "
+            f"{resources.response_length}: of longer ones it knows nothing. Raise response_length of that stage, or lower it here."
+        )
+    mesh = make_mesh({"rewards.reward_model.batch_size": config.batch_size}, resources.devices)
+    return Prepared(scorer_of(config, load_scoring_model(directory, mesh), calibration), calibration)
+
+
+def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScorer":
+    """What scores traces of at most `lengths.prompt_length` and `lengths.response_length` tokens."""
+    from tasks.scoring import TraceScorer
+
+    return TraceScorer(loaded, batch_size=config.batch_size, prompt_length=lengths.prompt_length, response_length=lengths.response_length)
+
+
+def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
+    """What it compiles to score so many responses: the model of the stage that feeds it, on the devices of `model`."""
+    from tasks.models.loading import model_config
+    from tasks.models.scalar_head import add_head
+    from tasks.programs import abstract_model, on_devices
+
+    trained = upstream["reward_model"]
+    own = on_devices(abstract_model(trained.model, model_config(trained.model), model.mesh), {"batch_size": config.batch_size})
+    add_head(own)
+    return [scorer_of(config, own, trained).program(calls / config.batch_size)]
+
+
+def score(prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[Judged]:
+    """In 0 to 1; 0 for what is malformed or was cut off; None where prompt or trace are too long for the model."""
+    scorer = prepared.scorer
+    found: dict[int, Judged] = {}
+    asked = []
+    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        trace = None if response.truncated else parse_trace(response.text)
+        if trace is None:
+            found[index] = Judged(0.0, {"unscored": "cut off" if response.truncated else "no well-formed trace"})
+            continue
+        row = trace_row(scorer.loaded.tokenizer, prompt.prompt, trace)
+        if row.fits(scorer.prompt_length, scorer.response_length):
+            asked.append((index, row))
+        else:
+            found[index] = Judged(None, {"unscored": "longer than the reward model's lengths"})
+    for (index, _), scores in zip(asked, scorer.score([row for _, row in asked]), strict=True):
+        found[index] = prepared.judged(scores)
+    return [found[index] for index in range(len(responses))]

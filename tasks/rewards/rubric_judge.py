@@ -1,0 +1,172 @@
+"""Rubric judge: a judge grades a response by the criteria of its prompt (Rubrics as Rewards, 2507.17746; G-RaR's reward).
+
+    explicit    r = sum_j w_j c_j / sum_j w_j      c_j: criterion j is satisfied (1) or not (0), or how probable that is
+    implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, made with all criteria in view
+
+The weights are the paper's by importance. Every weight is positive: a pitfall is a criterion that is satisfied by avoiding it
+(`tasks.rubrics` sees to that where a teacher writes them). The paper normalises its rating to [0, 1] without saying how; with (x - 1) / 9
+the worst rating is 0. In the paper implicit aggregation was a little better; explicit rulings can be weighed again without a judge
+(`lyceum rejudge`).
+
+The criteria of a prompt are those of the stage's input `rubrics` if it has some for it, else those of its domain, else `criteria`; without
+any it abstains. What is no trace, is empty or only repeats question or criteria earns 0 and is not judged (`tasks.judging`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.base import InputError
+from schemas.examples import Domain, Prompt
+from schemas.rubrics import WEIGHTS, Criterion, Importance, Rubric
+from tasks.job import Input, read_jsonl
+from tasks.judging import reward
+from tasks.judging.anchors import Anchor
+from tasks.judging.bench import Case
+from tasks.judging.reward import Judging, JudgingConfig
+from tasks.judging.wording import Item, Sheet, one_line
+from tasks.rewarding import Judged, Resources, Response
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.programs import Program
+
+VERSION = 1
+INPUTS = {"rubrics": Input(("rubrics",), required=False)}
+
+Criteria = tuple[Criterion, ...]
+
+_WORDS: dict[Importance, str] = {
+    "essential": "essential",
+    "important": "important",
+    "optional": "optional",
+    "pitfall": "a pitfall to avoid",
+}
+_CRITERIA_IN_ALL = 12
+"""Criteria of a rubric that is not known yet, to count questions."""
+
+
+class Config(JudgingConfig):
+    """See the module.
+
+    Attributes:
+        criteria: the rubric of prompts that have no other.
+        domain_criteria: of prompts of a domain.
+        weights: of criteria, by importance; one that is not named has the paper's.
+    """
+
+    name: Literal["rubric_judge"] = "rubric_judge"
+    aggregation: Literal["explicit", "implicit"] = "implicit"
+    criteria: Criteria = ()
+    domain_criteria: dict[Domain, Criteria] = Field(default_factory=dict)
+    weights: dict[Importance, float] = Field(default_factory=lambda: dict(WEIGHTS))
+
+    @field_validator("weights")
+    @classmethod
+    def _complete(cls, weights: dict[Importance, float]) -> dict[Importance, float]:
+        return WEIGHTS | weights
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.aggregation == "implicit" and self.weights != WEIGHTS:
+            raise ValueError('weights: only aggregation = "explicit" has weights; a rating is one number')
+        if any(weight < 0 for weight in self.weights.values()):
+            raise ValueError("weights: one is negative; write a pitfall as a criterion that is satisfied by avoiding it")
+        for criteria in (self.criteria, *self.domain_criteria.values()):
+            titles = [criterion.title for criterion in criteria]
+            if twice := sorted({title for title in titles if titles.count(title) > 1}):
+                raise ValueError(f"criteria: {twice[0]!r} is the title of more than one criterion; titles tell them apart")
+            if criteria and not self.weighs(criteria):
+                raise ValueError("weights: all criteria of a rubric have weight 0; give one of them more")
+        return self
+
+    def weight_of_criterion(self, criterion: Criterion) -> float:
+        """w_j."""
+        return self.weights[criterion.importance]
+
+    def weighs(self, criteria: Criteria) -> bool:
+        """Whether a rubric has any weight."""
+        return any(self.weight_of_criterion(criterion) > 0 for criterion in criteria)
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """What else decides its values."""
+    return reward.dependencies(config, data)
+
+
+def models(config: Config) -> tuple[str, ...]:
+    """The models that its judge loads."""
+    return reward.models(config)
+
+
+def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
+    """What it compiles to judge so many responses. How many criteria a prompt has is not known before its rubric is written."""
+    known = max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
+    return reward.programs(config, model, calls * (known if config.aggregation == "explicit" else 1))
+
+
+def prepare(config: Config, resources: Resources) -> Judging[Config]:
+    """Read the rubrics and open the judge. Raises InputError: there are no criteria at all; and what `Judging.begin` raises."""
+    directory = resources.inputs.get("rubrics")
+    rubrics = {one.id: one.criteria for one in read_jsonl(directory / "rubrics.jsonl", Rubric)} if directory else {}
+    if not (rubrics or config.criteria or config.domain_criteria):
+        raise InputError("reward rubric_judge has no criteria: connect a stage of kind rubrics to its input `rubrics`, or set criteria.")
+    return Judging.begin(config, resources, partial(_anchored, config), rubrics)
+
+
+def score(judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[Judged]:
+    """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details: see `tasks.judging.bench`."""
+    cases = [case_of(judging.config, judging.criteria, prompt, one.text) for prompt, one in zip(prompts, responses, strict=True)]
+    return judging.judge(cases, responses)
+
+
+def case_of(config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt, completion: str) -> Case | None:
+    """How a response is put to the judge; None: its prompt has no criteria that weigh anything."""
+    criteria = criteria_of(config, rubrics, prompt)
+    if not config.weighs(criteria):
+        return None
+    texts = tuple(criterion.text for criterion in criteria)
+    return Case(prompt, completion, sheet_of(config, criteria), value_of(config, criteria), texts)
+
+
+def criteria_of(config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt) -> Criteria:
+    """The criteria for responses to a prompt."""
+    return rubrics.get(prompt.id) or config.domain_criteria.get(prompt.domain) or config.criteria
+
+
+def sheet_of(config: Config, criteria: Criteria) -> Sheet:
+    """What the judge is asked. Weights and, of explicit rulings, importance are no part of it: they can change, and the rulings stay."""
+    if config.aggregation == "explicit":
+        items, guide = tuple(Item(one.title, one.text, "satisfied") for one in criteria), ""
+    else:
+        listed = "\n".join(f"- ({_WORDS[one.importance]}) {one_line(one.text)}" for one in criteria)
+        guide = f"A good response satisfies these criteria:\n{listed}\n\n"
+        items = (Item("rating", "How good the response is on the whole, by these criteria and their importance.", "rating"),)
+    return Sheet(items, guide, config.longest, config.response_format)
+
+
+def value_of(config: Config, criteria: Criteria) -> Callable[[tuple[float, ...]], float]:
+    """From the grades of the sheet's items to the reward."""
+    if config.aggregation == "implicit":
+        return lambda grades: grades[0]
+    weights = [config.weight_of_criterion(one) for one in criteria]
+    return lambda grades: sum(weight * grade for weight, grade in zip(weights, grades, strict=True)) / sum(weights)
+
+
+def weighed_again(config: Config, criteria: Criteria, judged: Mapping[str, Any], value: float | None) -> float | None:
+    """An explicit ruling in a ledger under this config's weights: `judged` are its details, `value` what it was worth.
+
+    Raises:
+        KeyError: the ruling is about other criteria.
+    """
+    if "rule" in judged or "problem" in judged or value is None:
+        return value
+    weigh = value_of(config, criteria)
+    return min(weigh(tuple(grades[one.title] for one in criteria)) for grades in judged.get("versions", [judged["grades"]]))
+
+
+def _anchored(config: Config, anchor: Anchor) -> Case:
+    prompt = Prompt(id="anchor", prompt=anchor.question, domain=Domain.GENERAL, answer=anchor.reference, check="none")
+    return Case(prompt, anchor.response, sheet_of(config, anchor.criteria), value_of(config, anchor.criteria))

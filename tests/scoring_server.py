@@ -1,0 +1,92 @@
+"""A server that scores prompts as vLLM's `/v1/completions` does (echo, return_tokens_as_token_ids), with a model's true numbers."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tasks.models.loading import LoadedModel
+
+Fault = Callable[[int, dict[str, Any]], int | dict[str, Any] | None]
+"""(number of the request, from 0; a right answer) -> a status to refuse it with, another answer, or None."""
+
+
+class ScoringServer:
+    """The server, in a thread of the test's process.
+
+    Args:
+        length: tokens of the longest text.
+
+    Attributes:
+        seen: the bodies of all requests.
+    """
+
+    def __init__(self, loaded: LoadedModel, length: int, fault: Fault = lambda number, answer: None) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self._length, self._fault, self._lock = length, fault, threading.Lock()
+
+        @jax.jit
+        def logps(tokens: jax.Array) -> jax.Array:
+            hidden, _ = loaded.model(tokens, jnp.arange(length)[None], (tokens != 0).astype(jnp.int32))
+            found = jax.nn.log_softmax(loaded.model.unembed(hidden))[0, :-1]
+            return jnp.take_along_axis(found, tokens[0, 1:, None], axis=-1)[:, 0]
+
+        self._logps = logps
+
+    def __enter__(self) -> Self:
+        scoring = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                assert self.path == "/v1/completions", self.path
+                status, answer = scoring.answer(body)
+                text = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, format: str, *arguments: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        with self._lock:
+            number = len(self.seen)
+            self.seen.append(body)
+        answer = self._scored(body)
+        fault = self._fault(number, answer)
+        if isinstance(fault, int):
+            return fault, {"error": {"message": "as the test wants it"}}
+        return 200, answer if fault is None else fault
+
+    def _scored(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids = body["prompt"]
+        assert body.items() >= {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 1}.items(), body
+        tokens = np.zeros((1, self._length), np.int32)
+        tokens[0, : len(ids)] = ids
+        values = [None, *np.asarray(self._logps(tokens))[: len(ids) - 1].tolist()]
+        names = [f"token_id:{token}" if body.get("return_tokens_as_token_ids") else str(token) for token in ids]
+        top = [None, *({name: value, "token_id:9": -0.5} for name, value in zip(names[1:], values[1:], strict=True))]
+        logprobs = {"text_offset": [0] * len(ids), "token_logprobs": values, "tokens": names, "top_logprobs": top}
+        usage = {"prompt_tokens": len(ids), "total_tokens": len(ids), "completion_tokens": 0}
+        choice = {"index": 0, "text": "...", "logprobs": logprobs, "finish_reason": "length", "prompt_logprobs": None}
+        return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice], "usage": usage}
