@@ -4,8 +4,8 @@
 
 `gemma3-tiny` is first taught (SFT) to answer 32 prompts: half of them right or wrong by chance, the other half always wrong. Then the
 `grpo` stage itself runs on them, with a learning rate that changes nothing, so that the mix stays what it is: plain; with DAPO's
-oversampling; and with the curriculum `informative`, which does not sample what it found dead. Seconds are those within `Sampler.generate`.
-The first pass over the prompts is part of the figures; "second half" is what it comes to later.
+oversampling; and with the curriculum `informative`, which does not sample what it found dead. Seconds are the processor's within
+`Sampler.generate`, compiling excluded. The first pass over the prompts is part of the figures; "second half" is what it comes to later.
 """
 
 import logging
@@ -105,19 +105,19 @@ def run(root: Path, kind: Any, config: Any, inputs: dict[str, Path]) -> tuple[di
 
 @contextmanager
 def timed() -> Iterator[list[float]]:
-    """Seconds of each call of `Sampler.generate`."""
+    """Seconds of the processor for each call of `Sampler.generate`."""
     seconds: list[float] = []
     generate = Sampler.generate
 
     def watched(self: Sampler, *arguments: Any, **named: Any) -> Any:
-        began = time.perf_counter()
+        began = time.process_time()
         if not seconds:  # compiling is not sampling
             generate(self, *arguments, **named)
-            began = time.perf_counter()
+            began = time.process_time()
         try:
             return generate(self, *arguments, **named)
         finally:
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.process_time() - began)
 
     Sampler.generate = watched  # type: ignore[method-assign]
     try:

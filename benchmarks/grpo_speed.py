@@ -118,7 +118,7 @@ def trl(directory: Path) -> dict[str, Any]:
     rows = {row.prompt: row for row in read_jsonl(directory / "prompts.jsonl", Prompt)}
     ends: list[float] = []
 
-    class Clock(transformers.TrainerCallback):  # type: ignore[misc]
+    class Clock(transformers.TrainerCallback):
         def on_step_end(self, *_: object, **__: object) -> None:
             ends.append(time.perf_counter())
 

@@ -36,14 +36,14 @@ def examples(count: int, seed: int = 0) -> list[Example]:
 
 
 def table(pairs: int, steps: int, step_weight: float = 1.0) -> dict[str, Any]:
-    """The stage's config."""
+    """The stage's config. Traces have 26 tokens at most, attacked ones 52."""
     return {
         "model": "gemma3-tiny",
         "steps": steps,
         "batch_size": 32,
         "damaged": pairs,
-        "prompt_length": 28,
-        "response_length": 60,
+        "prompt_length": 20,
+        "response_length": 54,
         "validation_fraction": 0.1,
         "heldout_fraction": 0.15,
         "min_accuracy": 0.0,

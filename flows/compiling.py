@@ -62,7 +62,7 @@ class Question:
     Attributes:
         name: the stage's name in the recipe, for messages.
         version: the kind's VERSION.
-        upstream: input -> (kind, config) of the stage that feeds it.
+        upstream, models: see `tasks.plan.StageQuestion`.
     """
 
     name: str
@@ -71,11 +71,12 @@ class Question:
     config: dict[str, Any]
     model: str
     upstream: dict[str, tuple[str, dict[str, Any]]]
+    models: dict[str, str] = field(default_factory=dict)
 
     @property
     def stage(self) -> dict[str, Any]:
         """As `tasks.plan.StageQuestion`."""
-        return {"kind": self.kind, "config": self.config, "model": self.model, "upstream": self.upstream}
+        return {"kind": self.kind, "config": self.config, "model": self.model, "upstream": self.upstream, "models": self.models}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from infra.store import Store
 from infra.tpu_chips import chip_of
 from infra.tpu_types import TPU_TYPES
 from schemas.artifact import Manifest
+from tasks.job import TRAINED
 
 EFFICIENCY = 0.4
 """Share of the roofline that a stage reaches on average, as of November 2026: dense training of language models on v4 to v6e is said to
@@ -111,7 +112,13 @@ def _question_of(manifest: Manifest, store: Store) -> Question | None:
     model = _model_of(manifest, store)
     if model is None or len(configs) < len(upstream):
         return None
-    return Question(manifest.kind, manifest.kind, manifest.version, manifest.config, model, configs)
+    models = {
+        name: _model_of(source, store)
+        for name, source in upstream.items()
+        if source is not None and source.kind in TRAINED and name != "policy"
+    }
+    known = {name: model for name, model in models.items() if model is not None}
+    return Question(manifest.kind, manifest.kind, manifest.version, manifest.config, model, configs, known)
 
 
 def _model_of(manifest: Manifest, store: Store) -> str | None:

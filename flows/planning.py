@@ -16,6 +16,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store import Store
 from infra.tpu_types import TPU_TYPES
 from schemas.base import InputError
+from tasks.job import TRAINED
 from tasks.plugins import base_model_of, uses_devices
 
 
@@ -127,7 +128,8 @@ def _without_programs(
 def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
     sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
     upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
-    return Question(stage.name, stage.kind, stage.version, stage.config_json, _model(stage, resolved), upstream)
+    models = {name: _model(source, resolved) for name, source in sources.items() if source.kind in TRAINED and name != "policy"}
+    return Question(stage.name, stage.kind, stage.version, stage.config_json, _model(stage, resolved), upstream, models)
 
 
 def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:

@@ -10,9 +10,10 @@ The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles aft
 data when num_iterations > 1 (issue 2290): there a batch is not a function of (seed, step).
 
 Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and what it was worth), `rollouts.jsonl` (a few of
-them, for eyes) and `curves.jsonl`."""
+them, for eyes) and `curves.jsonl`.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -60,14 +61,21 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 
 
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The base models that rewards load; `config` is the stage's, as JSON."""
-    return _models(parse_rewards(config["rewards"], "rewards"))
+    """The base models that rewards load, each once; `config` is the stage's, as JSON."""
+    found = [_models(reward) for reward in parse_rewards(config["rewards"], "rewards")]
+    return tuple(dict.fromkeys(name for names in found for name in names or ()))
 
 
-def _models(rewards: Sequence[RewardConfig]) -> tuple[str, ...]:
-    """Each once, in order."""
-    modules = [(plugin_module("rewards", reward.name), reward) for reward in rewards]
-    return tuple(dict.fromkeys(name for module, reward in modules if hasattr(module, "models") for name in module.models(reward)))
+def _models(reward: RewardConfig) -> tuple[str, ...] | None:
+    """The base models that a reward loads; None: it does not say."""
+    module = plugin_module("rewards", reward.name)
+    return tuple(module.models(reward)) if hasattr(module, "models") else None
+
+
+def has_judge(config: Config) -> bool:
+    """Whether a reward computes on devices, so that the policy has one half of them, and it the other."""
+    rewards = parse_rewards(config.rewards, "rewards")
+    return any(hasattr(plugin_module("rewards", reward.name), "programs") and _models(reward) != () for reward in rewards)
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
@@ -86,14 +94,8 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
         truncation=config.truncation or None,
     )
     trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
-    measured = [
-        "entropy",
-        "pg_clipfrac",
-        "clip_low",
-        "clip_high",
-        *(["kl"] if config.beta else []),
-        *(["is_weight"] if config.truncation else []),
-    ]
+    optional = (("kl", config.beta), ("is_weight", config.truncation))
+    measured = ["entropy", "pg_clipfrac", "clip_low", "clip_high", *(name for name, there in optional if there)]
     trainer.with_rl_metrics_to_log(dict.fromkeys(measured, np.mean))
     return trainer
 
@@ -116,28 +118,27 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     from tasks.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
     from tasks.trainers import rows_at_once
 
-    rewards, own = parse_rewards(config.rewards, "rewards"), model
-    others = None
-    if _models(rewards):
-        ours, theirs = (np.array(part).reshape(-1, 1) for part in halves(list(model.mesh.devices.flat)))
-        own, others = (abstract_model(model.name, model.config, jax.sharding.Mesh(part, (BATCH, TENSOR))) for part in (ours, theirs))
-    apart = others is not None and not {*others.mesh.devices.flat} & {*own.mesh.devices.flat}  # a machine of one device has no halves
+    own = others = model
+    if has_judge(config):
+        halved = (np.array(part).reshape(-1, 1) for part in halves(list(model.mesh.devices.flat)))
+        own, others = (abstract_model(model.name, model.config, jax.sharding.Mesh(part, (BATCH, TENSOR))) for part in halved)
+    apart = not {*others.mesh.devices.flat} & {*own.mesh.devices.flat}  # a machine of one device has no halves
     own = on_devices(own, rows_at_once(config))
     trainer = trainer_of(config, own)
     sampler, token_logps = programs_of(config, own)
     prompt, response = ((config.batch_size, width) for width in (config.prompt_length, config.response_length))
-    numbers, masks = (np.zeros(config.batch_size, np.float32), np.zeros(response, np.float32)), np.zeros(response, bool)
+    number, numbers = np.zeros(config.batch_size, np.float32), np.zeros(response, np.float32)
     batch = PolicyBatch(
         prompt_ids=np.zeros(prompt, np.int32),
         prompt_mask=np.zeros(prompt, bool),
         completion_ids=np.zeros(response, np.int32),
-        completion_mask=masks,
-        advantages=numbers[0],
-        weights=numbers[0],
-        token_weights=numbers[0],
-        ref_per_token_logps=numbers[1] if config.beta else None,
-        old_per_token_logps=numbers[1] if config.off_policy else None,
-        sampler_per_token_logps=numbers[1] if config.truncation else None,
+        completion_mask=np.zeros(response, bool),
+        advantages=number,
+        weights=number,
+        token_weights=number,
+        ref_per_token_logps=numbers if config.beta else None,
+        old_per_token_logps=numbers if config.off_policy else None,
+        sampler_per_token_logps=numbers if config.truncation else None,
     )
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
@@ -151,10 +152,10 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         Program("token_logps", token_logps, logps, config.rollouts * passes * config.accumulation, (optimizer, reference), trips),
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
-    for reward in rewards:
+    for reward in parse_rewards(config.rewards, "rewards"):
         module = plugin_module("rewards", reward.name)
         if hasattr(module, "programs"):
-            theirs = module.programs(reward, others or own, config.rollouts * config.oversampling * config.batch_size, upstream)
+            theirs = module.programs(reward, others, config.rollouts * config.oversampling * config.batch_size, upstream)
             found += [replace(program, beside=config.rollout_lag > 0 and apart) for program in theirs]
     return found
 
@@ -173,7 +174,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.training import fit, save_trained
 
     config = job.config
-    ours, theirs = halves() if extra_models(config.model_dump()) else (None, None)
+    ours, theirs = halves() if has_judge(config) else (None, None)
     loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config), ours), trained=config.lora is None)
     examples, dropped = fitting_prompts(
         read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction

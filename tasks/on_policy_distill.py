@@ -120,6 +120,14 @@ def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (teacher["model"],) if teacher.get("name") == "gemma" else ()
 
 
+def require_one_teacher(config: Config, inputs: Mapping[str, Any]) -> None:
+    """Raises InputError unless either an input or the config names the teacher."""
+    if "teacher" in inputs and config.teacher is not None:
+        raise InputError("there are two teachers, the input `teacher` and config.teacher: leave one of them out.")
+    if "teacher" not in inputs and config.teacher is None:
+        raise InputError('there is no teacher: connect one as the input `teacher`, or set teacher = { name = "gemma", model = ... }.')
+
+
 def batch_sizes(config: Config) -> dict[str, int]:
     """How many rows the programs take at a time, for `make_mesh`."""
     from tasks.trainers import rows_at_once
@@ -151,6 +159,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     from tasks.models.loading import model_config
     from tasks.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
 
+    require_one_teacher(config, upstream)
     model = on_devices(model, batch_sizes(config))
     teacher: LoadedModel | None = None
     if config.teacher is None:
@@ -193,10 +202,7 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     from tasks.models.loading import base_model, load_model
 
     config = job.config
-    if "teacher" in job.inputs and config.teacher is not None:
-        raise InputError("there are two teachers, the input `teacher` and config.teacher: leave one of them out.")
-    if "teacher" not in job.inputs and config.teacher is None:
-        raise InputError('there is no teacher: connect one as the input `teacher`, or set teacher = { name = "gemma", model = ... }.')
+    require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
         account = digest(["on_policy_distill", config.model_dump(mode="json")])
         return EndpointTeacher(config.teacher, job.answers, pad_id=loaded.tokenizer.pad_id, account=account), None

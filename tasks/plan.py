@@ -55,12 +55,19 @@ _OUT_OF_MEMORY = "Ran out of memory"
 
 
 class StageQuestion(StrictModel):
-    """A stage as its programs see it: `upstream` maps an input to the kind and config of the stage that feeds it."""
+    """A stage as its programs see it.
+
+    Attributes:
+        model: the one that its chain of policies begins with.
+        upstream: input -> kind and config of the stage that feeds it.
+        models: input -> the model that its own chain begins with, of the trained models beside the policy.
+    """
 
     kind: str
     config: dict[str, Any]
     model: str
     upstream: dict[str, tuple[str, dict[str, Any]]]
+    models: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,8 @@ class Planner:
         from tasks.programs import abstract_model
 
         module = stage_module(stage.kind)
-        upstream = {name: stage_module(kind).Config.parse(config) for name, (kind, config) in stage.upstream.items()}
+        upstream: dict[str, Any] = {name: stage_module(kind).Config.parse(config) for name, (kind, config) in stage.upstream.items()}
+        upstream |= {name: abstract_model(model, model_config(model), self.mesh) for name, model in stage.models.items()}
         model = abstract_model(stage.model, model_config(stage.model), self.mesh)
         programs: list[Program] = module.programs(module.Config.parse(stage.config), model, upstream)
         return programs

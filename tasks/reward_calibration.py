@@ -167,7 +167,7 @@ def rate(name: str, counted: np.ndarray) -> dict[str, Any]:
 
 
 def _keywords(trace: Trace) -> Trace:
-    praise = "First, each step was checked. Therefore every step is correct, and so the answer is right."
+    praise = "So every step is correct, and the answer is right."
     return trace.model_copy(update={"reasoning": f"{trace.reasoning}\n{praise}"})
 
 

@@ -5,7 +5,7 @@ themselves with one wrong step and the same answer (`tasks.data.damage`), which 
 one author: who wrote a trace is easier to see than whether it is right. `tasks.losses.bradley_terry` has the loss. The artifact is a
 directory that `transformers` loads as a classifier with one label, and
 
-    pairs.jsonl         TracePair: what was trained on
+    trace_pairs.jsonl   TracePair: what was trained on
     heldout.jsonl       held-out pairs with all their scores
     calibration.json    Calibration, and the bins of a reliability diagram
 
@@ -205,7 +205,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
             f"{counts['heldout']} held out; min_pairs = {config.min_pairs} are needed to train, and at least one of each other. Raise "
             "data_pairs, prompts or damaged, or the lengths."
         )
-    write_jsonl(job.out / "pairs.jsonl", splits["train"])
+    write_jsonl(job.out / "trace_pairs.jsonl", splits["train"])
     arrays = pair_arrays(loaded.tokenizer, splits["train"], config.prompt_length, config.response_length)
 
     def batch_at(step: int) -> dict[str, np.ndarray]:
@@ -245,7 +245,7 @@ def _gathered(job: Job[Config], loaded: "LoadedModel") -> tuple[list[TracePair],
             mined, about["prompts_by_outcome"] = _sampled(job, loaded, examples)
             pairs += trace_pairs(mined, "policy", len(mined), fits, left_out)
         pairs += damaged_pairs(examples, config.damaged, config.seed, fits, left_out)
-    return pairs, about | {"origins": dict(Counter(pair.origin for pair in pairs)), "left_out": dict(sorted(left_out.items()))}
+    return pairs, about | {"pairs_by_origin": dict(Counter(pair.origin for pair in pairs)), "left_out": dict(sorted(left_out.items()))}
 
 
 def _sampled(job: Job[Config], loaded: "LoadedModel", rows: Sequence[Example]) -> tuple[list[PreferencePair], dict[str, int]]:

@@ -24,7 +24,6 @@ from tasks.models.lora import add_lora
 from tasks.rewarding import Resources, Rewards
 from tasks.rl.batches import RolloutBatches, initial_policy
 from tasks.rollouts import Rollout, rollout_seed
-from tasks.training import rows_of_step
 from tasks.verify import check_versions
 
 
@@ -37,18 +36,20 @@ def example(number: int, **changes) -> Example:
 EXAMPLES = [example(number) for number in range(8)]
 
 
+TABLE = {
+    "steps": 30,
+    "batch_size": 32,
+    "group_size": 8,
+    "rewards": [{"name": "format"}],
+    "beta": 0.01,
+    "prompt_length": 24,
+    "response_length": 16,
+    "optimizer": {"learning_rate": 1e-2},
+}
+
+
 def config(**changes) -> grpo.Config:
-    table = {
-        "steps": 30,
-        "batch_size": 32,
-        "group_size": 8,
-        "rewards": [{"name": "format"}],
-        "beta": 0.01,
-        "prompt_length": 24,
-        "response_length": 16,
-        "optimizer": {"learning_rate": 1e-2},
-    }
-    return grpo.Config.parse({**table, **changes})
+    return grpo.Config.parse({**TABLE, **changes})
 
 
 @pytest.fixture
@@ -83,11 +84,35 @@ def test_the_versions_of_the_rewards_are_dependencies_of_the_stage():
         ({"batch_size": 30}, "batch_size = 30 .*must be a multiple of group_size = 8"),
         ({"group_size": 1}, "greater than or equal to 2"),
         ({"epsilon": 1.5}, "less than 1"),
+        ({"algorithm": "ppo"}, "'grpo', 'dr_grpo', 'dapo' or 'gspo'"),
+        ({"oversampling": 2}, "oversampling = 2 samples groups to choose from; it needs dynamic_sampling = true"),
+        ({"truncation": 0.5}, "truncation = 0.5 would weigh down"),
     ],
 )
 def test_bad_configs_are_refused(changes: dict, message: str):
     with pytest.raises(ValueError, match=message):
         config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "knobs"),
+    [
+        ("grpo", ("group", "sequence", "token", 0.2, 0.2, 0.04, False, 1)),
+        ("dr_grpo", ("none", "fixed", "token", 0.2, 0.2, 0.0, False, 1)),
+        ("dapo", ("group", "token", "token", 0.2, 0.28, 0.0, True, 2)),
+        ("gspo", ("group", "sequence", "sequence", 3e-4, 4e-4, 0.0, False, 1)),
+    ],
+)
+def test_an_algorithm_is_what_its_paper_says(algorithm: str, knobs: tuple):
+    names = ("scale_rewards", "aggregation", "importance", "epsilon", "epsilon_high", "beta", "dynamic_sampling", "oversampling")
+    plain = {name: value for name, value in TABLE.items() if name != "beta"}
+    assert tuple(getattr(grpo.Config.parse({**plain, "algorithm": algorithm}), name) for name in names) == knobs
+    chosen = grpo.Config.parse({**plain, "algorithm": algorithm, "epsilon_high": 0.5, "beta": 0.1})
+    assert (chosen.epsilon_high, chosen.beta, chosen.aggregation) == (0.5, 0.1, knobs[1])
+
+
+def test_without_a_kl_there_is_no_reference(tmp_path: Path, one_layer: LoadedModel):
+    assert batches_of(tmp_path, config(beta=0), one_layer).reference is None
 
 
 # What a rollout measures ---------------------------------------------------------------------------------------------------------
@@ -191,15 +216,6 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(tmp_path
     assert successor.sampler._program._cache_size() == 0  # nothing was sampled
     assert successor.compiles() == {"sampler": 1, "token_logps": 1}
     assert successor.metrics == batches.metrics
-
-
-def test_only_rewarded_responses_are_in_the_loss(tmp_path: Path, one_layer: LoadedModel):
-    """Without dynamic sampling a group that teaches nothing is in the loss, with its KL; what has no reward is not."""
-    examples = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
-    table = {"batch_size": 32, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
-    batches = batches_of(tmp_path, config(**table), one_layer, examples)
-    verifiable = rows_of_step(seed=0, step=0, batch_size=4, rows=4) % 2 == 0
-    assert (batches.batch_at(0).weights > 0).tolist() == np.repeat(verifiable, 8).tolist()
 
 
 def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):

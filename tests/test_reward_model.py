@@ -86,11 +86,12 @@ def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path
     work = job(tmp_path, data, data_pairs=9)
     metrics = json.loads(json.dumps(reward_model.run(work)))
     assert metrics["compiles"] == {"train_step": 1, "score_traces": 1}
-    assert metrics["origins"] == {"damaged": 60, "data": 1}
+    assert metrics["pairs_by_origin"] == {"damaged": 60, "data": 1}
+    assert metrics["origins"]["damaged"]["n"] > 5
     assert (metrics["left_out"], metrics["format_wins"]) == ({"malformed": 1}, 0.75)
     rows = list(read_rows(work.out / "heldout.jsonl"))
     assert len(rows) == metrics["n"] == metrics["pairs"]["heldout"]
-    assert len(read_jsonl(work.out / "pairs.jsonl", TracePair)) == metrics["pairs"]["train"]
+    assert len(read_jsonl(work.out / "trace_pairs.jsonl", TracePair)) == metrics["pairs"]["train"]
     assert {"loss", "rewards/accuracy", "rewards/margin"} < next(read_rows(work.out / "curves.jsonl")).keys()
     assert set(metrics["attacks"]) == set(ATTACKS)
 
@@ -183,3 +184,4 @@ def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path: Path, 
     assert metrics["steps"]["found_low"] > metrics["steps"]["chance"] + 0.1
     assert metrics["ece"] < 0.1
     assert metrics["longer_wins"] == 0.5
+    assert all(one["gain"] < 0.05 for one in metrics["attacks"].values())

@@ -137,6 +137,24 @@ def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float
 
 
 @matplotlib.rc_context(_STYLE)
+def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Markup:
+    """A reliability diagram: how often what was said with a probability was so, bin by bin, beside the diagonal."""
+    figure, axes = _figure(2.6, CURVE_MARGINS)
+    axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, label="as often as said")
+    axes.plot(
+        [one["confidence"] for one in bins],
+        [one["accuracy"] for one in bins],
+        color=SERIES[0],
+        marker="o",
+        markersize=4,
+        label="held-out pairs",
+    )
+    axes.set_xlabel("probability")
+    axes.legend(loc="best")
+    return _svg(figure, title)
+
+
+@matplotlib.rc_context(_STYLE)
 def paired_bars(title: str, labels: Sequence[str], requested: Sequence[float], achieved: Sequence[float]) -> Markup:
     """Requested beside achieved counts, one pair of horizontal bars per label."""
     figure, axes = _figure(0.9 + 0.42 * len(labels))

@@ -22,7 +22,10 @@ _PANELS = {
     "implicit rewards": ("rewards/chosen", "rewards/rejected", "rewards/margin"),
     "preference accuracy": ("rewards/accuracy",),
     "KL to the initial policy": ("kl",),
+    "KL to the teacher": ("reverse_kl",),
     "groups that teach nothing (fraction)": ("zero_variance", "all_right", "all_wrong"),
+    "groups that teach, and those trained on": ("effective_groups", "trained_groups"),
+    "sampler and trainer (nats per token)": ("sampler_gap",),
     "completion length (tokens)": ("completion_tokens",),
 }
 """Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it. Other keys are drawn apart."""
@@ -47,7 +50,7 @@ def trainings(run: RunResults) -> list[Training]:
     """Every trained stage that left an artifact, in file order."""
     return [
         Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics))
-        for stage in run.of_kind(*TRAINED)
+        for stage in run.of_kind(*TRAINED, "reward_model")
         if stage.manifest
     ]
 
@@ -67,6 +70,10 @@ def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:
         [plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names}) for title, names in panels]
         for panels in (named, others)
     )
+    calibration = stage.path("calibration.json")
+    if calibration:
+        bins = json.loads(calibration.read_text(encoding="utf-8"))["bins"]
+        telling.append(plots.reliability(f"{stage.name}: is it as sure as it may be", bins))
     return telling, more
 
 
@@ -116,7 +123,8 @@ def preference_pairs(run: RunResults) -> list[tuple[str, list[PreferencePair]]]:
             first: dict[Domain, PreferencePair] = {}
             for pair in read_jsonl(path, PreferencePair):
                 first.setdefault(pair.domain, pair)
-            found.append((stage.name, [_clipped(first[domain]) for domain in Domain if domain in first]))
+            if first:
+                found.append((stage.name, [_clipped(first[domain]) for domain in Domain if domain in first]))
     return found
 
 

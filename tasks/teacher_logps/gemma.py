@@ -1,7 +1,8 @@
 """A Gemma on this job's devices as the teacher: one prefill program gives the log-probabilities of a student's tokens.
 
-It lies on the devices that the student has, spread over them if it is large (`tasks.models.sharding`). Updates of on-policy distillation
-take turns: sample, score, train. So no half of the machine waits for the other, as it would if each model had its own.
+It lies on the devices that the student has, spread over them if it is large (`tasks.models.sharding`). An update samples, scores and trains
+one after the other: if each model had half of the devices (`tasks.hosts.halves`), one half would always wait. By the TPU compiler, Gemma 3
+12B scores 64 rows of 768 tokens, 16 at a time, in 1.8 s on the eight chips of a v5e-8 and in 5.1 s on four; 64 at a time in 1.0 s.
 """
 
 from typing import TYPE_CHECKING, Any, Literal
