@@ -186,6 +186,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
         guard = Guard(config, batches, trainer, job)
         after = guard.after if config.collapse.enabled else None
         curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=guard, after=after)
+        for name, counted in (batches.scorer.values() if batches.scorer else {}).items():
+            job.log.info("reward %s: %s", name, ", ".join(f"{what} {number:g}" for what, number in counted.items()))
     waited = sum(batches.judge_wait_seconds.values())
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
     compiles = batches.compiles()
