@@ -178,7 +178,7 @@ def test_an_unknown_nested_column_is_named_with_those_beside_it(tmp_path):
     ("change", "message"),
     [
         ({"domain": "maths"}, "Input should be 'math'"),
-        ({"check": "fuzzy"}, "Input should be 'exact', 'numeric', 'quantity', 'math', 'tests', 'constraints', 'faithful' or 'none'"),
+        ({"check": "fuzzy"}, "Input should be 'exact', 'numeric', 'quantity', 'math', 'tests', 'constraints', 'faithful', 'plan' or 'none'"),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "give either a column or a template"),
         ({"prompt": []}, "an empty list names no column"),

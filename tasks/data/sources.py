@@ -138,9 +138,9 @@ class Source(StrictModel):
     def _the_check_has_what_it_needs(self) -> Self:
         if self.check in _BY_REFERENCE and self.answer is None and not self.refuses:
             raise ValueError(f"answer is missing: check = {self.check!r} compares with it; name the column that holds it")
-        for key, check in (("tests", "tests"), ("constraints", "constraints")):
-            if bool(getattr(self, key)) != (self.check == check):
-                raise ValueError(f"{key} and check = {check!r} belong together: set both or neither")
+        for key, checks in (("tests", ("tests",)), ("constraints", ("constraints", "plan"))):
+            if bool(getattr(self, key)) != (self.check in checks):
+                raise ValueError(f"{key} and check = {' or '.join(map(repr, checks))} belong together: set both or neither")
         if not isinstance(self.constraints, ConstraintsColumn):
             validate(self.constraints, "constraints")
         if self.code_prefix is not None and self.check != "tests":
