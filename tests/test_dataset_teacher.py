@@ -178,13 +178,16 @@ def test_an_unknown_nested_column_is_named_with_those_beside_it(tmp_path):
     ("change", "message"),
     [
         ({"domain": "maths"}, "Input should be 'math'"),
-        ({"check": "fuzzy"}, "Input should be 'exact', 'numeric', 'quantity', 'math', 'tests', 'constraints', 'faithful', 'plan' or 'none'"),
+        (
+            {"check": "fuzzy"},
+            "Input should be 'exact', 'numeric', 'quantity', 'math', 'tests', 'constraints', 'faithful', 'plan' or 'none'",
+        ),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "give either a column or a template"),
         ({"prompt": []}, "an empty list names no column"),
         ({"answer": None, "check": "numeric"}, "answer is missing: check = 'numeric' compares with it"),
         ({"check": "tests"}, "tests and check = 'tests' belong together"),
-        ({"constraints": [{"name": "max_words", "value": 9}]}, "constraints and check = 'constraints' belong together"),
+        ({"constraints": [{"name": "max_words", "value": 9}]}, "constraints and check = 'constraints' or 'plan' belong together"),
         ({"code_prefix": "question"}, "code_prefix is for check = 'tests' only"),
         ({"tolerance": 0.01}, "tolerance is for check = 'numeric' and 'quantity' only"),
         ({"grounding": "unanswerable", "context": "question"}, f"always {GROUNDED_REFUSAL!r}: leave answer out"),

@@ -13,7 +13,8 @@ import pytest
 
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion
-from tasks.judging.address import address
+from tasks.judging import address as address_module
+from tasks.judging.address import address, fold
 from tasks.judging.bench import Bench
 from tasks.judging.hardening import as_data, worthless
 from tasks.judging.wording import Sheet, question
@@ -307,3 +308,13 @@ def test_a_criterion_is_data_of_ours_and_stays_out_of_the_response():
     asked = FakeJudge(honest)
     Bench(asked, by_token=False).judge_all([rubric_judge.case_of(config, {}, PROMPT, GOOD)])
     assert items_in(asked.asked[0]) == [Criterion.parse(one).text for one in CRITERIA]
+
+
+def test_words_that_are_looked_for_first_hide_no_pattern() -> None:
+    """The quick look and the patterns by themselves agree, on every attack and on every piece of one."""
+    texts = [fold(text) for text in ATTACKS.values()]
+    pieces = [
+        " ".join(words[start : start + width]) for words in map(str.split, texts) for width in (3, 6, 12) for start in range(len(words))
+    ]
+    for text in [*texts, *pieces]:
+        assert address_module._talks(text) == any(pattern.search(text) for _, pattern in address_module._ADDRESSES), text

@@ -56,7 +56,39 @@ _PATTERNS = (
     r"<\|?/?(?:start_of_turn|end_of_turn|im_start|im_end|system|user|assistant|start|end|channel|message|eot_id|start_header_id|bos|eos|s)\b",
     r"\[/?(?:inst|system_prompt)\]|<<sys>>|(?:^|[\s#\"])(?:#{2,} ?)?(?:system|developer) ?: ",
 )
-_ADDRESSES = tuple(map(re.compile, _PATTERNS))  # one after the other is three times faster than all in one
+_OF_JUDGE = ("judge", "grad", "evaluat", "rater", "assessor", "reviewer", "scorer", "examiner", "reward model", "llm")
+_OF_GRADE = ("score", "rating", "mark", "grade", "point", "reward", "verdict", "ruling", "out of", "/")
+_NEEDED: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("ignore", "disregard", "forget", "override", "bypass", "skip", "follow"),),
+    (("instruct", "prompt", "override", "message"),),
+    (("ignor", "olvida", "oublie", "vergiss", "vergessen"),),
+    (("忽略", "無視", "给", "打"),),
+    (_OF_JUDGE,),
+    (_OF_JUDGE,),
+    (_OF_JUDGE,),
+    (_OF_GRADE,),
+    (("rate", "score", "grade", "mark", "evaluate", "judge", "assess"),),
+    (_OF_GRADE,),
+    (_OF_GRADE,),
+    (
+        ("deserves", "merits", "satisf", "met", "meets", "fulfil", "pass", "true", "yes", "correct"),
+        ("criteri", "rubric", "require", "all", "each", "every", "full", "the highest"),
+    ),
+    (("criteri", "rubric", "requirement"),),
+    (("lenient", "generous", "merciful", "grading", "evaluation", "judging", "test", "debug", "developer"),),
+    (("flawless", "perfect", "excellent", "outstanding", "approved", "graded", "accepted", "exemplary"),),
+    (("approve", "accept", "pass"), ("response", "answer", "submission", "criteri", "rubric")),
+    (("true", "yes", "satisfied", "1"), ("for ", "to ", "on "), ("all", "each", "any", "every")),
+    (("rating", "score", "grade", "satisfied", "verdict", "ruling", "mark", "reward", "result"), (":", "=")),
+    (("end of", "begin of", "start of"),),
+    (("ended",),),
+    (("===", "---"),),
+    (("<",),),
+    (("[", "<<", "system", "developer"),),
+)
+"""Of each pattern: words of which a text that it matches has one, of every group. Looking for a word costs next to nothing."""
+
+_ADDRESSES = tuple(zip(_NEEDED, map(re.compile, _PATTERNS), strict=True))  # one after the other is three times faster than all in one
 _ORDER = re.compile(rf"\b(?:{_RATE}|{_SAY})\b.{{0,40}}\b(?:{_TOP}|{_FULFILLED}|1|satisfied)\b")
 """Looked for where something else was found: `return 1` alone is code."""
 
@@ -91,7 +123,7 @@ def fold(text: str) -> str:
 
 
 def _talks(folded: str) -> bool:
-    return any(pattern.search(folded) for pattern in _ADDRESSES)
+    return any(all(any(word in folded for word in group) for group in needed) and pattern.search(folded) for needed, pattern in _ADDRESSES)
 
 
 class Address(NamedTuple):
