@@ -54,6 +54,7 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: str) -> None:
+    pytest.importorskip("torch", reason="an export is proven in transformers")
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "run", name, "--tiny", "--store", str(shared_store), "--json"],
         cwd=ROOT,
