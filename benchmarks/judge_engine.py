@@ -11,8 +11,8 @@ A client scores rollouts of so many responses, one question each, as the reward 
 
 Then the endpoint answers 503 to everything for a while, beginning in the middle of a rollout: how many rewards were lost or changed.
 
-Two quiet cores, 2026-11-22: 70.9 % of the ideal, the plain client 73.1 %, one after the other 1.5 %; client and endpoint share the cores, and all
-slots begin at once. In an outage of 8 s the plain client lost 256 rewards of 512, lyceum none.
+Two quiet cores, 2026-11-22: 70.9 % of the ideal, the plain client 73.1 %, one after the other 1.5 %; client and endpoint share the cores,
+and all slots begin at once. In an outage of 8 s the plain client lost 256 rewards of 512, lyceum none.
 """
 
 import argparse
