@@ -8,12 +8,11 @@ same code and tests in one process, a `python -S -c`, and look at its exit statu
 by a trick (python), or only from doing harm (bwrap python). All with as many threads as there are cores, in turns, so that ratios hold on a
 machine that others use; the fastest of three turns each.
 
-sandbox          25.2 executions/s    1.00 x as fast is the sandbox
-python           17.9 executions/s    1.41 x as fast is the sandbox
-bwrap python     27.6 executions/s    0.91 x as fast is the sandbox
+sandbox         124.5 executions/s    1.00 x as fast is the sandbox
+python          177.5 executions/s    0.70 x as fast is the sandbox
+bwrap python    127.1 executions/s    0.98 x as fast is the sandbox
 
-Two cores under a load of 19, Python 3.11, bubblewrap 0.8.0, Linux 6.18, 2026-11-22. With a load of 2 and one small function: 156 a second,
-and 33 with a container and a Python for every guest, which is what a warden that forks them replaces.
+Two quiet cores, Python 3.11, bubblewrap 0.8.0, Linux 6.18, 2026-11-22. With a load of 2 and one small function: 156 a second, and 33 with a container and a Python for every guest, which is what a warden that forks them replaces.
 """
 
 import gzip
