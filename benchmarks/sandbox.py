@@ -12,7 +12,8 @@ sandbox         124.5 executions/s    1.00 x as fast is the sandbox
 python          177.5 executions/s    0.70 x as fast is the sandbox
 bwrap python    127.1 executions/s    0.98 x as fast is the sandbox
 
-Two quiet cores, Python 3.11, bubblewrap 0.8.0, Linux 6.18, 2026-11-22. With a load of 2 and one small function: 156 a second, and 33 with a container and a Python for every guest, which is what a warden that forks them replaces.
+Two quiet cores, Python 3.11, bubblewrap 0.8.0, Linux 6.18, 2026-11-22. With a load of 2 and one small function: 156 a second, and 33 with
+a container and a Python for every guest, which is what a warden that forks them replaces.
 """
 
 import gzip
