@@ -4,17 +4,15 @@ It loads JAX, and then torch, into its own process. The directory appears under 
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
+from flows.new_directory import new_directory, require_new
 from flows.report.recipe_toml import recipe_toml
 from flows.report.results import BASE, Model, RunResults, read_results
 from flows.trained import trained_stage
 from infra.store import Store
-from schemas.base import InputError
 from schemas.reports import RunRecord
 
 if TYPE_CHECKING:
@@ -35,9 +33,7 @@ def export(
         StageFailed: `transformers` finds another model than was trained; nothing is left.
     """
     chosen, manifest = trained_stage(store, record, stage)
-    to = to.expanduser().absolute()
-    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-        raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+    to = require_new(to)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from tasks.export import export_model
     from tasks.round_trip import require_transformers
@@ -45,17 +41,8 @@ def export(
     require_transformers()  # before anything is downloaded
     results = read_results(store, record)
     made = _lineage(results, chosen.name)
-    partial = to.with_name(f".{to.name}.{uuid4().hex[:8]}.partial")
-    try:
-        partial.mkdir(parents=True)
+    with new_directory(to) as partial:
         proof = export_model(store.local_dir(manifest), partial, _card(results, chosen.name, made), _prompts(made), dtype, say)
-        partial.rename(to)
-    except OSError as error:
-        if error.errno is None:  # not the system's: a library's
-            raise
-        raise InputError(f"{to} cannot be written: {error.strerror or error}. Choose another place.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return {
         "run_id": record.run_id,
         "stage": chosen.name,

@@ -22,7 +22,7 @@ from tasks.intervals import mcnemar, paired_bootstrap, wilson
 from tasks.job import Job, read_jsonl, write_jsonl
 from tasks.journal import Journal
 from tasks.judging.judge import JudgeConfig
-from tasks.suite import heldout_prompts, parse_suites, suite_prompts, suite_size
+from tasks.suite import complete_suites, heldout_prompts, parse_suites, suite_prompts, suite_size
 from tasks.verify import for_each
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class EvalConfig(StrictModel):
             InputError: a suite's table does not.
         """
         config = super().parse(value)
-        complete = [suite.model_dump(mode="json") for suite in parse_suites(config.suites, cls.KIND)]
-        return config.model_copy(update={"suites": tuple(complete)})
+        return config.model_copy(update={"suites": complete_suites(config.suites, cls.KIND)})
 
     def asked(self, prompt: str) -> str:
         """What is put to the model."""

@@ -41,7 +41,7 @@ from tasks.data.splits import SPLITS, Split
 from tasks.job import Input, Job, read_rows, write_jsonl
 from tasks.models.download import fetch
 from tasks.models.source import TOKENIZER, model_dependencies, source_of
-from tasks.suite import parse_suites, question_of, suite_dependencies, suite_prompts
+from tasks.suite import complete_suites, parse_suites, question_of, suite_dependencies, suite_prompts
 from tasks.topping_up import KnownIds, Round, Teachers, unsolved_ids, wanted
 
 VERSION = 2
@@ -115,8 +115,7 @@ class Config(StrictModel):
         """
         config = super().parse(value)
         counts = config.max_prompt_tokens is not None or config.max_response_tokens is not None
-        suites = tuple(suite.model_dump(mode="json") for suite in parse_suites(config.suites, None))
-        return config.model_copy(update={"suites": suites} | ({} if counts else {"model": None}))
+        return config.model_copy(update={"suites": complete_suites(config.suites, None)} | ({} if counts else {"model": None}))
 
     @model_validator(mode="after")
     def _quotas_can_be_met(self) -> Self:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from schemas.base import InputError, StrictModel
 from schemas.evaluation import HELDOUT, EvalPrompt
-from schemas.examples import Example
+from schemas.examples import Example, Prompt
 from tasks.checks.choice import asked, choices_of
 from tasks.data.directory import data_files, file_digest
 from tasks.data.mapping import Columns
@@ -73,6 +73,11 @@ def parse_suites(tables: Sequence[dict[str, Any]], kind: str | None, where: str 
     return configs
 
 
+def complete_suites(tables: Sequence[dict[str, Any]], kind: str | None) -> tuple[dict[str, Any], ...]:
+    """The tables with their defaults as if they had been written, so that these are part of the stage key. Raises as `parse_suites`."""
+    return tuple(config.model_dump(mode="json") for config in parse_suites(tables, kind))
+
+
 def suite_dependencies(tables: Sequence[dict[str, Any]], kind: str | None, data: Path | None) -> dict[str, str | int]:
     """The versions of the suites and the digests of their files. Raises InputError: a file is missing."""
     configs = parse_suites(tables, kind)
@@ -94,6 +99,11 @@ def suite_prompts(config: SuiteConfig, data: Path | None) -> list[EvalPrompt]:
     if not prompts:
         raise InputError(f"suite {config.suite}: it holds no prompt. Fetch its file again, or leave the suite out.")
     return prompts[: config.first]
+
+
+def prompt_in(config: SuiteConfig, number: int, row: Prompt) -> EvalPrompt:
+    """A row as the suite's prompt of that number, from 0."""
+    return EvalPrompt.of(row).model_copy(update={"id": f"{config.suite}/{number}", "suite": config.suite})
 
 
 def question_of(prompt: EvalPrompt) -> str:
@@ -153,7 +163,7 @@ def mapped(
                 continue
             columns[record.file].require_all()
             raise InputError(f"suite {config.suite}: {record.file}, line {record.line}: {error.cause}: {error}. Correct it.") from error
-        prompts.append(EvalPrompt.of(prompt).model_copy(update={"id": f"{config.suite}/{number}", "suite": config.suite}))
+        prompts.append(prompt_in(config, number, prompt))
     for seen in columns.values():
         seen.require_all()
     return prompts

@@ -1,12 +1,11 @@
 """`lyceum scores`: write a run's items, scores and curves for other tools. The directory appears when it is whole, or not at all."""
 
 import importlib
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+from flows.new_directory import new_directory, require_new
 from flows.report.results import RunResults
 from flows.scores import FORMATS
 from schemas.base import InputError
@@ -22,14 +21,10 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
     Raises:
         InputError: `to` cannot be made or holds something, or the run has nothing to write in a format that was asked for.
     """
-    to = to.expanduser().absolute()
-    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-        raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
-    partial = to.with_name(f".{to.name}.{uuid4().hex[:8]}.partial")
-    written = {}
-    try:
+    to, written = require_new(to), {}
+    with new_directory(to) as partial:
         for name in dict.fromkeys(formats) or FORMATS:
-            (partial / name).mkdir(parents=True)
+            (partial / name).mkdir()
             written[name] = importlib.import_module(f"flows.scores.formats.{name}").write(run, partial / name)
             if not written[name]:
                 (partial / name).rmdir()
@@ -38,13 +33,6 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
             raise InputError(f"run {run.record.run_id!r} has nothing for {', '.join(nothing)}: {_why(run)}")
         if len(nothing) == len(written):
             raise InputError(f"run {run.record.run_id!r} has nothing to write: {_why(run)}")
-        partial.rename(to)
-    except OSError as error:
-        if error.errno is None:  # not the system's: the store's
-            raise
-        raise InputError(f"{to} cannot be written: {error.strerror or error}. Choose another place.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return {
         "run_id": run.record.run_id,
         "directory": str(to),

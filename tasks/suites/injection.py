@@ -24,7 +24,7 @@ from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.data.sources import DataPath
-from tasks.suite import FileSuite, suite_digests
+from tasks.suite import FileSuite, prompt_in, suite_digests
 from tasks.suites import pubmedqa
 from tasks.teachers import procedural
 
@@ -83,9 +83,7 @@ def _articles(config: Config) -> pubmedqa.Config:
 
 def _drawn(config: Config) -> list[EvalPrompt]:
     rows = procedural.rows(procedural.Config(name="procedural", rows={}, grounded={"answerable": _PROCEDURAL}), _SEED)
-    return [
-        EvalPrompt.of(row).model_copy(update={"id": f"{config.suite}/{number}", "suite": config.suite}) for number, row in enumerate(rows)
-    ]
+    return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
 def _attacked(prompt: EvalPrompt) -> EvalPrompt:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.suite import SuiteConfig
+from tasks.suite import SuiteConfig, prompt_in
 from tasks.teachers import procedural
 
 VERSION = 1
@@ -29,9 +29,7 @@ class Config(SuiteConfig):
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """The problems, domain by domain. Raises InputError: a family has fewer."""
     rows = procedural.rows(procedural.Config(name="procedural", rows=dict.fromkeys(Domain, config.per_domain), grounded={}), _SEED)
-    return [
-        EvalPrompt.of(row).model_copy(update={"id": f"{config.suite}/{number}", "suite": config.suite}) for number, row in enumerate(rows)
-    ]
+    return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
