@@ -1,10 +1,10 @@
 """Six cached stages that do nothing: first run, the same again, one change, kill and resume, and what becomes of lost or damaged artifacts.
 
-    python -m benchmarks.orchestration SCRATCH [--rounds 3] [--only lyceum,prefect] [--install]
+    python -m benchmarks.orchestration SCRATCH [--rounds 3] [--only lyceum,prefect]
 
 Each stage makes 1 MiB out of its parent's bytes and a setting (`benchmarks/orchestration_peers`). Every tool does the same in a directory
-of its own, from the command line, as its documentation has it, with its local defaults; peers live in environments below SCRATCH, which
-`--install` makes. Lyceum runs a copy of the last commit with one file more, the stage kind `nothing`.
+of its own, from the command line, as its documentation has it, with its local defaults; peers live in environments below SCRATCH, made by
+the first call. Lyceum runs a copy of the last commit with one file more, the stage kind `nothing`.
 
 first, again      a run in an empty directory; the same command again.
 one change        stage 4's setting changed: stages 4, 5 and 6 have to run.
@@ -12,9 +12,8 @@ resume            SIGKILL of all its processes while stage 4 runs, then the tool
 lost, damaged     stage 2's artifact is deleted, or one byte of it flipped, in every place where the tool keeps it; then the same command
                   again (is it noticed?), then stage 3's setting is changed, so that stage 2's artifact is needed: is the end right?
 
-Seconds are medians over the rounds, of whole processes; in brackets the stages that ran. Not equal: Lyceum runs every stage as a job in a
-process of its own and verifies every byte it reuses; so does DVC the former and by file times the latter; Metaflow runs a process per step;
-Prefect and ZenML run all in one process and verify nothing.
+Seconds are medians over the rounds, of whole processes, with the lowest and the highest; in brackets the stages that ran. The ratios are
+those of one round, the peer's time to Lyceum's, above 1 where Lyceum is faster.
 """
 
 import argparse
@@ -23,15 +22,16 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.orchestration_peers.chain_stage import STAGES, made_of
+from benchmarks.side_by_side import installed, machine, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "orchestration_peers"
@@ -39,10 +39,15 @@ INSTALLS = {"metaflow": "metaflow==2.19.39", "dvc": "dvc==3.67.1", "zenml": "zen
 BIG = 100_000
 """Bytes from which a file may hold a stage's artifact of 1 MiB."""
 PATIENCE = 300.0
+NOT_EQUAL = """\
+Not equal: Lyceum runs every stage as a job in a process of its own, verifies every byte that it reuses, and ends with a report; DVC runs a
+process per stage, too, and takes a file of the same size and time for the same file; Metaflow runs a process per step and has no cache
+across runs, only `resume`; Prefect and ZenML run all stages in one process and verify nothing. Prefect is started as Lyceum starts it: with
+a server of its own for the run."""
 
 
 @dataclass
-class Tool:
+class Tool(ABC):
     """A tool in a directory of its own."""
 
     name: str
@@ -62,9 +67,9 @@ class Tool:
         """Write the settings where the tool reads them."""
         (self.home / "settings.json").write_text(json.dumps(self.settings), encoding="utf-8")
 
+    @abstractmethod
     def command(self, resume: bool) -> list[str]:
         """The command that runs the chain, or goes on after a kill."""
-        raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "LYCEUM_", "VIRTUAL_ENV"))}
@@ -237,12 +242,11 @@ def main() -> None:
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(name.split(",")[0] for name in TOOLS))
-    parser.add_argument("--install", action="store_true")
     options = parser.parse_args()
     scratch: Path = options.scratch.absolute()
     wanted = set(options.only.split(","))
-    if options.install:
-        install(scratch, wanted)
+    for name in INSTALLS.keys() & wanted:
+        installed(scratch, name, [INSTALLS[name]])
     tools = [kind(name, scratch / name.replace(", ", "-").replace(" ", "-"), scratch) for name, kind in TOOLS.items()]
     tools = [tool for tool in tools if tool.name.split(",")[0] in wanted]
     found: dict[str, dict[str, list[tuple[float, str]]]] = {tool.name: {} for tool in tools}
@@ -252,13 +256,6 @@ def main() -> None:
                 found[tool.name].setdefault(what, []).append((seconds, text))
             sys.stderr.write(f"round {number + 1}: {tool.name}\n")
     show(found)
-
-
-def install(scratch: Path, wanted: set[str]) -> None:
-    for name in wanted & INSTALLS.keys():
-        environment = scratch / "envs" / name
-        subprocess.run(["uv", "venv", "--quiet", "--clear", str(environment)], check=True)
-        subprocess.run(["uv", "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), INSTALLS[name]], check=True)
 
 
 def measure(tool: Tool) -> dict[str, tuple[float, str]]:
@@ -341,14 +338,22 @@ def stages_text(ran: Sequence[int]) -> str:
 
 
 def show(found: dict[str, dict[str, list[tuple[float, str]]]]) -> None:
+    """Print the tables."""
     columns = ("first", "again", "one change", "resume")
-    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    rounds = len(next(iter(found.values()))["first"])
+    print(f"{machine('prefect')}; {', '.join(INSTALLS.values())}; {rounds} rounds\n")
+    print(f"| | {' | '.join(columns)} | lost | damaged |\n|---|{'---|' * (len(columns) + 2)}")
     for name, by_column in found.items():
-        cells = [f"{statistics.median(s for s, _ in by_column[column]):.1f} s {words(by_column[column])}" for column in columns]
-        print(f"| {name} | {' | '.join(cells)} |")
-    print("\n| | lost | damaged |\n|---|---|---|")
-    for name, by_column in found.items():
-        print(f"| {name} | {words(by_column['lost'])} | {words(by_column['damaged'])} |")
+        cells = [f"{spread([s for s, _ in by_column[column]], '.1f')} s {words(by_column[column])}" for column in columns]
+        print(f"| {name} | {' | '.join(cells)} | {words(by_column['lost'])} | {words(by_column['damaged'])} |")
+    ours = found.get("lyceum")
+    if ours:
+        print(f"\n| time, peer / Lyceum | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for name, by_column in found.items() if ours else ():
+        if by_column is not ours:
+            ratios = [[its[0] / our[0] for its, our in zip(by_column[column], ours[column], strict=True)] for column in columns]
+            print(f"| {name} | {' | '.join(spread(each, '.2f') for each in ratios)} |")
+    print("\n" + NOT_EQUAL)
 
 
 def words(rounds: Sequence[tuple[float, str]]) -> str:
