@@ -28,6 +28,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from benchmarks.orchestration_peers.chain_stage import STAGES, made_of
@@ -122,9 +123,10 @@ class Tool(ABC):
 
 
 class Lyceum(Tool):
-    @property
+    @cached_property
     def source(self) -> Path:
-        return self.scratch / "lyceum-source"
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+        return self.scratch / f"lyceum-{commit.stdout.strip()}"
 
     def begin(self) -> None:
         if not self.source.exists():

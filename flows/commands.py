@@ -10,7 +10,7 @@ from flows import explain, show
 from flows.plain import plain
 from flows.planning import check_budget, make_plan
 from flows.resolve import resolve, shipped_recipes
-from flows.run_record import read_run, record_name, run_status
+from flows.run_record import read_run, read_runs, record_name, run_status
 from infra.settings import Settings
 from infra.store import Store, open_store
 from infra.targets import check_target, open_backend
@@ -67,7 +67,7 @@ def why(options: argparse.Namespace) -> Answer:
     store = open_store(options.store, write=False)
     outlooks = explain.outlook(resolved, store)
     outlook = next(one for one in outlooks if one.stage.name == options.stage)
-    nearest = explain.nearest_artifact(outlooks, options.stage, store)
+    nearest = explain.nearest_artifact(outlooks, options.stage, explain.Made(store))
     manifest, differences = nearest if nearest else (None, [])
     value = {
         "recipe": resolved.recipe.name,
@@ -85,8 +85,7 @@ def why(options: argparse.Namespace) -> Answer:
 def runs(options: argparse.Namespace) -> Answer:
     """List the store's runs, the newest last."""
     store = open_store(options.store, write=False)
-    records = sorted((read_run(store, run_id) for run_id in store.list_runs()), key=lambda record: record.started)
-    value = {"runs": [_summary(record) for record in records]}
+    value = {"runs": [_summary(record) for record in read_runs(store)]}
     return Answer(value, lambda: show.show_runs(value))
 
 

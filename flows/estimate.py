@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from flows.compiling import Compiled, Compiler, Question
+from flows.explain import COMPARED
 from infra.settings import TpuSettings
 from infra.store import Store
 from infra.tpu_chips import chip_of
@@ -91,9 +92,10 @@ def cost(seconds: float, target: str, settings: TpuSettings) -> float:
 
 
 def measured_ratios(kind: str, target: str, store: Store, compiler: Compiler) -> list[float]:
-    """Seconds per second of roofline of the stages of a kind that ran on the target and whose programs this machine has compiled before."""
+    """Seconds per second of roofline of the newest stages of a kind, if they ran on the target and this machine has compiled their programs
+    before."""
     ratios = []
-    for manifest in store.artifacts(kind):
+    for manifest in store.artifacts(kind, COMPARED):
         seconds = manifest.execution.get("seconds")
         if manifest.execution.get("target") != target or not seconds:
             continue

@@ -11,6 +11,9 @@ from flows.resolve import ResolvedRecipe, ResolvedStage
 from infra.store import Store
 from schemas.artifact import Manifest
 
+COMPARED = 100
+"""A stage is compared with so many artifacts of its kind, the newest: a store may hold tens of thousands, each of which is a request."""
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -54,24 +57,47 @@ def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
     return found
 
 
-def nearest_artifact(outlooks: list[Outlook], name: str, store: Store) -> tuple[Manifest, list[Difference]] | None:
-    """The committed artifact of the stage's kind with the fewest differing fields, and those fields; None when there is no such artifact.
+class Made:
+    """The artifacts that stages are compared with: the newest of each kind, read once."""
 
-    An artifact with the very key counts as well: it has no differences.
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kinds: dict[str, list[tuple[Manifest, dict[str, Any]]]] = {}
+
+    def of_kind(self, kind: str) -> list[tuple[Manifest, dict[str, Any]]]:
+        """Each with its identity but for its inputs, as one flat table."""
+        if kind not in self._kinds:
+            self._kinds[kind] = [
+                (made, {"VERSION": made.version, **flat("config", made.config), **flat("dependencies", made.dependencies)})
+                for made in self._store.artifacts(kind, COMPARED)
+            ]
+        return self._kinds[kind]
+
+
+def nearest_artifact(outlooks: list[Outlook], name: str, made: Made) -> tuple[Manifest, list[Difference]] | None:
+    """The stage's own artifact; if it would run, of the newest of its kind the one with the fewest differing fields, and those.
+
+    None when there is no artifact. One that is damaged counts as well: it may have no differences.
     """
-    stage = _named(outlooks, name).stage
+    one = _named(outlooks, name)
+    if one.manifest:
+        return one.manifest, []
+    stage = one.stage
     here = _identity(stage, outlooks)
-    compared = [(manifest, list(_differences(here, _artifact_identity(manifest, stage)))) for manifest in store.artifacts(stage.kind)]
-    return min(compared, key=lambda one: len(one[1]), default=None)
+    compared = [
+        (manifest, list(_differences(here, identity | _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, stage))))
+        for manifest, identity in made.of_kind(stage.kind)
+    ]
+    return min(compared, key=lambda pair: len(pair[1]), default=None)
 
 
-def stage_plan(one: Outlook, outlooks: list[Outlook], store: Store) -> dict[str, Any]:
+def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it.
 
     `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when nothing like it was ever run. `programs` is
     empty: a local target has no device memory that could overflow; for a TPU `flows.planning` adds them, and its times and costs.
     """
-    near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, store)
+    near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
     return {
         "name": one.stage.name,
         "kind": one.stage.kind,
@@ -105,21 +131,16 @@ def _named(outlooks: list[Outlook], name: str) -> Outlook:
 
 def _identity(stage: ResolvedStage, outlooks: list[Outlook]) -> dict[str, Any]:
     """Everything that the stage key is made of, as one flat table; an input reads `inputs.policy (stage sft)`."""
-    inputs: dict[str, Any] = {}
-    for name, source in stage.inputs.items():
-        manifest = _named(outlooks, source).manifest
-        inputs[_input_field(name, stage)] = manifest.digest if manifest else "not made yet"
-    return {"VERSION": stage.version, **flat("config", stage.config_json), **flat("dependencies", stage.dependencies), **inputs}
+    manifests = {name: _named(outlooks, source).manifest for name, source in stage.inputs.items()}
+    inputs = {name: manifest.digest if manifest else "not made yet" for name, manifest in manifests.items()}
+    own = {"VERSION": stage.version, **flat("config", stage.config_json), **flat("dependencies", stage.dependencies)}
+    return own | _inputs(inputs, stage)
 
 
-def _artifact_identity(manifest: Manifest, stage: ResolvedStage) -> dict[str, Any]:
-    inputs = {_input_field(name, stage): ref.digest for name, ref in manifest.inputs.items()}
-    return {"VERSION": manifest.version, **flat("config", manifest.config), **flat("dependencies", manifest.dependencies), **inputs}
-
-
-def _input_field(name: str, stage: ResolvedStage) -> str:
-    source = stage.inputs.get(name)
-    return f"inputs.{name} (stage {source})" if source else f"inputs.{name}"
+def _inputs(digests: dict[str, str], stage: ResolvedStage) -> dict[str, str]:
+    """Digests by input, each named with the stage that feeds it."""
+    sources = {name: f" (stage {source})" for name, source in stage.inputs.items()}
+    return {f"inputs.{name}{sources.get(name, '')}": digest for name, digest in digests.items()}
 
 
 ABSENT = "(no such field)"

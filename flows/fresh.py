@@ -50,15 +50,20 @@ class Decision(StrictModel):
     decided: float
 
 
+DECISION = "nightly.json"
+"""Beside the run record of a nightly run."""
+
+
 def decision_name(run_id: str) -> str:
     """The decision's name in the store."""
-    return f"runs/{run_id}/nightly.json"
+    return f"runs/{run_id}/{DECISION}"
 
 
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:
     """The newest nightly run of a recipe that came to a decision; None when there is none. One that cannot be read is passed over."""
     of_recipe = re.compile(rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+")  # `flows.run_record.new_run_id`: sorted by name is sorted by time
-    for run_id in sorted(filter(of_recipe.fullmatch, store.children("runs")), reverse=True):
+    decided = (found.name.split("/")[1] for found in store.each("runs", DECISION))
+    for run_id in sorted(filter(of_recipe.fullmatch, decided), reverse=True):
         try:
             decision = store.read_json(decision_name(run_id), Decision)
             record = store.read_json(record_name(run_id), RunRecord) if decision else None

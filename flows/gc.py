@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.champion import protected
-from flows.fresh import Decision, decision_name
+from flows.fresh import DECISION, Decision
 from flows.run_record import record_name, run_status
 from infra.lease import seize, unheld
 from infra.objects import Found, name_problem
@@ -95,15 +95,14 @@ def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings:
     """
     _check_drop(store, drop)
     needed = _needed(store, drop)
-    found = [*_runs(store, drop), *_Sweep(store, needed).garbage()]
-    free = unheld(
-        store,
-        {item.key: 0 for item in found if item.key},
-        seconds=settings.lease_seconds,
-        poll_seconds=settings.poll_seconds,
-        waiting=say,
+    sweep = _Sweep(store, needed)
+    found = [*_runs(store, drop), *sweep.garbage()]
+    keys = {item.key for item in found if item.key}
+    leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
+    free = dict.fromkeys(keys - leased.keys(), 0) | unheld(  # a lease that is taken from here on is noticed before anything goes
+        store, leased, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=say
     )
-    held = {item.key for item in found if item.key} - free.keys()
+    held = keys - free.keys()
     used = held | {key for one in held for key in _job_inputs(store, one)}
     found = [item for item in found if item.key not in used]
     if delete:
@@ -130,9 +129,9 @@ def _check_drop(store: Store, drop: Collection[str]) -> None:
 def _needed(store: Store, drop: Collection[str]) -> set[str]:
     """The stage keys that run records name. Raises InputError for a record that cannot be read."""
     needed: set[str] = set()
-    for run in store.children("runs"):
-        raw = None if run in drop else store.read_bytes(record_name(run))
-        if raw is None:
+    runs = {run: record_name(run) for run in store.list_runs() if run not in drop}
+    for run, raw in zip(runs, store.read_all(list(runs.values())), strict=True):
+        if raw is None:  # it was dropped in this moment
             continue
         try:
             record = RunRecord.model_validate_json(raw)
@@ -142,11 +141,10 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
                 f"Nothing was removed. Restore the file, or give up the run with --drop-run {run}."
             ) from error
         needed |= {stage.key for stage in record.stages if stage.key}
-        with suppress(
-            ValidationError
-        ):  # a decision that cannot be read is passed over by everybody, and what it rests on can be made again
-            decision = Decision.model_validate_json(store.read_bytes(decision_name(run)) or b"")
-            needed |= {evaluation.key for evaluation in decision.gate.evaluations}
+    decided = [found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs]
+    for raw in store.read_all(decided):
+        with suppress(ValidationError):  # one that cannot be read is passed over by everybody, and what it rests on can be made again
+            needed |= {evaluation.key for evaluation in Decision.model_validate_json(raw or b"").gate.evaluations}
     return needed
 
 
@@ -165,19 +163,27 @@ def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
 
 
 class _Sweep:
-    """One pass over the listing of a store. What it keeps in memory are the garbage and the keys of needed artifacts."""
+    """One pass over the listing of a store. What it keeps in memory are the garbage, the keys of needed artifacts, and `leases`.
+
+    Attributes:
+        leases: every key that has attempts -> the newest, which is the generation of its lease if it has one.
+    """
 
     def __init__(self, store: Store, needed: set[str]) -> None:
         self._store, self._needed = store, needed
         self._committed: dict[str, set[str]] = {}
         self._temporary: list[Garbage] = []
+        self.leases: dict[str, int] = {}
 
     def garbage(self) -> Iterator[Garbage]:
         """All garbage but runs."""
         for (_, kind, key), group in self._grouped(self._store, "artifacts", 3):
             yield from self._artifact(f"artifacts/{kind}/{key}", kind, key, group)
         for (_, key), group in self._grouped(self._store, "work", 2):
-            yield from self._work("work", f"work/{key}", key, group)
+            below = list(group)
+            if attempts := [int(one) for found in below for one in found.name.split("/")[2:3] if one.isdecimal()]:
+                self.leases[key] = max(attempts)
+            yield from self._work("work", f"work/{key}", key, below)
         for top in ("runs", "champions"):
             for _ in self._grouped(self._store, top, 1):
                 pass  # for their temporary files

@@ -37,7 +37,8 @@ def make_plan(
         StageFailed: a program does not compile for another reason than its size.
     """
     outlooks = explain.outlook(resolved, store)
-    stages = [explain.stage_plan(one, outlooks, store) for one in outlooks]
+    made = explain.Made(store)
+    stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
     if target != "local":
         stages = _on_tpu(resolved, outlooks, stages, store, target)
     value = {

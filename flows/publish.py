@@ -78,7 +78,8 @@ def _key(record: RunRecord, name: str) -> str:
 def plan(resolved: ResolvedRecipe, store: Store) -> str:
     """What a run would do, in Markdown: one row per stage, and for those that run, what differs from the nearest artifact."""
     outlooks = explain.outlook(resolved, store)
-    stages = [explain.stage_plan(one, outlooks, store) for one in outlooks]
+    made = explain.Made(store)
+    stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
     rows = ["| stage | kind | | expected | because |", "|---|---|---|---|---|"]
     differences = []
     for one, stage in zip(outlooks, stages, strict=True):
@@ -86,7 +87,7 @@ def plan(resolved: ResolvedRecipe, store: Store) -> str:
         rows.append(
             f"| {stage['name']} | {stage['kind']} | {'cached' if stage['cached'] else '**runs**'} | {expected} | {stage['reason']} |"
         )
-        near = explain.nearest_artifact(outlooks, one.stage.name, store) if one.key and not one.manifest else None
+        near = explain.nearest_artifact(outlooks, one.stage.name, made) if one.key and not one.manifest else None
         if near:
             changed = [f"`{_short(each.field)}`: {_short(each.there)} → {_short(each.here)}" for each in near[1]]
             shown = [*changed[:MOST_DIFFERENCES], *(["..."] if len(changed) > MOST_DIFFERENCES else [])]

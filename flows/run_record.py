@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from flows.resolve import ResolvedRecipe
 from infra.lease import is_gone, is_here, this_process
+from infra.objects import name_problem
 from infra.secrets import mask
 from infra.store import Store
 from schemas.base import InputError, nearest
@@ -51,7 +52,7 @@ class RunLog:
     def __init__(self, store: Store, resolved: ResolvedRecipe, target: str, watch: Callable[[RunRecord], None]) -> None:
         self._store = store
         self._watch = watch
-        self._order = [stage.name for stage in resolved.stages]
+        self._order = {stage.name: place for place, stage in enumerate(resolved.stages)}
         self.record = RunRecord(
             run_id=new_run_id(resolved.recipe.name),
             recipe=resolved.recipe,
@@ -67,7 +68,7 @@ class RunLog:
     def stage(self, stage: StageRecord) -> None:
         """A stage began or ended; what was recorded of it before is replaced."""
         others = (one for one in self.record.stages if one.name != stage.name)
-        stages = sorted((*others, stage), key=lambda one: self._order.index(one.name))
+        stages = sorted((*others, stage), key=lambda one: self._order[one.name])
         self._update(SAVE_SECONDS, stages=tuple(stages))
 
     def finish(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
@@ -113,13 +114,22 @@ def run_status(record: RunRecord) -> str:
 
 def read_run(store: Store, run_id: str) -> RunRecord:
     """The record of a run. Raises InputError naming the known runs."""
-    known = store.list_runs()
-    record = store.read_json(record_name(run_id), RunRecord) if run_id in known else None
+    record = None if name_problem(run_id) or "/" in run_id else store.read_json(record_name(run_id), RunRecord)
     if record is None:
-        raise InputError(f"unknown run {run_id!r} in store {store.uri}.{nearest(run_id, known)}")
+        raise InputError(f"unknown run {run_id!r} in store {store.uri}.{nearest(run_id, store.list_runs())}")
     if record.run_id != run_id:
         raise InputError(f"store {store.uri}: {record_name(run_id)} is the record of another run, {record.run_id!r}. Remove the file.")
     return record
+
+
+def read_runs(store: Store) -> list[RunRecord]:
+    """The records of all runs, the one that began last at the end. Raises InputError for one that is damaged."""
+    known = store.list_runs()
+    records = (
+        store.parsed(record_name(run), raw, RunRecord)
+        for run, raw in zip(known, store.read_all(list(map(record_name, known))), strict=True)
+    )
+    return sorted(filter(None, records), key=lambda record: record.started)
 
 
 def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:

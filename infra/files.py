@@ -95,6 +95,10 @@ class Files:
             except FileNotFoundError:
                 return None
 
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """See Objects."""
+        return [self.read(name) for name in names]
+
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
         """See Objects. A directory answers at once or not at all: `seconds` changes nothing."""
         path = self.path(name)
@@ -152,6 +156,14 @@ class Files:
                     with suppress(FileNotFoundError):
                         status = path.lstat()
                         yield Found(path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime)
+
+    def each(self, name: str, file: str) -> Iterator[Found]:
+        """See Objects."""
+        for found in (f"{name}/{child}/{file}" for child in self.children(name)):
+            path = self.path(found)
+            with self.explained(path), suppress(FileNotFoundError, NotADirectoryError):
+                status = path.lstat()
+                yield Found(found, status.st_size, status.st_mtime)
 
     def remove(self, name: str) -> None:
         """See Objects."""

@@ -102,6 +102,10 @@ class Bucket:
         except Missing:
             return None
 
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """See Objects."""
+        return in_parallel(self.read, names)
+
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
         """See Objects."""
         self.upload(self.path(name), data, seconds=seconds)
@@ -154,7 +158,15 @@ class Bucket:
 
     def objects(self, name: str) -> Iterator[Found]:
         """See Objects."""
-        for blobs, _ in self._pages(self.path(name) + "/", fields="name,size,timeCreated"):
+        return self._found(self.path(name) + "/")
+
+    def each(self, name: str, file: str) -> Iterator[Found]:
+        """See Objects: the service picks them out."""
+        below = self.path(name)
+        return self._found(f"{below}/", f"{below}/*/{checked_name(file)}")
+
+    def _found(self, prefix: str, glob: str | None = None) -> Iterator[Found]:
+        for blobs, _ in self._pages(prefix, fields="name,size,timeCreated", glob=glob):
             for blob in blobs:
                 found = blob.name.removeprefix(self._root)
                 if name_problem(found) is None:
@@ -300,9 +312,12 @@ class Bucket:
         in_parallel(lambda path: self._delete(path, seconds, stop), paths, stop)
 
     def _pages(
-        self, prefix: str, *, fields: str = "name", delimiter: str | None = None, limit: int | None = None
+        self, prefix: str, *, fields: str = "name", delimiter: str | None = None, glob: str | None = None, limit: int | None = None
     ) -> Iterator[tuple[list["storage.Blob"], set[str]]]:
-        """Objects whose names begin with `prefix` and, with a delimiter, prefixes of names that go on after it; a thousand at a time."""
+        """Objects whose names begin with `prefix` and, with a delimiter, prefixes of names that go on after it; a thousand at a time.
+
+        With a glob only those that it matches; its `*` stands for no slash.
+        """
         token, handle = None, self._handle()
 
         def page(timeout: Timeout) -> Any:
@@ -310,6 +325,7 @@ class Bucket:
                 handle,
                 prefix=prefix,
                 delimiter=delimiter,
+                match_glob=glob,
                 max_results=limit,
                 fields=f"items({fields}),prefixes,nextPageToken",
                 page_token=token,

@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,9 @@ from schemas.base import InputError, Stopped
 from schemas.reports import Process
 
 log = logging.getLogger("lyceum.lease")
+
+_LOOKS = 8
+"""Leases that `unheld` looks at side by side."""
 
 
 class LeaseRecord(Process):
@@ -112,10 +116,15 @@ def unheld(
     All leases are watched at once, for the time to live at most, and only if one of them may be held. One that changes meanwhile is held.
 
     Args:
-        keys: stage key -> a generation of its lease that is known to exist, or 0.
+        keys: stage key -> the newest generation of its lease, as a listing has just told it, or 0: it is looked for.
         waiting: receives one message when there is something to wait for.
     """
-    looks = {key: _newest(store, key, known) for key, known in keys.items()}
+
+    def look(key: str) -> tuple[int, LeaseRecord | None]:
+        return (keys[key], _read(store, key, keys[key])) if keys[key] else _newest(store, key)
+
+    with ThreadPoolExecutor(_LOOKS) as pool:
+        looks = dict(zip(keys, pool.map(look, keys), strict=True))
     began = time.monotonic()
     free = {key: generation for key, (generation, record) in looks.items() if record is None or is_gone(record)}
     silent = {key: look for key, look in looks.items() if key not in free}
@@ -221,11 +230,15 @@ def _newest(store: Store, key: str, known: int = 0) -> tuple[int, LeaseRecord | 
     generation = known or _listed(store, key)
     while store.read_bytes(_name(key, generation + 1)) is not None:
         generation += 1
+    return generation, _read(store, key, generation) if generation else None
+
+
+def _read(store: Store, key: str, generation: int) -> LeaseRecord | None:
     try:
-        record = store.read_json(_name(key, generation), LeaseRecord) if generation else None
+        record = store.read_json(_name(key, generation), LeaseRecord)
     except InputError:
-        return generation, None
-    return generation, None if record is None or record.released else record
+        return None
+    return None if record is None or record.released else record
 
 
 def _listed(store: Store, key: str) -> int:

@@ -76,6 +76,9 @@ class Objects(Protocol):
     def read(self, name: str) -> bytes | None:
         """The object's bytes, or None if there is none."""
 
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """`read` of each, in the order of names; a bucket is asked for several at a time."""
+
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
         """Create or replace the object: readers see the old bytes or the new ones, nothing between.
 
@@ -94,6 +97,9 @@ class Objects(Protocol):
 
     def objects(self, name: str) -> Iterator[Found]:
         """Every object below a prefix, in the order of names."""
+
+    def each(self, name: str, file: str) -> Iterator[Found]:
+        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them is not listed."""
 
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any."""

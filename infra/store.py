@@ -15,7 +15,6 @@ what does not verify is set aside and computed again.
 A store lies in a directory (`infra.files`) or in a bucket (`infra.gcs`); both are `infra.objects.Objects`, and nothing else differs.
 """
 
-import json
 import logging
 import re
 import uuid
@@ -31,8 +30,8 @@ from infra.objects import Damaged, Found, Objects, checked_name
 from infra.region import require_near
 from infra.secrets import has_userinfo
 from infra.settings import Settings
-from schemas.artifact import FileEntry, Manifest
-from schemas.base import InputError, StrictModel, digest
+from schemas.artifact import FileEntry, Manifest, Seal
+from schemas.base import InputError, StrictModel
 
 log = logging.getLogger("lyceum.store")
 ModelT = TypeVar("ModelT", bound=StrictModel)
@@ -216,12 +215,17 @@ class Store:
             self._set_damaged_aside(manifest, error.problems)
             raise
 
-    def artifacts(self, kind: str | None = None) -> Iterator[Manifest]:
-        """Manifests of all committed artifacts (of one kind), in the order of kind and key; damaged ones are passed over."""
-        for found_kind in [kind] if kind else self._objects.children("artifacts"):
-            for key in self._objects.children(f"artifacts/{found_kind}"):
-                manifest = self.lookup(found_kind, key)
-                if manifest is not None:
+    def artifacts(self, kind: str | None = None, newest: int | None = None) -> Iterator[Manifest]:
+        """Manifests of all committed artifacts (of one kind), by kind, the newest first; damaged ones are passed over.
+
+        Args:
+            newest: so many of each kind; None for all.
+        """
+        for one in [kind] if kind else self._objects.children("artifacts"):
+            found = sorted(self._objects.each(f"artifacts/{one}", "manifest.json"), key=lambda each: each.written, reverse=True)
+            names = [each.name for each in found[:newest]]
+            for name, raw in zip(names, self._objects.read_all(names), strict=True):
+                if manifest := _parse_manifest(raw, one, name.split("/")[2]):
                     yield manifest
 
     # Trees: files of work in progress, complete when their seal exists
@@ -232,7 +236,7 @@ class Store:
         The files are moved, so `directory` is gone afterwards. A tree that was not sealed, because its writer was killed, is not there.
         """
         entries = self._entries(directory)
-        seal = Seal(files=entries, about=about, checksum=_seal_checksum(entries, about))
+        seal = Seal(files=entries, about=about).sealed()
         self._objects.put_tree(directory, f"{name}/data", entries)
         self._objects.create(f"{name}/seal.json", _pretty(seal))
 
@@ -252,7 +256,7 @@ class Store:
             self._warn_of_tree(name, error.problems)
             return None
 
-    def _sound_tree(self, name: str) -> "Seal | None":
+    def _sound_tree(self, name: str) -> Seal | None:
         raw = self._objects.read(f"{name}/seal.json")
         if raw is None:
             return None
@@ -260,9 +264,8 @@ class Store:
             seal = Seal.model_validate_json(raw)
         except ValidationError:
             seal = None
-        if seal is None or seal.checksum != _seal_checksum(seal.files, seal.about):
-            problems = ["seal.json is damaged"]
-        else:
+        problems = ["seal.json is damaged"]
+        if seal and seal.is_intact:
             problems = self._objects.check_tree(f"{name}/data", seal.files)
         if problems:
             self._warn_of_tree(name, problems)
@@ -299,11 +302,15 @@ class Store:
 
     def read_here(self, name: str, model: type[ModelT]) -> ModelT | None:
         """A working file of this machine as `model`, or None if there is none. Raises InputError when it is damaged."""
-        return self._parsed(name, self._here.read(name), model)
+        return self.parsed(name, self._here.read(name), model)
 
     def read_bytes(self, name: str) -> bytes | None:
         """The object's bytes, or None if there is none."""
         return self._objects.read(name)
+
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """`read_bytes` of each, in the order of names; a bucket is asked for several at a time."""
+        return self._objects.read_all(names)
 
     def write_bytes(self, name: str, data: bytes, seconds: float | None = None) -> None:
         """Create or replace an object: readers see the old one or the new one, nothing between.
@@ -321,6 +328,10 @@ class Store:
         """Every object below a prefix, with its size and when it was written."""
         return self._objects.objects(name)
 
+    def each(self, name: str, file: str) -> Iterator[Found]:
+        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them is not listed."""
+        return self._objects.each(name, file)
+
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any, in the store and on this machine."""
         self._objects.remove(name)
@@ -329,13 +340,14 @@ class Store:
 
     def list_runs(self) -> list[str]:
         """Ids of all runs that have a record, sorted."""
-        return [run for run in self.children("runs") if "run.json" in self.children(f"runs/{run}")]
+        return [found.name.split("/")[1] for found in self.each("runs", "run.json")]
 
     def read_json(self, name: str, model: type[ModelT]) -> ModelT | None:
         """The object `name` as `model`, or None if there is none. Raises InputError when it is damaged."""
-        return self._parsed(name, self._objects.read(name), model)
+        return self.parsed(name, self._objects.read(name), model)
 
-    def _parsed(self, name: str, raw: bytes | None, model: type[ModelT]) -> ModelT | None:
+    def parsed(self, name: str, raw: bytes | None, model: type[ModelT]) -> ModelT | None:
+        """What was read of the object `name`, as `read_json` returns it."""
         if raw is None:
             return None
         try:
@@ -355,18 +367,6 @@ class Store:
     def create_bytes(self, name: str, data: bytes) -> bool:
         """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
         return self._objects.create(name, data)
-
-
-class Seal(StrictModel):
-    """`seal.json` of a tree: its files, what was said about them, and a checksum over both."""
-
-    files: tuple[FileEntry, ...]
-    about: dict[str, Any]
-    checksum: str
-
-
-def _seal_checksum(files: Sequence[FileEntry], about: dict[str, Any]) -> str:
-    return digest([[entry.model_dump() for entry in files], about])
 
 
 def _manifest_name(kind: str, key: str) -> str:
@@ -396,4 +396,4 @@ def _parse_manifest(raw: bytes | None, kind: str, key: str) -> Manifest | None:
 
 
 def _pretty(value: StrictModel) -> bytes:
-    return (json.dumps(value.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+    return value.model_dump_json(indent=2).encode() + b"\n"

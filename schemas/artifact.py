@@ -65,6 +65,25 @@ class Manifest(StrictModel):
         return ArtifactRef(kind=self.kind, key=self.key, digest=self.digest)
 
 
+class Seal(StrictModel):
+    """`seal.json` of a tree of working files: its files, what was said about them, and a checksum over both. Written last."""
+
+    files: tuple[FileEntry, ...]
+    about: dict[str, Any]
+    checksum: str = ""
+
+    def sealed(self) -> "Seal":
+        """This seal with its checksum filled in."""
+        return self.model_copy(update={"checksum": self._checksum()})
+
+    @property
+    def is_intact(self) -> bool:
+        return self.checksum == self._checksum()
+
+    def _checksum(self) -> str:
+        return digest([[entry.model_dump() for entry in self.files], self.about])
+
+
 def stage_key(kind: str, version: int, dependencies: dict[str, str | int], config: dict[str, Any], inputs: dict[str, str]) -> str:
     """The stage key: sha256 over what decides the stage's bytes, and nothing about where it runs.
 

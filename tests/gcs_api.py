@@ -16,7 +16,7 @@ from tests.gcs_buckets import ApiError, Buckets, Content, Preconditions, StoredO
 from tests.gcs_uploads import Chunk, Session, Uploads
 
 Json = dict[str, Any]
-LISTING = {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken"}
+LISTING = {"prefix", "delimiter", "matchGlob", "startOffset", "endOffset", "maxResults", "pageToken"}
 ANYWHERE = {"projection", "prettyPrint", "fields", "alt", "userProject", "quotaUser", "key"}
 OFF = {"versions", "includeFoldersAsPrefixes"}  # refused unless they are false
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?')

@@ -7,6 +7,7 @@ Unlike the real service, objects over `MD5_LIMIT` carry an `md5Hash` only when t
 
 import base64
 import hashlib
+import re
 import threading
 import time
 from collections import deque
@@ -290,6 +291,7 @@ class Buckets:
         """A page in the order of names; `maxResults` counts objects and prefixes together. `changes_ago` > 0 lists the past."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         start, end = query.get("startOffset", ""), query.get("endOffset")
+        glob = _glob(query["matchGlob"]) if "matchGlob" in query else None
         limit = min(max(int(query.get("maxResults", 1000)), 1), 1000)
         after = base64.urlsafe_b64decode(query["pageToken"]).decode() if "pageToken" in query else None
         with self.lock:
@@ -298,7 +300,7 @@ class Buckets:
         prefixes: list[str] = []
         last: str | None = None
         for name in sorted(objects):
-            if not name.startswith(prefix) or name < start or (end is not None and name >= end):
+            if not name.startswith(prefix) or name < start or (end is not None and name >= end) or (glob and not glob.fullmatch(name)):
                 continue
             head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             entry = prefix + head + found if found else name
@@ -328,6 +330,13 @@ class Buckets:
                 raise ApiError(400, "invalid", "The number of source components provided must be between 1 and 32.")
             content = Content(part for one in found for part in one.content.parts)
             return self.insert(bucket, name, content, fields, preconditions, components=sum(one.components or 1 for one in found))
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    """Of the service's globs those with `*` alone, which stands for anything but a slash."""
+    if set(pattern) & set("?[]{}\\") or "**" in pattern:
+        raise ApiError(400, "invalid", f"This fake of Cloud Storage knows only * in a matchGlob: {pattern}")
+    return re.compile("[^/]*".join(map(re.escape, pattern.split("*"))))
 
 
 def _now() -> str:

@@ -8,6 +8,7 @@ Packaged emulators ignore preconditions on some verbs, so leases and commits can
 """
 
 import argparse
+import base64
 import http.client
 import json
 import os
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -79,6 +80,10 @@ class Emulator:
     def read(self, bucket: str, name: str) -> bytes:
         """An object's bytes."""
         return self.control("read", bucket=bucket, name=name)
+
+    def fill(self, bucket: str, objects: Mapping[str, bytes]) -> None:
+        """Create or replace objects, name -> bytes."""
+        self.control("fill", bucket=bucket, objects={name: base64.b64encode(content).decode() for name, content in objects.items()})
 
     def delete(self, bucket: str, name: str) -> None:
         """Remove an object."""

@@ -1,5 +1,6 @@
 """The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection, bodies received into the memory objects live in."""
 
+import base64
 import mmap
 import os
 import socket
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.gcs_api import Api, Call, Request, Response, error_response, json_response
-from tests.gcs_buckets import ApiError, Content, no_object
+from tests.gcs_buckets import ApiError, Content, Preconditions, no_object
 from tests.gcs_faults import FaultList, changed_request, flipped_response, status_response
 
 _HUGE = 1 << 21  # bytes, from which a body gets pages of its own
@@ -57,6 +58,9 @@ class Server(ThreadingTCPServer):
                     return json_response({name: one.size for name, one in sorted(objects.items())})
                 case "read":
                     return Response(200, {}, objects[wish["name"]].content)
+                case "fill":
+                    for name, content in wish["objects"].items():
+                        buckets.insert(wish["bucket"], name, Content.of(base64.b64decode(content)), {}, Preconditions())
                 case "delete":
                     buckets.bucket(wish["bucket"]).put(wish["name"], None)
                 case "corrupt":

@@ -253,6 +253,8 @@ def test_listings_come_in_pages_and_in_order(gcs_client: Bucket, gcs_fs: Any) ->
     assert ([blob.name for blob in top], top.prefixes, top.page_number) == (["c"], {"a/", "b/"}, 3)
     assert [blob.name for blob in gcs_client.list_blobs(prefix="a/", start_offset="a/03", end_offset="a/05")] == names[3:5]
     assert list(gcs_client.list_blobs(prefix="nothing")) == []
+    assert [blob.name for blob in gcs_client.list_blobs(prefix="a/", match_glob="*/*3")] == ["a/03"]
+    assert list(gcs_client.list_blobs(match_glob="*3")) == []  # * stands for no slash
     assert sorted(gcs_fs.find(gcs_client.name)) == [f"{gcs_client.name}/{name}" for name in names]
     assert sorted(gcs_fs.ls(gcs_client.name)) == [f"{gcs_client.name}/{name}" for name in ("a", "b", "c")]
 
@@ -263,7 +265,7 @@ def test_a_listing_answers_only_what_it_was_asked(gcs: Emulator, gcs_client: Buc
     listing = ask(gcs, "GET", f"/storage/v1/b/{gcs_client.name}/o?fields=items(name,size),nextPageToken")
     assert json.loads(listing[2]) == {"items": [{"name": "x", "size": "2"}]}
     assert json.loads(ask(gcs, "GET", f"/storage/v1/b/{gcs_client.name}/o?fields=items/name,kind")[2])["items"] == [{"name": "x"}]
-    assert ask(gcs, "GET", f"/storage/v1/b/{gcs_client.name}/o?matchGlob=*")[0] == 400
+    assert ask(gcs, "GET", f"/storage/v1/b/{gcs_client.name}/o?matchGlob=**")[0] == 400
     assert ask(gcs, "GET", f"/storage/v1/b/{gcs_client.name}/o?versions=true")[0] == 400
 
 
