@@ -195,7 +195,8 @@ install_environment() {
     rm -rf "$place"
     "$uv" venv --quiet --python "$(<"$code/environment/python")" "$place/venv" &&
         "$uv" pip install --quiet --compile-bytecode --python "$python" \
-            -r "$code/environment/requirements.txt" -c "$code/environment/constraints.txt" &&
+            -r "$code/environment/requirements.txt" -c "$code/environment/constraints.txt" \
+            --overrides "$code/environment/overrides.txt" &&
         works
 }
 

@@ -1,6 +1,6 @@
 """What a machine in the cloud is sent by way of the store: this code with the environment it needs, and the files of `lyceum run --data`.
 
-    src/<sha256>.tar.gz     the packages schemas, infra and tasks, and environment/{python,requirements.txt,constraints.txt}
+    src/<sha256>.tar.gz     the packages schemas, infra and tasks, and environment/{python,requirements.txt,constraints.txt,overrides.txt}
     data/<digest>/          a tree (`Store.save_tree`) with the files of a data directory
 
 Both are named after their content, so they are sent once. The environment is that of this process: the exact versions installed here of all
@@ -92,8 +92,13 @@ def ship_data(store: Store, directory: Path) -> str:
         return name
 
 
+LEFT_OUT = "pycosat ; sys_platform == 'never'"
+"""As `override-dependencies` in pyproject.toml."""
+
+
 def environment() -> dict[str, str]:
-    """The files of `environment/` by name: Python's minor version, what a worker needs, and the exact version of all that this needs."""
+    """The files of `environment/` by name: Python's minor version, what a worker needs, the exact version of all that this needs, and
+    what of it is left out."""
     try:
         requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
     except importlib.metadata.PackageNotFoundError as error:
@@ -109,6 +114,7 @@ def environment() -> dict[str, str]:
         "python": f"{sys.version_info.major}.{sys.version_info.minor}\n",
         "requirements.txt": "".join(f"{line}\n" for line in sorted(lines)),
         "constraints.txt": "".join(f"{name}=={version}\n" for name, version in sorted(versions.items())),
+        "overrides.txt": f"{LEFT_OUT}\n",
     }
 
 

@@ -88,6 +88,7 @@ class ChatServer:
         idempotent: honours Idempotency-Key.
 
     Attributes:
+        paths: where chat requests go.
         seen: all chat requests.
         billed: question -> answers made in full. `keys`: Idempotency-Key -> the same.
         most: the most requests that were under way at a time.
@@ -105,6 +106,7 @@ class ChatServer:
         port: int = 0,
     ) -> None:
         self.faults, self.latency, self.slots, self.idempotent, self.reply, self.record = faults, latency, slots, idempotent, reply, record
+        self.paths: tuple[str, ...] = ("/v1/chat/completions",)
         self.seen: list[Request] = []
         self.billed: Counter[str] = Counter()
         self.keys: Counter[str] = Counter()
@@ -258,7 +260,7 @@ class _Connection(asyncio.Protocol):
 
     async def _handle(self, request: Request) -> None:
         handler: Callable[[Request, _Connection], Awaitable[None]] = self._server.batches.handle
-        if request.path == "/v1/chat/completions":
+        if request.path in self._server.paths:
             handler = self._server.chat
         elif request.path in ("/counts", "/billed"):
             self.send(200, json.dumps(self._server.counts() if request.path == "/counts" else self._server.billed).encode())

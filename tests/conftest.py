@@ -1,9 +1,14 @@
 """Fixtures that several test files share."""
 
+import contextlib
+import io
+import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from absl import logging as absl_logging
@@ -11,10 +16,23 @@ from absl import logging as absl_logging
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
 # What tests cost is mostly compiling: the processes of one run share what they compiled, and so does the next run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# XLA at its quickest, a quarter of the usual time. With XLA_FLAGS set to nothing it compiles as it does for users.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+)
 
 from tests.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
 from tests.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
 from tests.tpu_workshop import shop  # noqa: F401
+
+QUICK_COMPILE = os.environ["XLA_FLAGS"]
+"""For tests that start processes with more flags."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a Prefect API comes first, so that of the processes of a run one starts it."""
+    items.sort(key=lambda item: "prefect_api" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +53,28 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             assert url is not None
             patch.setenv("PREFECT_API_URL", url)
             yield url
+
+
+@pytest.fixture(scope="session")
+def finished(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The store of one finished run of `TINY`, to read or to copy, and what the run printed."""
+    from flows.cli import main
+
+    root = tmp_path_factory.mktemp("finished")
+    (root / "tiny.toml").write_text(TINY, encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["run", str(root / "tiny.toml"), "--store", str(root / "store"), "--json"]) == 0
+    return root / "store", json.loads(out.getvalue())
+
+
+@pytest.fixture(scope="module")
+def one_layer() -> Iterator[None]:
+    """`gemma3-tiny` with one layer, which compiles quickly; its stages are those of tiny_stages.py."""
+    from tasks.models import gemma
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
+        yield
 
 
 @pytest.fixture
@@ -59,6 +99,8 @@ grounded = {}
 [stages.rebalance]
 kind = "rebalance"
 inputs = { examples = "distill" }
+[stages.rebalance.config]
+near_duplicates = false
 [stages.rebalance.config.quotas]
 summarization = { train = 20, validation = 1, heldout = 2 }
 """

@@ -10,6 +10,7 @@ The exit code is the command's, or 1 when the command left something behind.
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
@@ -102,13 +103,11 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def _wait(environment: dict[str, str]) -> int:
-    sys.stdout.write("".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()))
-    sys.stdout.write(f"# e.g. lyceum run quickstart --target v5e-8 --store gs://{BUCKET}/lyceum\n")
-    sys.stdout.flush()
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # which may come as soon as the last line is read
+        sys.stdout.write("".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()))
+        sys.stdout.write(f"# e.g. lyceum run quickstart --target v5e-8 --store gs://{BUCKET}/lyceum\n")
+        sys.stdout.flush()
         threading.Event().wait()
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 

@@ -21,6 +21,7 @@ from tasks.hosts import make_mesh
 from tasks.models import attention
 from tasks.models.gemma import SIZES, Gemma, GemmaConfig, weight_shapes
 from tasks.plan import ENVIRONMENT
+from tests.conftest import QUICK_COMPILE
 
 ROOT = Path(__file__).parent.parent
 BATCH, WINDOW = 2, 40
@@ -171,7 +172,12 @@ print(json.dumps(off, default=float))
 @pytest.mark.slow
 def test_rows_and_heads_are_spread_over_the_devices() -> None:
     """Key heads that the mesh does not divide are repeated, query heads that it does not divide stay whole."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
+        "PYTHONPATH": str(ROOT),
+    }
     for run in printed(DEVICES, environment):
         assert max(run) < 1e-5
 

@@ -247,7 +247,7 @@ def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     asked = (tmp_path / "uv").read_text()
     assert f"--python {sys.version_info.major}.{sys.version_info.minor} " in asked
     [code] = (vm.root / "src").iterdir()
-    assert f"-r {code}/environment/requirements.txt -c {code}/environment/constraints.txt" in asked
+    assert f"-r {code}/environment/requirements.txt -c {code}/environment/constraints.txt --overrides {code}/environment/overrides.txt" in asked
     first = until(kept)
     assert installs() == 1
     assert "environment" not in (vm.root / "boot.log").read_text().partition("LYCEUM_")[0]  # neither installed nor fetched
@@ -317,7 +317,7 @@ def test_hosts_know_each_other_and_get_the_settings_of_the_job(machine: Machine,
     assert seen["JAX_PLATFORMS"] == "cpu"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_real_environment_from_the_package_index(machine: Machine, store: Store, spec: JobSpec, tmp_path: Path) -> None:
     """Installed with uv, all but libtpu, which is large and useless here; then from the archive that the first machine has left."""
     overrides = tmp_path / "overrides.txt"

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
 from playwright.sync_api import Error, Page, expect, sync_playwright
 
 from tests.served import PATIENCE, SLOW, Served, until

@@ -384,3 +384,16 @@ def test_answers_lie_in_a_bucket_too(gcs_bucket: str) -> None:
         assert [reply.text for reply in again] == [reply.text for reply in replies]
         assert server.count == 40
         assert all(reply.cached and reply.usd == 0 for reply in again)
+
+
+def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server stands for the proxy: it is asked for whole URLs of a host that does not exist."""
+    with ChatServer() as server:
+        server.paths = ("http://model.invalid/v1/chat/completions",)
+        monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
+        (reply,) = ask("http://model.invalid/v1", tmp_path)
+        assert reply.problem is None
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        server.paths = ("/v1/chat/completions",)
+        (reply,) = ask(server.url, tmp_path / "direct")
+        assert reply.problem is None

@@ -12,7 +12,7 @@ from tasks.data.cleaning import DECIDED, Contamination, Evaluation, NearDuplicat
 from tests.cleaning_rows import TooLong, cleaned, corpus, write
 
 ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed: pip install 'lyceum[cluster]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).resolve().parent.parent
 

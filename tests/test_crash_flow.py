@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flows.cli import main
 from infra.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,7 +17,7 @@ CRASH = Path(__file__).parent / "crash"
 
 
 class Command:
-    """`lyceum run` in processes of its own, which can be crashed."""
+    """`lyceum run`, where it and its workers can be crashed."""
 
     def __init__(self, recipe: Path, root: Path) -> None:
         self.recipe, self.root = recipe, root
@@ -26,12 +27,18 @@ class Command:
     def store(self) -> Store:
         return open_store(self.store_path, write=False)
 
-    def run(self, *points: tuple[str, str, int, str, str], store: Path | None = None, **settings: str) -> subprocess.CompletedProcess[str]:
-        """The points fire whenever they are reached, or once each when `LYCEUM_CRASH_SPENT` is set."""
-        environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(CRASH)]), "LYCEUM_CRASH": json.dumps(points), **settings}
+    @property
+    def arguments(self) -> list[str]:
+        return ["run", str(self.recipe), "--store", str(self.store_path), "--json"]
+
+    def crashing(self, *points: tuple[str, str, int, str, str], **settings: str) -> dict[str, str]:
+        """An environment. The points fire whenever they are reached, or once each when `LYCEUM_CRASH_SPENT` is set."""
+        return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(CRASH)]), "LYCEUM_CRASH": json.dumps(points), **settings}
+
+    def run(self, *points: tuple[str, str, int, str, str], **settings: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "flows.cli", "run", str(self.recipe), "--store", str(store or self.store_path), "--json"],
-            env={**os.environ, **environment},
+            [sys.executable, "-m", "flows.cli", *self.arguments],
+            env={**os.environ, **self.crashing(*points, **settings)},
             capture_output=True,
             text=True,
             timeout=120,
@@ -47,7 +54,9 @@ def command(prefect_api: str, tiny_recipe: Path, tmp_path: Path) -> Command:
     return Command(tiny_recipe, tmp_path)
 
 
-def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(command: Command, tmp_path: Path) -> None:
+def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(
+    command: Command, finished: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two workers die inside a commit; then the flow dies while the second stage works; the same command finishes."""
     spent = tmp_path / "spent"
     spent.mkdir()
@@ -61,19 +70,18 @@ def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(command
     assert "started again" in killed.stderr
     assert len(list(spent.iterdir())) == 3
 
-    done = command.run()
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["stages"][0]["status"] == "cached"
-
-    undisturbed = command.run(store=tmp_path / "undisturbed")
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    assert command.digests() == command.digests(tmp_path / "undisturbed")
+    assert main(command.arguments) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["status"] == "cached"
+    assert command.digests() == command.digests(finished[0])
 
 
-def test_a_worker_that_is_killed_every_time_fails_the_stage(command: Command) -> None:
-    done = command.run(("distill", "infra.store:Store.commit", 1, "before", "self"), LYCEUM_RESTARTS="1")
-    assert done.returncode == 1
-    stage = json.loads(done.stdout)["stages"][0]
+def test_a_worker_that_is_killed_every_time_fails_the_stage(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in command.crashing(("distill", "infra.store:Store.commit", 1, "before", "self"), LYCEUM_RESTARTS="1").items():
+        monkeypatch.setenv(name, value)
+    assert main(command.arguments) == 1
+    stage = json.loads(capsys.readouterr().out)["stages"][0]
     assert stage["status"] == "failed"
     assert "killed by signal 9" in stage["error"]
     assert len(list(command.store.path(f"work/{stage['key']}").glob("*/job.json"))) == 2

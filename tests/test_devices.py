@@ -85,6 +85,7 @@ def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dic
     return one, two, {name: text for name, text in texts if "num_partitions=2" in text}
 
 
+@pytest.mark.slow
 def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path) -> None:
     one, two, programs = run("train", tmp_path)
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)

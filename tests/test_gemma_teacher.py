@@ -12,6 +12,7 @@ from tasks import distill
 from tasks.job import Job, read_rows
 from tasks.plugins import base_model_of, uses_devices
 
+pytestmark = pytest.mark.usefixtures("one_layer")
 TEACHER = {
     "name": "gemma",
     "model": "gemma3-tiny",

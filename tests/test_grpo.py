@@ -244,6 +244,7 @@ def stage(tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: li
     return Job(config, {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}, tmp_path / "out", work)
 
 
+@pytest.mark.slow
 def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
     """From random weights, with partial credit for tags in place: a random response has a tag in place once in a while."""
     metrics = grpo.run(stage(tmp_path, one_layer, config()))

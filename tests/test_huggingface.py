@@ -21,6 +21,7 @@ from tasks.models.hf_config import config_from_json, config_to_json, read_config
 from tasks.models.huggingface import INDEX, WEIGHTS, Weights, expected_tensors
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tests.conftest import QUICK_COMPILE
 
 torch = pytest.importorskip("torch", reason="round trips need torch (CPU): uv sync --extra export")
 transformers = pytest.importorskip("transformers")
@@ -265,7 +266,7 @@ print(largest, reads, weight(whole.model, "embedding").nbytes)
 
 def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories: dict[str, Path], tmp_path: Path) -> None:
     environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
         "JAX_PLATFORMS": "cpu",
         "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
     }

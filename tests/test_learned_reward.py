@@ -118,6 +118,7 @@ def test_the_reward_runs_the_program_that_plan_compiles(artifact: Path):
 # transformers ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gemma2", "gemma3"])
 def test_transformers_loads_it_as_a_classifier_with_the_same_logits(family: str, tmp_path: Path):
     torch = pytest.importorskip("torch")

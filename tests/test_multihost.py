@@ -17,6 +17,7 @@ from infra.process import ROOT, Worker
 from infra.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.job import JobSpec, JobStatus
+from tests.conftest import QUICK_COMPILE
 from tests.crash.workers import Start, Workers
 from tests.gcs_emulator import Emulator
 from tests.test_crash import CHAIN, Chain
@@ -32,7 +33,6 @@ BATCHES = (
     "stages.sft.config.optimizer={ learning_rate = 6e-3 }",  # Muon takes long to compile
     "stages.simpo.config.batch_size=4",
 )
-QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 Point = tuple[str, str, int, str]
 
 

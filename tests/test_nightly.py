@@ -6,6 +6,7 @@ Most nights train nothing, and most do without Prefect: `post_train` hands out f
 
 import json
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -362,8 +363,11 @@ def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any
     return run.model_copy(update={"run_id": "b", "stages": (run.stages[0].model_copy(update={"artifact": ref}), *run.stages[1:])})
 
 
-def test_a_night_with_nothing_new_says_so_and_starts_no_run(nights: Nights, prefect_api: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_night_with_nothing_new_says_so_and_starts_no_run(
+    nights: Nights, finished: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """On real stages. The night after a promotion by hand is no such night: the candidate may win against another champion."""
+    shutil.copytree(finished[0], nights.root)
     arguments = ["run", str(nights.recipe), "--store", str(nights.root), "--json"]
     assert main(arguments) == 0
     first = json.loads(capsys.readouterr().out)["run_id"]

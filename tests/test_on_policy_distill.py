@@ -12,7 +12,6 @@ import pytest
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import InputError
-from schemas.examples import Domain, Example, prompt_id
 from tasks import on_policy_distill, sft
 from tasks.data.tokens import Tokenizer
 from tasks.distilling import DistillBatches, gemma_teacher
@@ -27,17 +26,15 @@ from tasks.programs import abstract_model
 from tasks.sampling import Sampler
 from tasks.teacher_logps.feedback import Feedback
 from tasks.teacher_logps.gemma import require_same_tokenizer
-from tests.test_resume import Bench, content, one_layer  # noqa: F401  the last is a fixture of every test here
+from tests.test_resume import Bench, content
+from tests.tiny_stages import example
 
-
-def example(number: int) -> Example:
-    prompt = f"What is {number} + 1?"
-    fields = {"id": prompt_id(prompt), "prompt": prompt, "answer": str(number + 1), "reasoning": f"{number} + 1 = {number + 1}"}
-    return Example(**fields, domain=Domain.MATH)
+pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 EXAMPLES = [example(number) for number in range(8)]
 GKD = {"name": "gkd", "beta": 0.5}
+HALF = {"loss": {**GKD, "on_policy_fraction": 0.5}, "batch_size": 32, "response_length": 40}
 
 
 def config(**changes: Any) -> Config:
@@ -177,20 +174,20 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> Non
 
 
 def test_a_share_of_gkd_is_traces_of_the_data() -> None:
-    """A quarter sampled; of the traces, which are other prompts' in their own order, every token counts, the terminator too."""
-    table = config(loss={**GKD, "on_policy_fraction": 0.25}, response_length=40)
+    """Half is sampled; of the traces, which are other prompts' in their own order, every token counts, the terminator too."""
+    table = config(**HALF)
     teacher = gemma_teacher(table, model(LARGE, 1))
     batches = DistillBatches(table, model(SMALL, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES)
     batch = batches.batch_at(0)
     tokenizer = tiny_tokenizer()
-    written = [tokenizer.decode(row) for row in batch.completion_ids[4:]]
+    written = [tokenizer.decode(row) for row in batch.completion_ids[16:]]
     assert set(written) <= {row.response() for row in EXAMPLES}
-    assert (batch.completion_ids[4:] == tokenizer.end_of_turn_id).sum(axis=1).tolist() == [1] * 12
+    assert (batch.completion_ids[16:] == tokenizer.end_of_turn_id).sum(axis=1).tolist() == [1] * 16
     assert batch.completion_mask.tolist() == (batch.completion_ids != 0).tolist()
-    assert batch.teacher_hidden.shape == (16, 40, LARGE.embed_dim)
-    assert batches.metrics[1]["completion_tokens"] == (batch.completion_ids[:4] != 0).sum(axis=1).mean()
+    assert batch.teacher_hidden.shape == (32, 40, LARGE.embed_dim)
+    assert batches.metrics[1]["completion_tokens"] == (batch.completion_ids[:16] != 0).sum(axis=1).mean()
     with pytest.raises(InputError, match="none of 8 training examples fits"):
-        on_policy_distill.fitting_traces(config(loss={**GKD, "on_policy_fraction": 0.25}), EXAMPLES, tokenizer)
+        on_policy_distill.fitting_traces(config(**{**HALF, "response_length": 8}), EXAMPLES, tokenizer)
 
 
 def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
@@ -217,17 +214,17 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
 
 
 RUNS = {
-    "policy_gradient": {"steps": 12, "num_iterations": 2, "micro_batch_size": 16, "log_every": 6},
-    "gkd": {"steps": 9, "loss": {**GKD, "on_policy_fraction": 0.5}, "response_length": 40, "log_every": 3},
+    "policy_gradient": {"steps": 12, "num_iterations": 2, "micro_batch_size": 8, "log_every": 6},
+    "gkd": {**HALF, "steps": 9, "log_every": 3},
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param("policy_gradient", marks=pytest.mark.slow), "gkd"])
 def test_the_student_comes_to_write_as_its_teacher_by_the_programs_that_plan_compiles(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both begin at random; the teacher is of another size, and sure of what comes next."""
-    table, mesh = config(batch_size=32, optimizer={"learning_rate": 1e-2}, **RUNS[name]), make_mesh({"devices": 1})
+    table, mesh = config(optimizer={"learning_rate": 1e-2}, **RUNS[name]), make_mesh({"devices": 1})
     teacher = model(LARGE, 1)
     teacher.model.final_norm.set_value(teacher.model.final_norm.get_value() + 3.0)
     upstream = {"teacher": abstract_model("gemma3-tiny", LARGE, mesh)}
@@ -277,16 +274,17 @@ def test_the_student_comes_to_write_as_its_teacher_by_the_programs_that_plan_com
     }
 
 
+@pytest.mark.slow
 def test_a_killed_stage_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the second update on a rollout, whose first one is in the last checkpoint, but for the teacher's hidden states."""
-    table = {"steps": 4, "num_iterations": 2, "loss": GKD, "log_every": 2}
+    table = {**RUNS["gkd"], "num_iterations": 2, "optimizer": {"learning_rate": 1e-2}}
     job = stage(tmp_path, config(**table), teacher=model(LARGE, 1))
     bench = Bench(tmp_path, job.inputs, monkeypatch)
     arguments = on_policy_distill, config(**table).model_dump(mode="json")
-    undisturbed = content(bench.attempt(*arguments, "whole"))
-    bench.attempt(*arguments, "key", ("step", 4, "before"), every=3)
-    assert content(bench.attempt(*arguments, "key")) == undisturbed
-    assert bench.calls["step"] == 1
+    undisturbed = content(bench.attempt(*arguments, "whole", every=5))
+    bench.attempt(*arguments, "key", ("step", 6, "before"), every=5)
+    assert content(bench.attempt(*arguments, "key", every=5)) == undisturbed
+    assert bench.calls["step"] == 4
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ def test_best_fit_wastes_little():
     assert sum(lengths) / packed > 0.95
 
 
+@pytest.mark.usefixtures("one_layer")
 def test_packed_rows_have_the_loss_and_gradients_of_their_parts():
     generator = np.random.Generator(np.random.Philox(0))
     rows = [(generator.integers(6, 1000, p).tolist(), generator.integers(6, 1000, r).tolist()) for p, r in [(5, 7), (3, 4), (8, 2)]]

@@ -64,7 +64,7 @@ needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, 
 def compiled() -> dict[str, Any]:
     """What `COMPILES` prints; a process of its own, for the compiler wants to be set up before JAX is imported."""
     root = Path(__file__).parent.parent
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(root)}
+    environment = {**os.environ, **ENVIRONMENT, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false", "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, env=environment, check=False, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,6 @@
 """The stages SimPO, DPO and ORPO: pairs in fixed shapes, exactly what was sampled, a margin that grows, and a reference that stays."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -12,45 +11,26 @@ from flax import nnx
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import InputError, StageFailed
-from schemas.examples import Domain, Example, PreferencePair, prompt_id
+from schemas.examples import Domain, PreferencePair
 from tasks import dpo, orpo, preferences, sampling, simpo
 from tasks.data.tokens import prompt_tokens, response_tokens
 from tasks.hosts import make_mesh
 from tasks.job import Job, read_jsonl, write_jsonl
 from tasks.losses import grpo as losses
-from tasks.models import gemma
 from tasks.models.loading import base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tests.tiny_stages import DPO, PREFERENCES, example
 
 TOKENIZER = tiny_tokenizer()
 
 
-def example(number: int) -> Example:
-    prompt = f"What is {number} + 1?"
-    return Example(
-        id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer=str(number + 1), reasoning=f"{number} + 1 = {number + 1}"
-    )
-
-
 def config(kind: ModuleType = simpo, /, **changes) -> preferences.PreferenceConfig:
-    table = {
-        "steps": 6,
-        "batch_size": 4,
-        "prompts": 6,
-        "samples_per_prompt": 2,
-        "min_pairs": 4,
-        "prompt_length": 32,
-        "response_length": 32,
-        "sampling_batch_size": 8,
-        "optimizer": {"learning_rate": 3e-3},
-    }
-    return kind.Config.parse({**table, **changes})
+    return kind.Config.parse({**(DPO if kind is dpo else PREFERENCES), **changes})
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def job(one_layer: None, tmp_path: Path):
     """Makes jobs on a randomly initialised one-layer model, whose samples are all rejected."""
-    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
     for name in ("policy", "prompts", "out"):
         (tmp_path / name).mkdir()
     save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
@@ -92,7 +72,7 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
 
 @pytest.mark.parametrize("kind", [simpo, dpo, orpo])
 def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(kind: ModuleType, job, tmp_path: Path):
-    metrics = kind.run(job(kind, micro_batch_size=2))
+    metrics = kind.run(job(kind))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "config.json",
         "generation_config.json",
@@ -117,7 +97,7 @@ def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(kind: ModuleTyp
 def test_dpo_begins_at_its_reference(job, tmp_path: Path):
     """Policy and reference are one at the first step: margin 0, loss log 2; with LoRA, whose adapters come after the reference, too."""
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(number) for number in range(5)])
-    dpo.run(job(dpo, prompts=0, data_pairs=5, steps=2, lora={"rank": 2, "alpha": 4.0}, log_every=1))
+    dpo.run(job(dpo, prompts=0, data_pairs=5, log_every=1))
     curve = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
     assert curve[0]["loss"] == pytest.approx(np.log(2), abs=1e-3)
     assert curve[0]["rewards/margin"] == pytest.approx(0, abs=1e-3)
@@ -155,7 +135,7 @@ def data_pair(number: int) -> PreferencePair:
 def test_pairs_of_the_data_train_without_a_sample_of_the_policy(job, tmp_path: Path):
     long = data_pair(9).model_copy(update={"rejected": "no " * 99})
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [long, *(data_pair(number) for number in range(8))])
-    metrics = simpo.run(job(prompts=0, data_pairs=6, steps=2))
+    metrics = simpo.run(job(prompts=0, data_pairs=6))
     assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_too_long"]) == (6, 6, 1)
     assert metrics["compiles"] == {"train_step": 1}
     assert [row.prompt for row in read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)] == [example(n).prompt for n in range(6)]
@@ -166,7 +146,7 @@ def test_a_recipe_may_ask_for_format_pairs_alone(job, tmp_path: Path):
     rejections = ["wrong", "malformed", "wrong", "truncated", "malformed"]
     rows = [data_pair(number).model_copy(update={"rejected_because": because}) for number, because in enumerate(rejections)]
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", rows)
-    metrics = simpo.run(job(prompts=2, data_pairs=9, steps=1, rejected_because=["malformed", "truncated"]))
+    metrics = simpo.run(job(prompts=2, data_pairs=9, rejected_because=["malformed", "truncated"]))
     assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_other_reasons"]) == (5, 3, 2)
     assert set(metrics["rejected_because"]) <= {"malformed", "truncated"}
     with pytest.raises(StageFailed, match=r"2 preference pairs .*0 are too long, 3 rejected for other reasons than rejected_because"):

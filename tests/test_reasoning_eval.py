@@ -193,6 +193,7 @@ def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path:
         reasoning_eval.run(job(tmp_path, [example(0), long]))
 
 
+@pytest.mark.usefixtures("one_layer")
 def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path) -> None:
     """12 rows in two batches, the last one filled up, and a second run paired with the first: no difference."""
     rows = [example(number) for number in range(12)]

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
 from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 
 from flows.report.compare import compare_runs, render_comparison
@@ -58,8 +60,15 @@ def opened(browser: Browser, path: Path, viewport: dict[str, int], scheme: str =
     return page, heard
 
 
-@pytest.mark.parametrize("name", ["report", "comparison"])
-@pytest.mark.parametrize(("viewport", "scheme"), [(DESK, "light"), (PHONE, "light"), (PHONE, "dark")], ids=["desk", "phone", "dark phone"])
+@pytest.mark.parametrize("name", ["report", pytest.param("comparison", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("viewport", "scheme"),
+    [
+        pytest.param(DESK, "light", id="desk", marks=pytest.mark.slow),
+        pytest.param(PHONE, "light", id="phone", marks=pytest.mark.slow),
+        pytest.param(PHONE, "dark", id="dark phone"),
+    ],
+)
 def test_it_fits_every_screen_and_asks_for_nothing(
     browser: Browser, pages: dict[str, Path], name: str, viewport: dict[str, int], scheme: str
 ) -> None:
@@ -76,6 +85,7 @@ def brightness(colour: str) -> float:
     return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(","))) / 3
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_in_the_colours_of_the_page(browser: Browser, pages: dict[str, Path]) -> None:
     shades = []
     for scheme in ("light", "dark"):
@@ -85,6 +95,7 @@ def test_plots_are_drawn_in_the_colours_of_the_page(browser: Browser, pages: dic
     assert shades[0] < 60 < 180 < shades[1]
 
 
+@pytest.mark.slow
 def test_samples_are_filtered_without_a_script(browser: Browser, pages: dict[str, Path]) -> None:
     page, _ = opened(browser, pages["report"], DESK)
     samples = page.locator(".sample")
@@ -113,6 +124,7 @@ def test_samples_are_filtered_without_a_script(browser: Browser, pages: dict[str
     page.close()
 
 
+@pytest.mark.slow
 def test_two_models_stand_side_by_side_or_all_of_them(browser: Browser, pages: dict[str, Path]) -> None:
     page, _ = opened(browser, pages["report"], DESK)
     answers = page.locator(".sample").first.locator(".answer")
@@ -148,6 +160,7 @@ def summaries(samples: Locator) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 def test_a_large_run_has_a_page_that_can_be_sent(tmp_path: Path) -> None:
     """Long answers, full of what has to be escaped: 288 prompts could be shown, and not all of them fit."""
     store, record = write_run(tmp_path, suites=(HELDOUT, "gsm8k", "mmlu", "mbpp"), per_domain=12, text="<b>&</b> long " * 120)

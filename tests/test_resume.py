@@ -6,30 +6,28 @@ import logging
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import StageFailed
-from schemas.examples import Domain, Example, Grounding, prompt_id
 from schemas.job import Progress
 from tasks import dpo, grpo, reasoning_eval, safety_eval, sft, simpo, trainers, training
 from tasks.checkpoints import Checkpoints, fingerprint
 from tasks.job import Job, write_jsonl
 from tasks.journal import Journal
-from tasks.models import gemma
 from tasks.models.loading import base_model, save_model
 from tasks.sampling import Sampler
+from tests.tiny_stages import ADAMW, DPO, GRPO, LORA, PREFERENCES, SFT, example
+
+pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 class Killed(BaseException):
@@ -47,72 +45,11 @@ WATCHED: dict[str, tuple[Any, str]] = {
     "model": (training, "save_model"),
 }
 
-LORA = {"rank": 2, "alpha": 4.0}
-ADAMW = {"learning_rate": 1e-3}
-SFT = {
-    "model": "gemma3-tiny",
-    "steps": 6,
-    "batch_size": 4,
-    "sequence_length": 64,
-    "log_every": 2,
-    "validation_every": 3,
-    "micro_batch_size": 2,
-    "optimizer": {"learning_rate": 1e-3, "muon_learning_rate": 0.02},
-}
-SIMPO = {
-    "steps": 6,
-    "batch_size": 4,
-    "prompts": 6,
-    "samples_per_prompt": 2,
-    "min_pairs": 4,
-    "prompt_length": 32,
-    "response_length": 24,
-    "sampling_batch_size": 8,
-    "log_every": 4,
-    "lora": LORA,
-    "micro_batch_size": 2,
-    "optimizer": {"learning_rate": 3e-3},
-}
-GRPO = {
-    "steps": 6,
-    "batch_size": 16,
-    "group_size": 8,
-    "rewards": [{"name": "format"}, {"name": "exact_answer"}],
-    "beta": 0.01,
-    "temperature": 0.9,
-    "prompt_length": 24,
-    "response_length": 12,
-    "log_every": 4,
-    "optimizer": {"learning_rate": 1e-2},
-}
 EVAL = {"model": "gemma3-tiny", "batch_size": 4, "prompt_length": 80, "response_length": 8, "min_items": 1}
 
 
-def example(number: int, grounding: Grounding | None = None) -> Example:
-    prompt = f"What is {number} + 1?"
-    context = f"{number} + 1 is {number + 1}." if grounding else None
-    fields = {"prompt": prompt, "domain": Domain.MATH, "answer": str(number + 1), "reasoning": f"{number} + 1 = {number + 1}"}
-    return Example(id=prompt_id(prompt), context=context, grounding=grounding, **fields)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`gemma3-tiny` with one layer; what one attempt compiled, the next one loads, as in a worker."""
-    smaller = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma.SIZES, "gemma3-tiny", smaller)
-        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        compilation_cache.reset_cache()
-        yield
-        jax.config.update("jax_compilation_cache_dir", before[0])
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
-        compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def inputs(one_layer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Input name -> directory, for every kind."""
     data, policy = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("policy")
     examples = [example(number) for number in range(20)]
@@ -209,12 +146,13 @@ TWICE: Kills = [(("seal", 2, "before"), 4), (("step", 4, "before"), 3), (None, 2
 @pytest.mark.parametrize(
     ("kind", "config", "kills"),
     [
-        pytest.param(sft, SFT, EVERYWHERE, id="sft-muon-accumulation"),
+        pytest.param(sft, SFT, TWICE, id="sft-muon-accumulation"),
+        pytest.param(sft, SFT, EVERYWHERE, id="sft-everywhere", marks=pytest.mark.slow),
         pytest.param(
             sft, {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}, TWICE, id="sft-lora-adamw", marks=pytest.mark.slow
         ),
-        pytest.param(simpo, SIMPO, TWICE, id="simpo-lora-accumulation", marks=pytest.mark.slow),
-        pytest.param(grpo, GRPO, EVERYWHERE, id="grpo"),
+        pytest.param(simpo, {**PREFERENCES, "lora": LORA}, TWICE, id="simpo-lora-accumulation", marks=pytest.mark.slow),
+        pytest.param(grpo, GRPO, EVERYWHERE, id="grpo-everywhere", marks=pytest.mark.slow),
     ],
 )
 def test_a_trainer_that_is_killed_ends_with_the_same_bytes(
@@ -251,15 +189,15 @@ def test_grpo_goes_on_in_the_middle_of_a_rollout_and_samples_nothing_twice(bench
     assert content(out) == content(undisturbed)
 
 
+@pytest.mark.slow
 def test_dpo_samples_no_batch_and_computes_its_reference_once(bench: Bench):
-    """12 responses in batches of 8 and a reference: the attempts die with one, two and three entries in the journal."""
-    undisturbed = bench.attempt(dpo, SIMPO, "undisturbed")
+    """12 responses in batches of 8 and a reference: the attempts die with one and three entries in the journal."""
+    undisturbed = bench.attempt(dpo, DPO, "undisturbed")
     assert bench.calls["put"] == 3
-    bench.attempt(dpo, SIMPO, "killed", ("put", 2, "before"))
-    bench.attempt(dpo, SIMPO, "killed", ("put", 2, "before"))
-    bench.attempt(dpo, SIMPO, "killed", ("step", 1, "before"))
-    assert bench.calls["put"] == 1
-    out = bench.attempt(dpo, SIMPO, "killed")
+    bench.attempt(dpo, DPO, "killed", ("put", 2, "before"))
+    bench.attempt(dpo, DPO, "killed", ("step", 1, "before"))
+    assert bench.calls["put"] == 2
+    out = bench.attempt(dpo, DPO, "killed")
     assert bench.calls["put"] == 0
     assert content(out) == content(undisturbed)
 
@@ -276,25 +214,24 @@ def test_an_evaluation_answers_no_batch_twice(bench: Bench, kind: ModuleType, ba
     assert content(again) == content(out) == content(undisturbed)
 
 
+@pytest.mark.slow
 def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(bench: Bench, caplog: pytest.LogCaptureFixture):
-    """Checkpoints at 2 and 4: go on from 4, from 2 where 4 is damaged, from the start where both are or none is there."""
+    """Checkpoints at 2 and 4: go on from 2 where 4 is damaged, from the start where 2 is gone as well."""
     undisturbed = bench.attempt(sft, SFT, "undisturbed")
     bench.attempt(sft, SFT, "killed", ("step", 6, "before"))
     assert [path.name for path in bench.checkpoints("killed")] == ["00000002-2", "00000004-2"]
 
-    def run(key: str, damaged: int) -> int:
+    def run(key: str) -> int:
         shutil.copytree(bench.store.path("work/killed/kept"), bench.store.path(f"work/{key}/kept"))
-        for checkpoint in bench.checkpoints(key)[2 - damaged :]:
-            arrays = checkpoint / "data" / "arrays.safetensors"
-            arrays.write_bytes(arrays.read_bytes()[:-1] + b"\x77")
+        arrays = bench.checkpoints(key)[-1] / "data" / "arrays.safetensors"
+        arrays.write_bytes(arrays.read_bytes()[:-1] + b"\x77")
         assert content(bench.attempt(sft, SFT, key)) == content(undisturbed)
         return bench.calls["step"]
 
-    assert [run("whole", 0), run("newest", 1), run("both", 2)] == [2, 4, 6]
+    assert run("damaged") == 4
     assert "checkpoint 00000004-2 is not used: it is damaged" in caplog.text
-    shutil.rmtree(bench.store.path("work/killed/kept/checkpoints"))
-    assert content(bench.attempt(sft, SFT, "killed")) == content(undisturbed)
-    assert bench.calls["step"] == 6
+    shutil.rmtree(bench.checkpoints("killed")[0])
+    assert run("damaged and deleted") == 6
 
 
 @pytest.mark.slow

@@ -1,15 +1,11 @@
 """The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes however often it is killed."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from benchmarks import reward_model as benchmark
 from infra.store import open_store
@@ -27,34 +23,19 @@ from tasks.reward_pairs import TracePair
 from tasks.scoring import TraceScorer
 from tests import test_programs, test_resume
 from tests.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
+from tests.tiny_stages import LORA
 
 FULL = SIZES["gemma3-tiny"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What one attempt compiled, the next one loads, as in a worker."""
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gemma3-tiny` with one layer, which compiles quickly."""
-    monkeypatch.setitem(SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64))
+pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 def config(**changes: Any) -> reward_model.Config:
     table = {
         "model": "gemma3-tiny",
-        "steps": 4,
+        "steps": 6,
         "batch_size": 8,
+        "micro_batch_size": 4,
+        "lora": LORA,
         "damaged": 60,
         "min_pairs": 8,
         "min_accuracy": 0.0,
@@ -63,6 +44,9 @@ def config(**changes: Any) -> reward_model.Config:
         **LENGTHS,
     }
     return reward_model.Config.parse({**table, **changes})
+
+
+SAMPLES = {"prompts": 4, "samples_per_prompt": 2, "sampling_batch_size": 8}
 
 
 @pytest.fixture
@@ -140,7 +124,7 @@ def test_bad_configs_are_refused(changes: dict[str, Any], message: str):
 def test_the_stage_runs_the_programs_that_plan_compiles(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch):
     upstream = rebalance.Config.parse({"quotas": {"math": {"train": 60, "validation": 1, "heldout": 1}}})
     (data / "config.json").write_text(json.dumps(upstream.model_dump(mode="json")))
-    table = config(prompts=4, samples_per_prompt=2, sampling_batch_size=4, micro_batch_size=4, lora={"rank": 2, "alpha": 4.0})
+    table = config(**SAMPLES)
     monkeypatch.setitem(test_programs.STAGES, "reward_model", (reward_model, table.model_dump(mode="json")))
     test_programs.test_a_stage_runs_the_programs_that_plan_compiles("reward_model", {"prompts": data}, tmp_path, monkeypatch)
 
@@ -157,11 +141,11 @@ KILLS: list[test_resume.Point] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_killed_again_and_again_ends_with_the_bytes_of_an_undisturbed_one(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    changes = {"prompts": 4, "samples_per_prompt": 2, "sampling_batch_size": 8, "micro_batch_size": 4, "steps": 6}
-    table = config(**changes, lora={"rank": 2, "alpha": 4.0}).model_dump(mode="json")
+    table = config(**SAMPLES).model_dump(mode="json")
     bench = test_resume.Bench(tmp_path, {"prompts": data}, monkeypatch)
     undisturbed = test_resume.content(bench.attempt(reward_model, table, "undisturbed"))
     for point in KILLS:

@@ -6,22 +6,17 @@ more than anything shorter; when it weighs 4, almost anything shorter is worth m
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.examples import Domain, Example, prompt_id
 from tasks import grpo, sft, training
 from tasks.job import Job, read_rows, write_jsonl
-from tasks.models import gemma
 from tasks.models.loading import load_model
 
 CHANGE = 17
@@ -44,21 +39,6 @@ GRPO = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`gemma3-tiny` with one layer; what one stage compiled, the next one loads."""
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
-        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        compilation_cache.reset_cache()
-        yield
-        jax.config.update("jax_compilation_cache_dir", before[0])
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
-        compilation_cache.reset_cache()
-
-
 def run(root: Path, kind: Any, table: dict[str, Any], inputs: dict[str, Path], key: str = "key") -> tuple[dict[str, Any], Path]:
     """The stage's metrics and output."""
     out = root / f"out{len(list(root.glob('out*')))}"
@@ -68,7 +48,7 @@ def run(root: Path, kind: Any, table: dict[str, Any], inputs: dict[str, Path], k
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def inputs(one_layer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A policy that writes traces of 8 tokens, and its prompts."""
     root = tmp_path_factory.mktemp("taught")
     prompts = [f"What is {number} + 1?" for number in range(8)]

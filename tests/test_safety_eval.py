@@ -283,6 +283,7 @@ def test_too_few_grounded_prompts_are_refused_with_their_number(tmp_path: Path) 
         safety_eval.run(job(tmp_path, [bare, example(1, "answerable")], min_items=120))
 
 
+@pytest.mark.usefixtures("one_layer")
 def test_a_run_answers_the_grounded_held_out_prompts_only(tmp_path: Path) -> None:
     """The untrained model: nothing safe, nothing right, and the controls beside it as they must be."""
     groundings: list[Grounding] = ["answerable", "unanswerable", "out_of_domain"]

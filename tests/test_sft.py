@@ -8,19 +8,11 @@ import pytest
 from infra.store import open_store
 from infra.workspace import Workspace
 from schemas.base import InputError, StageFailed
-from schemas.examples import Domain, Example, prompt_id
 from tasks import sft
 from tasks.data.packing import Packed
 from tasks.job import Job, write_jsonl
 from tasks.models.tiny import tiny_tokenizer
-
-
-def example(number: int) -> Example:
-    prompt = f"What is {number} + 1?"
-    return Example(
-        id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer=str(number + 1), reasoning=f"{number} + 1 = {number + 1}"
-    )
-
+from tests.tiny_stages import SFT, example
 
 EXAMPLES = [example(number) for number in range(6)]
 
@@ -82,8 +74,7 @@ def test_the_proof_catches_a_changed_token(packed):
 
 
 def config(**changes) -> sft.Config:
-    table = {"model": "gemma3-tiny", "steps": 2, "batch_size": 4, "sequence_length": 100, "optimizer": {"learning_rate": 1e-3}}
-    return sft.Config.parse({**table, **changes})
+    return sft.Config.parse({**SFT, **changes})
 
 
 def job(tmp_path, config: sft.Config) -> Job:
@@ -95,8 +86,9 @@ def job(tmp_path, config: sft.Config) -> Job:
     return Job(config, {"examples": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1"))
 
 
+@pytest.mark.usefixtures("one_layer")
 def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
-    metrics = sft.run(job(tmp_path, config(micro_batch_size=2)))
+    metrics = sft.run(job(tmp_path, config()))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {
         *("config.json", "generation_config.json", "model.safetensors", "tokenizer.model", "curves.jsonl", "proof.json", "state.json")
@@ -105,7 +97,7 @@ def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
     assert rows[0]["step"] == 0
     assert rows[0]["validation_loss"] == pytest.approx(rows[1]["loss"], rel=0.05)
     assert metrics["examples"] == 6
-    assert metrics["epochs"] == pytest.approx(8 / metrics["rows"])
+    assert metrics["epochs"] == pytest.approx(24 / metrics["rows"])
 
 
 def test_rows_that_do_not_fit_are_an_error_with_the_fix(tmp_path):

@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from infra.process import ROOT
 from tasks.models.gemma import SIZES
 from tasks.models.sharding import weight_specs
+from tests.conftest import QUICK_COMPILE
 
 PROGRAM = """
 import json, os, sys
@@ -73,7 +74,7 @@ def train(adapters: str) -> list[dict[str, Any]]:
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
     }

@@ -75,7 +75,7 @@ def test_the_archive_holds_what_a_wheel_would_and_the_environment(store: Store) 
         for pattern in patterns
         for path in (ROOT / package.replace(".", "/")).glob(pattern)
     }
-    assert found == expected | {f"environment/{name}" for name in ("python", "requirements.txt", "constraints.txt")}
+    assert found == expected | {f"environment/{name}" for name in ("python", "requirements.txt", "constraints.txt", "overrides.txt")}
     assert any(path.endswith(".tsv") for path in found)
 
 
@@ -168,6 +168,11 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
     assert not {"prefect", "pytest", "colorama", "mypy", "torch"} & set(locked)
     assert re.search(rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$", environment()["requirements.txt"], re.MULTILINE)
     assert environment()["python"] == f"{sys.version_info.major}.{sys.version_info.minor}\n"
+
+
+def test_what_is_left_out_there_is_left_out_here() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert environment()["overrides.txt"].splitlines() == project["tool"]["uv"]["override-dependencies"]
 
 
 def test_without_an_installed_lyceum_nobody_knows_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

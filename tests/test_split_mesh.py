@@ -14,6 +14,7 @@ import pytest
 
 from infra.process import ROOT
 from tasks.hosts import halves
+from tests.conftest import QUICK_COMPILE
 
 PROGRAM = """
 import json, sys, threading, time
@@ -95,7 +96,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
     }

@@ -17,7 +17,9 @@ from tasks.models.loading import LoadedModel
 from tasks.teacher_logps.endpoint import EndpointTeacher, EndpointTeacherConfig
 from tests.scoring_server import Fault, ScoringServer
 from tests.test_on_policy_distill import LARGE, config, model, stage
-from tests.test_resume import Bench, content, one_layer  # noqa: F401  the last is a fixture of every test here
+from tests.test_resume import Bench, content
+
+pytestmark = pytest.mark.usefixtures("one_layer")
 
 P, R = 24, 8
 TABLE = {"name": "endpoint", "provider": "test", "model": "gemma3-tiny"}
@@ -148,6 +150,7 @@ def test_a_spent_budget_ends_the_stage(serve: Callable[..., ScoringServer], ids:
         asked(tmp_path, ids, input_usd_per_million=1.0, max_usd=5e-5)
 
 
+@pytest.mark.slow
 def test_training_with_an_endpoint_is_training_with_the_teacher(
     serve: Callable[..., ScoringServer], teacher: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

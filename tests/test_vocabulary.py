@@ -24,6 +24,7 @@ from tasks.losses.vocabulary import token_logps
 from tasks.models.gemma import SIZES, GemmaConfig, unembed
 from tasks.models.lora import add_lora
 from tasks.models.weights import initialise
+from tests.conftest import QUICK_COMPILE
 
 B, T, D, V, CHUNK = 3, 11, 8, 50, 7
 PLAIN = replace(SIZES["gemma3-tiny"], vocab_size=V, embed_dim=D)
@@ -33,6 +34,14 @@ CAPPED = replace(PLAIN, final_softcap=3.0)
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "CHUNK", CHUNK)
+
+
+@pytest.fixture(autouse=True)
+def _names_of_this_code() -> Iterator[None]:
+    """What was compiled is looked up by its names too: the programs here are searched for the name of a loop."""
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
+    yield
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", False)
 
 
 def drawn(fraction: float, dtype: str = "float32") -> tuple[jax.Array, ...]:
@@ -234,7 +243,7 @@ print(json.dumps(found))
 
 def test_each_device_takes_its_own_tokens_and_its_part_of_the_vocabulary() -> None:
     """On two devices, where one has four chunks and the other one; on two times two, with the embedding spread over all of them."""
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    flags = f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run([sys.executable, "-c", DEVICES], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,13 +5,17 @@ family a function of that generator alone.
 """
 
 import random
+import sys
 import warnings
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 
 @cache
 def _dataset(name: str, config: tuple[tuple[str, Any], ...]) -> Any:
+    # A solver of puzzles that we do not pose, which needs a C compiler to be installed: pyproject.toml leaves it out.
+    sys.modules.setdefault("pycosat", ModuleType("pycosat"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # cellpylib, which reasoning-gym imports, compares a literal with `is`
         import reasoning_gym  # takes seconds: not at the top of a module that the flow process imports
