@@ -13,9 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from tunix.rl import trainer as policy_trainer
-from tunix.sft import peft_trainer
-from tunix.sft.dpo import dpo_trainer
 
 from schemas.training import TrainerConfig
 from tasks.hosts import by_rows, constrained
@@ -26,6 +23,7 @@ from tasks.models.sharding import place, weight_specs
 from tasks.models.weights import widen
 from tasks.optimizers import make_optimizer
 from tasks.programs import Program, rows, shapes
+from tasks.tunix_parts import dpo_trainer, peft_trainer, policy_trainer
 
 TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 """Arguments that Tunix's trainers require for their own loop, which is not used."""

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from flax import nnx
-from tunix.sft import peft_trainer
 
 from schemas.base import StageFailed
 from schemas.training import TrainerConfig
@@ -22,6 +21,7 @@ from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
 from tasks.optimizers import learning_rate_schedule
 from tasks.trainers import OneProgramStep
+from tasks.tunix_parts import peft_trainer
 
 
 class Keeps(Protocol):

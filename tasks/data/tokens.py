@@ -79,19 +79,25 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary: Gemma 3 4B has 64 rows without a piece."""
-        return self._processor.decode([int(token) for token in tokens if int(token) < len(self) and int(token) not in self.control_ids])
+        pieces, control = len(self), self.control_ids
+        return self._processor.decode([token for token in map(int, tokens) if token < pieces and token not in control])
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
         """Ids of the control tokens."""
         return frozenset(self._processor.piece_to_id(token) for token in CONTROL_TOKENS)
 
+    @cached_property
+    def around_prompt(self) -> tuple[list[int], list[int]]:
+        """The tokens before a prompt, and those between it and the response."""
+        user, line, model = (self.encode(text) for text in ("user\n", "\n", "model\n"))
+        return [self.bos_id, self.start_of_turn_id, *user], [self.end_of_turn_id, *line, self.start_of_turn_id, *model]
+
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """The user's turn, without white space at its ends as in Gemma's template, and the opening of the model's turn."""
-    user, model = tokenizer.encode("user\n"), tokenizer.encode("model\n")
-    turn = [tokenizer.start_of_turn_id, *user, *tokenizer.encode(prompt.strip()), tokenizer.end_of_turn_id, *tokenizer.encode("\n")]
-    return [tokenizer.bos_id, *turn, tokenizer.start_of_turn_id, *model]
+    before, after = tokenizer.around_prompt
+    return [*before, *tokenizer.encode(prompt.strip()), *after]
 
 
 def response_tokens(tokenizer: Tokenizer, response: str) -> list[int]:
