@@ -27,6 +27,7 @@ small cache they are a third of a step of 128 rows, the rest is norms, rotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,6 @@ import jax
 import torch
 import transformers
 
-from benchmarks.teacher_engine import say
 from schemas.examples import Example
 from tasks.data.tokens import prompt_tokens
 from tasks.hosts import make_mesh
@@ -68,6 +68,11 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         compare(options.export, prompts(), options.repeats)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def compare(directory: Path, asked: Sequence[str], repeats: int) -> None:

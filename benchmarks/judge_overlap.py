@@ -68,7 +68,7 @@ def policy(place: Path) -> None:
 
 def measured(place: Path, updates: int, lag: int, factor: float) -> tuple[float, float, float]:
     """T, the seconds of the counted updates, and those of waiting for rewards among them."""
-    from benchmarks.judge_engine import grade
+    from benchmarks.engine_peers.questions import ruled
     from infra.store import open_store
     from infra.workspace import Workspace
     from tasks import grpo
@@ -96,7 +96,10 @@ def measured(place: Path, updates: int, lag: int, factor: float) -> tuple[float,
     alone = 0.0
     batch_at = RolloutBatches.batch_at
 
-    with tempfile.TemporaryDirectory() as there, ChatServer(reply=grade, record=False) as server:
+    with (
+        tempfile.TemporaryDirectory() as there,
+        ChatServer(reply=lambda body: ruled(body["messages"][-1]["content"]), record=False) as server,
+    ):
 
         def watched(self: RolloutBatches, step: int) -> Any:
             nonlocal alone

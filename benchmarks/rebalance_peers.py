@@ -1,9 +1,9 @@
 """One way to deduplicate and decontaminate for `benchmarks.rebalance_scale`, in a process of its own with that tool's own Python.
 
-    python -m benchmarks.rebalance_peers ours|datatrove|text-dedup|datasketch DIRECTORY
+    python -m benchmarks.rebalance_peers Lyceum|datatrove|text-dedup|datasketch DIRECTORY WORK
 
-Reads `DIRECTORY/rows-*.jsonl` and `items.json`, and writes the numbers (`line`) of the rows that it keeps to `DIRECTORY/kept-<name>.npy`.
-Two processes each. Shingles of three words and a threshold of 0.7 (or the bands next to it) for all.
+Reads `DIRECTORY/rows-*.jsonl` and `items.json`, keeps what it needs in WORK, and writes the numbers (`line`) of the rows that it keeps to
+`WORK/kept.npy`. Two processes each. Shingles of three words and a threshold of 0.7 (or the bands next to it) for all.
 """
 
 import json
@@ -27,7 +27,7 @@ def items_in(directory: Path) -> list[str]:
     return list(json.loads((directory / "items.json").read_text(encoding="utf-8")))
 
 
-def ours(directory: Path) -> Iterable[int]:
+def ours(directory: Path, work: Path) -> Iterable[int]:
     """`tasks.data.cleaning.clean`: exact, near-duplicates, decontamination; then the kept rows are streamed back."""
     from tasks.data.cleaning import Contamination, Evaluation, NearDuplicates, clean
 
@@ -41,12 +41,12 @@ def ours(directory: Path) -> Iterable[int]:
         heldout_fraction=0.0,
         seed=0,
         filters=(),
-        scratch=directory / "state",
+        scratch=work / "state",
         workers=WORKERS,
     )
     # What is kept is written as the tools beside us write it.
     kept = []
-    with (directory / "ours.jsonl").open("wb") as out:
+    with (work / "ours.jsonl").open("wb") as out:
         for line in cleaned.lines(cleaned.kept):
             out.write(line + b"\n")
             at = line.index(b'"line":') + 7
@@ -55,7 +55,7 @@ def ours(directory: Path) -> Iterable[int]:
     return kept
 
 
-def datatrove(directory: Path) -> Iterable[int]:
+def datatrove(directory: Path, work: Path) -> Iterable[int]:
     """Its four MinHash stages, and its n-gram filter (any 13-gram) in the last one. 14 bands of 8 (threshold 0.72), its defaults."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.decont.n_grams import NGramsDecontConfig, NGramsDecontFilter
@@ -65,7 +65,7 @@ def datatrove(directory: Path) -> Iterable[int]:
     from datatrove.pipeline.writers import JsonlWriter
     from datatrove.utils.text import ngrams, simplify_text
 
-    base = directory / "datatrove"
+    base = work / "datatrove"
     config, grams = MinhashConfig(n_grams=SHINGLE), NGramsDecontConfig(n_grams=13, find_query_ngrams=True)
     index = NGramsDecontFilter(str(base / "index"), grams)
     # Its indexer needs lighteval, so the same hashes are written without it.
@@ -78,7 +78,9 @@ def datatrove(directory: Path) -> Iterable[int]:
         return JsonlReader(str(directory), glob_pattern="rows-*.jsonl", text_key="prompt", id_key="line")
 
     def run(name: str, tasks: int, *pipeline: Any) -> None:
-        LocalPipelineExecutor([*pipeline], tasks=tasks, workers=min(tasks, WORKERS), logging_dir=str(base / "logs" / name)).run()
+        # Forked, or each of its processes would import spaCy anew.
+        place = str(base / "logs" / name)
+        LocalPipelineExecutor([*pipeline], tasks=tasks, workers=min(tasks, WORKERS), logging_dir=place, start_method="fork").run()
 
     run("signatures", WORKERS, reader(), MinhashDedupSignature(str(base / "signatures"), config))
     buckets = MinhashDedupBuckets(str(base / "signatures"), str(base / "buckets"), config=config)
@@ -94,12 +96,12 @@ def datatrove(directory: Path) -> Iterable[int]:
     return kept
 
 
-def text_dedup(directory: Path) -> Iterable[int]:
+def text_dedup(directory: Path, work: Path) -> Iterable[int]:
     """Its MinHash program with its fastest hash. It has no decontamination."""
     from datasets import load_from_disk
     from text_dedup.minhash import main
 
-    base = directory / "text-dedup"
+    base = work / "text-dedup"
     arguments = ["--path", "json", "--data_files", str(directory / "rows-*.jsonl"), "--split", "train", "--column", "prompt"]
     arguments += ["--cache_dir", str(base / "cache"), "--output", str(base / "kept"), "--num_proc", str(WORKERS), "--hash_func", "xxh3"]
     arguments += ["--ngram", str(SHINGLE), "--num_perm", str(PERMUTATIONS), "--threshold", str(THRESHOLD), "--batch_size", "10000"]
@@ -107,12 +109,12 @@ def text_dedup(directory: Path) -> Iterable[int]:
     return list(load_from_disk(str(base / "kept"))["line"])
 
 
-def datasketch(directory: Path) -> Iterable[int]:
+def datasketch(directory: Path, work: Path) -> Iterable[int]:
     """`datasets` maps signatures and 8-gram coverage in two processes; ids and datasketch's LSH index in this one."""
     import datasets
     from datasketch import MinHash, MinHashLSH
 
-    base = directory / "datasketch"
+    base = work / "datasketch"
     rows = datasets.load_dataset("json", data_files=rows_in(directory), split="train", cache_dir=str(base))
     items = items_in(directory)
     told = rows.map(_sketch, batched=True, num_proc=WORKERS, remove_columns=rows.column_names, fn_kwargs={"items": items})
@@ -154,8 +156,8 @@ def _sketch(batch: dict[str, list[Any]], items: list[str]) -> dict[str, list[Any
     return {"line": batch["line"], "id": batch["id"], "leaked": leaked, "signature": [one.hashvalues for one in sketches]}
 
 
-WAYS = {"ours": ours, "datatrove": datatrove, "text-dedup": text_dedup, "datasketch": datasketch}
+WAYS = {"Lyceum": ours, "datatrove": datatrove, "text-dedup": text_dedup, "datasketch": datasketch}
 
 if __name__ == "__main__":
-    name, directory = sys.argv[1], Path(sys.argv[2])
-    np.save(directory / f"kept-{name}.npy", np.fromiter(WAYS[name](directory), np.int64))
+    name, directory, work = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    np.save(work / "kept.npy", np.fromiter(WAYS[name](directory, work), np.int64))

@@ -28,9 +28,9 @@ def installed(scratch: Path, name: str, packages: Sequence[str], python: str = "
         version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
         subprocess.run(["uv", "venv", "--quiet", "--clear", "--python", version, str(environment)], check=True)
         wheels = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} if "PIP_FIND_LINKS" in os.environ else {}
-        subprocess.run(
-            ["uv", "pip", "install", "--quiet", "--python", str(interpreter), *packages], env={**os.environ, **wheels}, check=True
-        )
+        # From there, because uv would hold a peer to the constraints in this project's pyproject.toml.
+        install = ["uv", "pip", "install", "--quiet", "--python", str(interpreter.absolute()), *packages]
+        subprocess.run(install, cwd=environment, env={**os.environ, **wheels}, check=True)
         done.write_text(wanted, encoding="utf-8")
     return interpreter
 

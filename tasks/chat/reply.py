@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tasks.refusals import explain_refusal
+from tasks.refusals import declines
 
 Problem = Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"]
 """`truncated`: cut off at its bound of tokens. `refused`: the provider's filter or the model declined. `empty`: no text. `malformed`: no
@@ -113,7 +113,7 @@ def _declines(text: str) -> bool:
     stripped = text.strip()
     if len(stripped) > _LONGEST_REFUSAL or "<answer>" in stripped:
         return False
-    return explain_refusal("", stripped[:_AT_ONCE]).rule == "declines"
+    return declines(stripped[:_AT_ONCE])
 
 
 def _usage(value: Any) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ letters, invisible characters, emphasis and s p a c e d letters make no differen
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import NamedTuple
 
 _LATIN = str.maketrans("аαвβеεёоοрρсϲуυхχіιјѕԁһкκмнոтτԝѵνɡıɑ", "aabbeeeooppccyuxxiijsdhkkmhnttwvvgia")
@@ -107,6 +108,7 @@ def visible(text: str) -> str:
     return _UNUSUAL.sub(lambda match: "" if unicodedata.category(match[0])[0] == "C" else match[0], text)
 
 
+@lru_cache(maxsize=16)  # the rules and the patterns fold the same texts, one after the other
 def fold(text: str) -> str:
     """How a text is compared: NFKC, no accents, no invisible characters, letters that look Latin as Latin ones, lower case, no emphasis,
     s p a c e d words joined, white space as one space."""

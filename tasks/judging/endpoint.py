@@ -48,9 +48,13 @@ class AskEndpoint(Judge):
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         requests: list[ChatRequest] = []
         futures: list[Future[Reply]] = []
+        # A question is made when it is soon its turn: the making of hundreds at once would hold the engine's thread up (the GIL).
+        room = threading.Semaphore(2 * self._engine.settings.teacher_concurrency)
         for question in questions:
+            room.acquire()
             requests.append(self.request_of(question))
             futures += self._engine.submit(requests[-1:])
+            futures[-1].add_done_callback(lambda _: room.release())
         replies = [future.result() for future in futures]
         with self._giving:
             for reply in replies:

@@ -88,8 +88,16 @@ def worthless(completion: str, question: str, criteria: Iterable[str] = (), refe
 
 def _substance(text: str) -> bool:
     """Whether something is said beside openers: a letter or a digit of any script."""
-    folded = re.sub(r"[^\w\s']|_", " ", fold(text))
-    return any(unicodedata.category(one)[0] in "LN" for one in _OPENERS.sub(" ", " ".join(folded.split()))) if folded.strip() else False
+    folded = " ".join(re.sub(r"[^\w\s']|_", " ", fold(text)).split())
+    place = 0
+    while place < len(folded):  # to the first that is: there is no need to look for openers in all of a long text
+        if opener := _OPENERS.match(folded, place):
+            place = opener.end()
+        elif unicodedata.category(folded[place])[0] in "LN":
+            return True
+        else:
+            place += 1
+    return False
 
 
 def _words(text: str) -> list[str]:
