@@ -1,0 +1,140 @@
+"""TRL's side of `benchmarks.chain`: SFTTrainer, CPOTrainer with the loss "simpo", GRPOTrainer; in TRL's own environment.
+
+Of this project it imports the rewards, which need no JAX.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from datasets import Dataset
+
+from benchmarks.chain_peers.settings import Clock, Settings, main
+
+
+class Ticks(transformers.TrainerCallback):
+    """Tells the clock of every step that ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.clock.tick()
+
+
+def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
+    """What the three configs share: the same optimizer, schedule, precision and seed as the other side; nothing saved between steps."""
+    gpu = torch.cuda.is_available() and not settings.cpu
+    steps = settings.steps(stage)
+    return {
+        "output_dir": str(out),
+        "max_steps": steps,
+        "learning_rate": settings.rate(stage),
+        "warmup_steps": max(1, round(steps * settings.warmup)) + 1,  # as tasks.optimizers has it: no step at rate 0
+        "lr_scheduler_type": "cosine_warmup_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": settings.final},
+        "adam_beta2": settings.b2,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "gradient_checkpointing": False,
+        "bf16": gpu,
+        "use_cpu": settings.cpu,
+        "seed": settings.seed,
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+    }
+
+
+def sft(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
+    size = settings.rows if settings.peer_packs else settings.examples
+    lengths = {"packing": settings.peer_packs, "max_length": settings.length}
+    config = trl.SFTConfig(**shared, **lengths, per_device_train_batch_size=size, completion_only_loss=True)
+    return {"trainer": trl.SFTTrainer, "args": config}
+
+
+def simpo(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
+    from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+    config = CPOConfig(
+        **shared,
+        per_device_train_batch_size=settings.pairs,
+        max_length=settings.prompt_length + settings.response_length,
+        loss_type="simpo",
+        cpo_alpha=0.0,
+        beta=settings.simpo_beta,
+        simpo_gamma=settings.simpo_beta * settings.simpo_margin,
+    )
+    return {"trainer": CPOTrainer, "args": config}
+
+
+def grpo(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
+    config = trl.GRPOConfig(
+        **shared,
+        per_device_train_batch_size=settings.responses,
+        num_generations=settings.group,
+        max_completion_length=settings.response_length,
+        temperature=1.0,
+        beta=settings.kl,
+        loss_type="grpo",
+        reward_weights=list(settings.rewards.values()),
+    )
+    return {"trainer": trl.GRPOTrainer, "args": config, "reward_funcs": rewards(settings, data)}
+
+
+def rewards(settings: Settings, data: Path) -> list[Any]:
+    """The other side's rewards as TRL calls them: they are Python without JAX."""
+    from schemas.examples import Prompt
+    from tasks.job import read_jsonl
+    from tasks.plugins import plugin_module
+    from tasks.rewarding import Response
+
+    asked = {row.id: row for row in read_jsonl(data / "prompts.jsonl", Prompt)}
+
+    def reward(name: str) -> Any:
+        module = plugin_module("rewards", name)
+
+        def score(completions: list[list[dict[str, str]]], id: list[str], **_: object) -> list[float | None]:
+            responses = [Response(completion[0]["content"]) for completion in completions]
+            values: list[float | None] = module.score(module.Config(), [asked[one] for one in id], responses)
+            return values
+
+        score.__name__ = name
+        return score
+
+    return [reward(name) for name in settings.rewards]
+
+
+def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> dict[str, Any]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(policy)
+    tokenizer.eos_token = "<end_of_turn>"  # as TRL's documentation has it for chat models: what ends a response
+    model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    make = {"sft": sft, "simpo": simpo, "grpo": grpo}[stage]
+    parts = make(settings, data, options(stage, settings, out))
+    rows = [json.loads(line) for line in (data / f"peer_{stage}.jsonl").read_text(encoding="utf-8").splitlines()]
+    clock = Clock()
+    trainer = parts.pop("trainer")(
+        model=model, processing_class=tokenizer, train_dataset=Dataset.from_list(rows), callbacks=[Ticks(clock)], **parts
+    )
+    trainer.train()
+    trainer.save_model(str(out))
+    shutil.copyfile(policy / "tokenizer.model", out / "tokenizer.model")
+    lengths = [row["completions/mean_length"] for row in trainer.state.log_history if "completions/mean_length" in row]
+    gpu = torch.cuda.is_available() and not settings.cpu
+    return {
+        **clock.says(lambda step: lengths[step - 1] * settings.responses if lengths else settings.tokens[stage]),
+        "device": "gpu" if gpu else "cpu",
+        "device_bytes": torch.cuda.max_memory_allocated() if gpu else None,
+        "versions": f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}",
+    }
+
+
+if __name__ == "__main__":
+    main(run)
