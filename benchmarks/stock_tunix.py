@@ -1,10 +1,12 @@
-"""Stock Tunix's LoRA SFT step for Gemma 3, as `tasks.plan` can compile it for a TPU that is not here: the peer of the tables in README.md.
+"""Stock Tunix's programs of Gemma 3 1B with LoRA, compiled by `tasks.plan` for a TPU that is not here: the peer in `tpu_fit` and `step`.
 
-Tunix 0.1.7's own modules, qwix adapters, default loss (one-hot and log-softmax of all logits), optimizer and train step, sharded as its
+Tunix 0.1.7's own modules, qwix adapters, losses, optimizer, body of the train step (`PeftTrainer._train_step`) and sampler, sharded as its
 annotations say. One thing is replaced: its sharding constraints, which do nothing where no TPU is, by real ones; without them the compiler
-chooses worse layouts, and the comparison would flatter us.
+chooses worse layouts, and the comparison would flatter us. For the same reason the rows of a batch, and of the sampler's cache, are divided
+among the devices, which Tunix's sampler leaves to the compiler.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,56 +16,160 @@ import optax
 import qwix
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tunix.generate import sampler as tunix_sampler
 from tunix.models.gemma3 import model as tunix_gemma3
-from tunix.rl import common
+from tunix.rl import algo_core, common
+from tunix.rl.grpo import grpo_learner
 from tunix.sft import peft_trainer
+from tunix.sft.dpo import dpo_trainer
 from tunix.utils import sharding_utils
 
+from tasks.hosts import BATCH
+from tasks.models.gemma import GemmaConfig
+
 PROJECTIONS = ".*(q_einsum|kv_einsum|qkv_einsum|attn_vec_einsum|gate_proj|up_proj|down_proj)"
+PAD, END_OF_TURN = 0, 106
+
+Program = tuple[Any, tuple[Any, ...]]
+"""A jitted function and its abstract arguments: for `tasks.plan.analyse`."""
 
 
-def program(mesh: Mesh, *, rank: int, batch: int, length: int, remat: bool, layers: int | None = None) -> tuple[Any, tuple[Any, ...]]:
-    """The jitted step and its abstract arguments: for `tasks.plan.analyse`.
+class Stock:
+    """Stock Tunix's programs.
 
     Args:
         mesh: with axes "fsdp" and "tp".
         rank: of the adapters.
-        batch: rows of the whole mesh.
-        length: tokens of a row.
-        remat: Tunix's RematConfig.DECODER instead of NONE.
+        remat: Tunix's RematConfig.DECODER instead of NONE, which is its default.
         layers: fewer than the model has, to try things out.
     """
-    sharding_utils.shard = lambda x, spec: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec[: x.ndim])))
-    config = tunix_gemma3.ModelConfig.gemma3_1b_it()
-    config.remat_config = tunix_gemma3.RematConfig.DECODER if remat else tunix_gemma3.RematConfig.NONE
-    config.num_layers = layers or config.num_layers
 
-    def make() -> nnx.Module:
-        model = tunix_gemma3.Gemma3(config, rngs=nnx.Rngs(0))
-        provider = qwix.LoraProvider(module_path=PROJECTIONS, rank=rank, alpha=2.0 * rank)
-        adapted: nnx.Module = qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), **model.get_model_input())
-        return adapted
+    def __init__(self, mesh: Mesh, *, rank: int, remat: bool = False, layers: int | None = None) -> None:
+        sharding_utils.shard = lambda x, spec: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec[: x.ndim])))
+        self.mesh = mesh
+        self.config = tunix_gemma3.ModelConfig.gemma3_1b_it()
+        self.config.remat_config = tunix_gemma3.RematConfig.DECODER if remat else tunix_gemma3.RematConfig.NONE
+        self.config.num_layers = layers or self.config.num_layers
 
-    with mesh:
-        model = nnx.eval_shape(make)
-        optimizer = nnx.eval_shape(lambda: nnx.Optimizer(make(), optax.adamw(1e-4), wrt=nnx.LoRAParam))
-    graph, state = nnx.split((model, optimizer))
+        def make() -> nnx.Module:
+            model = tunix_gemma3.Gemma3(self.config, rngs=nnx.Rngs(0))
+            provider = qwix.LoraProvider(module_path=PROJECTIONS, rank=rank, alpha=2.0 * rank)
+            adapted: nnx.Module = qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), **model.get_model_input())
+            return adapted
 
-    def train_step(state: nnx.State, tokens: jax.Array, mask: jax.Array) -> Any:
-        model, optimizer = nnx.merge(graph, state)
-        real = tokens != 0
+        with mesh:
+            self.model = nnx.eval_shape(make)
+            self.optimizer = nnx.eval_shape(lambda: nnx.Optimizer(make(), optax.adamw(1e-4), wrt=nnx.LoRAParam))
 
-        def loss_of(model: Any, tokens: jax.Array, mask: jax.Array) -> Any:
-            positions, attention = common.build_positions_from_mask(real), common.make_causal_attn_mask(real)
-            return peft_trainer._default_loss_fn(model, tokens, mask, positions, attention)
+    def sft(self, rows: int, length: int) -> Program:
+        """PeftTrainer's step with its default loss, on `rows` of the whole mesh."""
+        batch = peft_trainer.TrainingInput(self._rows(jnp.int32, rows, length), self._rows(jnp.bool_, rows, length))
+        return self._step(peft_trainer._default_loss_fn, sft_input, batch, has_aux=False)
 
-        loss, gradients = nnx.value_and_grad(loss_of, argnums=nnx.DiffState(0, nnx.LoRAParam))(model, tokens, mask)
-        optimizer.update(model, gradients)
-        return loss, nnx.state(optimizer), nnx.state(model, nnx.LoRAParam)
+    def simpo(self, pairs: int, prompt: int, response: int) -> Program:
+        """DPOTrainer's step with `simpo_loss`."""
+        batch = dpo_trainer.TrainExample(
+            input_ids=self._rows(jnp.int32, 2 * pairs, prompt + response),
+            positions=self._rows(jnp.int32, 2 * pairs, prompt + response),
+            attention_mask=self._rows(jnp.bool_, 2 * pairs, prompt + response, prompt + response),
+            ref_chosen_logps=None,
+            ref_rejected_logps=None,
+            completion_mask=self._rows(jnp.bool_, 2 * pairs, response),
+            logits_to_keep=response,
+        )
+        return self._step(simpo_loss, lambda batch: {"train_example": batch}, batch, has_aux=True)
 
-    rows = NamedSharding(mesh, PartitionSpec("fsdp"))
-    tokens, mask = (jax.ShapeDtypeStruct((batch, length), kind, sharding=rows) for kind in (jnp.int32, jnp.bool_))
-    return jax.jit(train_step), (_placed(state, mesh), tokens, mask)
+    def grpo(self, rows: int, prompt: int, response: int) -> Program:
+        """The actor's step of GRPOLearner, with a KL to a reference."""
+        fields = {"prompt": prompt, "completion": response}
+        batch = grpo_learner.TrainExample(
+            **{f"{name}_ids": self._rows(jnp.int32, rows, width) for name, width in fields.items()},
+            **{f"{name}_mask": self._rows(jnp.bool_, rows, width) for name, width in fields.items()},
+            advantages=self._rows(jnp.float32, rows),
+            ref_per_token_logps=self._rows(jnp.float32, rows, response),
+            old_per_token_logps=None,
+        )
+        return self._step(grpo_loss(PAD, END_OF_TURN), lambda batch: {"train_example": batch}, batch, has_aux=True)
+
+    def rollout(self, rows: int, prompt: int, response: int) -> tuple[Program, Program]:
+        """The sampler's prefill, and its loop, whose scope is "decode"; every row its own token from the whole vocabulary."""
+        cache = tunix_sampler.CacheConfig(prompt + response, self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
+        ids = SimpleNamespace(encode=None, decode=None, bos_id=lambda: 2, eos_id=lambda: END_OF_TURN, pad_id=lambda: PAD)
+        sampler = tunix_sampler.Sampler(self.model, ids, cache)
+        sampler.eos_ids = np.array([END_OF_TURN])
+
+        def state() -> Any:
+            tokens, seed = jnp.zeros((rows, prompt), jnp.int32), jax.random.PRNGKey(0)
+            chosen = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "beam_size": None, "seed": seed}
+            made = sampler.init_sample_state(tokens, prompt + response, include_logits=False, forbidden_token_ids=None, **chosen)
+            return made.replace(num_input_tokens=prompt)  # a static field, which inside of a trace is no array
+
+        def placed(leaf: Any) -> jax.ShapeDtypeStruct:
+            by_row = leaf.ndim and leaf.shape[0] == rows
+            sharding = NamedSharding(self.mesh, PartitionSpec(BATCH) if by_row else PartitionSpec())
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+        def prefill(weights: Any, state: Any) -> Any:
+            return sampler._prefill_fn(weights, state, None, echo=False)
+
+        def decode(weights: Any, state: Any) -> Any:
+            with jax.named_scope("decode"):
+                return sampler._decode_fn(weights, state)
+
+        weights = jax.tree.leaves(_placed(nnx.variables(self.model), self.mesh))
+        args = (weights, jax.tree.map(placed, jax.eval_shape(state)))
+        return (jax.jit(prefill, donate_argnums=1), args), (jax.jit(decode, donate_argnums=1), args)
+
+    def _step(self, loss: Any, inputs: Any, batch: Any, *, has_aux: bool) -> Program:
+        graph, state = nnx.split((self.model, self.optimizer))
+        trainer: Any = SimpleNamespace(loss_fn=loss, gen_model_input_fn=inputs, _has_aux=has_aux, _lora_enabled=True)
+
+        def train_step(state: nnx.State, batch: Any) -> Any:
+            model, optimizer = nnx.merge(graph, state)
+            reported = peft_trainer.PeftTrainer._train_step(trainer, model, optimizer, batch)
+            return reported, nnx.state(optimizer), nnx.state(model, nnx.LoRAParam)
+
+        return jax.jit(train_step), (_placed(state, self.mesh), batch)
+
+    def _rows(self, dtype: Any, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, PartitionSpec(BATCH)))
+
+
+def sft_input(batch: peft_trainer.TrainingInput) -> dict[str, Any]:
+    """What the default loss takes, as Tunix's examples make it."""
+    real = batch.input_tokens != PAD
+    positions, attention = common.build_positions_from_mask(real), common.make_causal_attn_mask(real)
+    return {
+        "input_tokens": batch.input_tokens,
+        "input_mask": batch.input_mask,
+        "positions": positions,
+        "attention_mask": attention,
+    }
+
+
+def simpo_loss(model: Any, train_example: dpo_trainer.TrainExample, beta: float = 2.5, margin: float = 0.5) -> tuple[jax.Array, Any]:
+    """SimPO (Meng et al., 2405.14734), which Tunix has not: on the log-probabilities of its DPO loss, with the metrics that it wants."""
+    one = train_example
+    sums = dpo_trainer.compute_logps(
+        model, one.input_ids, one.positions, one.attention_mask, one.logits_to_keep, one.completion_mask, images=None
+    )
+    chosen, rejected = (beta * each / size for each, size in zip(sums, jnp.split(one.completion_mask.sum(-1), 2), strict=True))
+    names = ("chosen", "rejected")
+    aux = {f"rewards/{name}": value.mean() for name, value in zip(names, (chosen, rejected), strict=True)}
+    aux |= {f"log_probs/{name}": value.mean() for name, value in zip(names, sums, strict=True)}
+    aux |= {"rewards/margin": (chosen - rejected).mean(), "rewards/accuracy": (chosen > rejected).mean()}
+    return -jax.nn.log_sigmoid(chosen - rejected - beta * margin).mean(), aux
+
+
+def grpo_loss(pad_id: int, eos_id: int, beta: float = 0.04) -> Any:
+    """GRPOLearner's loss, as it hands it to its trainer."""
+    config = grpo_learner.GRPOConfig(num_generations=8, beta=beta, kl_loss_mode="low_var_kl")
+    config.temperature = 1.0
+
+    def loss(model: Any, train_example: Any) -> Any:
+        return algo_core.grpo_loss_fn(model, train_example, algo_config=config, pad_id=pad_id, eos_id=eos_id)
+
+    return loss
 
 
 def _placed(state: nnx.State, mesh: Mesh) -> nnx.State:
@@ -80,3 +186,50 @@ def _placed(state: nnx.State, mesh: Mesh) -> nnx.State:
     flat = [spec if isinstance(spec, PartitionSpec) else PartitionSpec() for spec in flat_specs]
     assert len(flat) == len(leaves), (len(flat), len(leaves))
     return jax.tree.unflatten(tree, [place(leaf, spec) for leaf, spec in zip(leaves, flat, strict=True)])
+
+
+def tunix_sizes(config: GemmaConfig) -> dict[str, Any]:
+    """What the configurations of both of Tunix's families have."""
+    same = ("num_layers", "embed_dim", "hidden_dim", "num_heads", "head_dim", "num_kv_heads")
+    return {"num_embed": config.vocab_size, "sliding_window_size": config.window} | {name: getattr(config, name) for name in same}
+
+
+def with_weights(tunix: Any, weights: dict[str, jax.Array]) -> Any:
+    """A model of Tunix's (Gemma 2 or 3) with our weights, by our names."""
+    graph, state = nnx.split(tunix)
+    named = [(path, variable.replace(tunix_weight(path, weights))) for path, variable in nnx.to_flat_state(state)]
+    return nnx.merge(graph, nnx.from_flat_state(named))
+
+
+def tunix_weight(path: tuple[Any, ...], weights: dict[str, jax.Array]) -> jax.Array:
+    """The value of the Tunix parameter at `path`."""
+    name = ".".join(map(str, path))
+    if path[0] != "layers":
+        return weights["embedding" if "input_embedding" in name else "final_norm"]
+    layer, rest = path[1], ".".join(map(str, path[2:]))
+
+    def own(*names: str) -> list[jax.Array]:
+        return [weights[f"layers.{one}"][layer] for one in names]
+
+    def heads_first(*names: str) -> jax.Array:
+        return jnp.stack([one.swapaxes(0, 1) for one in own(*names)])
+
+    if "qkv_einsum" in rest:
+        return heads_first("q_proj", "k_proj", "v_proj")
+    if "kv_einsum" in rest:
+        return heads_first("k_proj", "v_proj")
+    if "q_einsum" in rest:
+        return heads_first("q_proj")[0]
+    norms = {
+        "pre_attention_norm": "input_layernorm",
+        "post_att": "post_attention_layernorm",  # post_attention_norm, post_attn_norm
+        "pre_ffw_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+        "_query_norm": "q_norm",
+        "_key_norm": "k_norm",
+        "attn_vec_einsum": "o_proj",
+        "gate_proj": "gate_proj",
+        "up_proj": "up_proj",
+        "down_proj": "down_proj",
+    }
+    return own(next(ours for theirs, ours in norms.items() if theirs in rest))[0]

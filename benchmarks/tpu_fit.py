@@ -48,10 +48,10 @@ def main() -> None:
 
 
 class Results:
-    """Measured cases, in a file."""
+    """Compiled cases, in a file. `compiler`: the module, with its arguments before the case, that prints a case's report."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, compiler: tuple[str, ...] = ("benchmarks.tpu_fit", "one")):
+        self.path, self.compiler = path, compiler
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self.known = {json.dumps(row["case"], sort_keys=True): row["report"] for row in map(json.loads, lines)}
 
@@ -60,7 +60,7 @@ class Results:
         key = json.dumps(case, sort_keys=True)
         if key not in self.known:
             print("compiling", key, file=sys.stderr, flush=True)
-            command = [sys.executable, "-m", "benchmarks.tpu_fit", "one", key]
+            command = [sys.executable, "-m", *self.compiler, key]
             environment = {**os.environ, **ENVIRONMENT, **case.get("environment", {})}
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -84,9 +84,9 @@ def compile_case(case: Case) -> dict[str, Any]:
     mesh = tpu_mesh(case["target"])
     rows = case["batch"] * mesh.size
     if case["who"] == "stock":
-        from benchmarks import stock_tunix
+        from benchmarks.stock_tunix import Stock
 
-        function, args = stock_tunix.program(mesh, rank=RANK, batch=rows, length=case["length"], remat=case["remat"] == "layer")
+        function, args = Stock(mesh, rank=RANK, remat=case["remat"] == "layer").sft(rows, case["length"])
         return asdict(analyse(function, args, mesh))
     from tasks import rebalance, sft
     from tasks.losses.vocabulary import LOOP

@@ -153,7 +153,7 @@ class Sampler:
         def draw(hidden: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             logits = model.unembed(hidden)
             noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:]))(keys)
-            token = jnp.argmax(logits + temperature * noise, axis=-1)
+            token = first_best(logits + temperature * noise)
             logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(logits / scale, -1)
             return token, logp
 
@@ -178,3 +178,9 @@ class Sampler:
         with jax.named_scope("decode"):
             _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps
+
+
+def first_best(logits: jax.Array) -> jax.Array:
+    """(..., V) -> (...) int32: where the largest is, the first of equals. `argmax` takes twice as long on a CPU."""
+    ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jnp.where(logits == logits.max(axis=-1, keepdims=True), ids, ids[-1]).min(axis=-1)

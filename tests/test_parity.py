@@ -59,7 +59,7 @@ GEMMA2 = replace(
 )
 CONFIGS = {
     "gemma3 gqa scanned rope-scaled": GEMMA3,
-    "gemma3 mqa unrolled": replace(GEMMA3, num_layers=6, num_kv_heads=1, global_rope_scale=1.0),
+    "gemma3 mqa unrolled": replace(GEMMA3, num_layers=2, global_every=2, num_kv_heads=1, global_rope_scale=1.0),
     "gemma2 gqa scanned": GEMMA2,
     "gemma2 mqa unrolled": replace(GEMMA2, num_layers=2, num_kv_heads=1, head_dim=32),
 }
@@ -87,7 +87,11 @@ def forward(model: Gemma, rows: jax.Array, positions: jax.Array, segments: jax.A
     return model.unembed(model(rows, positions, segments)[0])
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+SLOW = ("gemma3 mqa unrolled", "gemma2 gqa scanned")
+"""The other two show each family, the layers scanned and unrolled, and both kinds of heads."""
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CONFIGS])
 def pair(request: pytest.FixtureRequest) -> Pair:
     config = CONFIGS[request.param]
     torch.manual_seed(0)
@@ -246,6 +250,8 @@ sampler of our own (tasks/models/gemma.py, tasks/sampling.py); Tunix's models ar
 def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None:
     from tunix.models.gemma3 import model as tunix_gemma3
 
+    from benchmarks.stock_tunix import tunix_sizes, with_weights
+
     config = replace(GEMMA3, num_layers=6, num_kv_heads=kv_heads, query_scale=16**-0.5)
     torch.manual_seed(kv_heads)
     weights = our_weights(config, their_model(config).state_dict())
@@ -267,6 +273,8 @@ def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None
 def test_tunix_gemma2_says_the_same_but_for_rows_padded_on_the_left() -> None:
     """See TUNIX_BUGS; ours is compared with `transformers` on such rows in `test_padding_on_either_side_changes_nothing`."""
     from tunix.models.gemma import model as tunix_gemma
+
+    from benchmarks.stock_tunix import tunix_sizes, with_weights
 
     config = replace(GEMMA2, num_layers=2, query_scale=16**-0.5)
     torch.manual_seed(0)
@@ -290,57 +298,11 @@ def test_tunix_gemma2_says_the_same_but_for_rows_padded_on_the_left() -> None:
         assert (difference < TOLERANCE) == same
 
 
-def tunix_sizes(config: GemmaConfig) -> dict[str, Any]:
-    """What the configurations of both of Tunix's families have."""
-    same = ("num_layers", "embed_dim", "hidden_dim", "num_heads", "head_dim", "num_kv_heads")
-    return {"num_embed": config.vocab_size, "sliding_window_size": config.window} | {name: getattr(config, name) for name in same}
-
-
-def with_weights(tunix: Any, weights: dict[str, jax.Array]) -> Any:
-    graph, state = nnx.split(tunix)
-    named = [(path, variable.replace(tunix_weight(path, weights))) for path, variable in nnx.to_flat_state(state)]
-    return nnx.merge(graph, nnx.from_flat_state(named))
-
-
 def tunix_logits(tunix: Any, rows: jax.Array, real: jax.Array) -> np.ndarray:
     """Logits (B, T, V) of rows whose tokens are padding where `real` is 0."""
     causal = jnp.tril(jnp.ones((rows.shape[1],) * 2, bool)) & (real[:, None, :] > 0)
     positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
     return np.asarray(nnx.jit(lambda model: model(rows, positions, None, causal)[0])(tunix))
-
-
-def tunix_weight(path: tuple[Any, ...], weights: dict[str, jax.Array]) -> jax.Array:
-    """The value of the Tunix parameter at `path`."""
-    name = ".".join(map(str, path))
-    if path[0] != "layers":
-        return weights["embedding" if "input_embedding" in name else "final_norm"]
-    layer, rest = path[1], ".".join(map(str, path[2:]))
-
-    def own(*names: str) -> list[jax.Array]:
-        return [weights[f"layers.{one}"][layer] for one in names]
-
-    def heads_first(*names: str) -> jax.Array:
-        return jnp.stack([one.swapaxes(0, 1) for one in own(*names)])
-
-    if "qkv_einsum" in rest:
-        return heads_first("q_proj", "k_proj", "v_proj")
-    if "kv_einsum" in rest:
-        return heads_first("k_proj", "v_proj")
-    if "q_einsum" in rest:
-        return heads_first("q_proj")[0]
-    norms = {
-        "pre_attention_norm": "input_layernorm",
-        "post_att": "post_attention_layernorm",  # post_attention_norm, post_attn_norm
-        "pre_ffw_norm": "pre_feedforward_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-        "_query_norm": "q_norm",
-        "_key_norm": "k_norm",
-        "attn_vec_einsum": "o_proj",
-        "gate_proj": "gate_proj",
-        "up_proj": "up_proj",
-        "down_proj": "down_proj",
-    }
-    return own(next(ours for theirs, ours in norms.items() if theirs in rest))[0]
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
