@@ -247,7 +247,8 @@ def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     asked = (tmp_path / "uv").read_text()
     assert f"--python {sys.version_info.major}.{sys.version_info.minor} " in asked
     [code] = (vm.root / "src").iterdir()
-    assert f"-r {code}/environment/requirements.txt -c {code}/environment/constraints.txt --overrides {code}/environment/overrides.txt" in asked
+    files = {"-r": "requirements.txt", "-c": "constraints.txt", "--overrides": "overrides.txt"}
+    assert " ".join(f"{option} {code}/environment/{name}" for option, name in files.items()) in asked
     first = until(kept)
     assert installs() == 1
     assert "environment" not in (vm.root / "boot.log").read_text().partition("LYCEUM_")[0]  # neither installed nor fetched
