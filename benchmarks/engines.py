@@ -62,8 +62,8 @@ PATIENCE, AFTER_KILL = 240.0, 60.0
 """Seconds after which a client that has not ended is reported; alone, and begun again after a kill."""
 NOT_EQUAL = """\
 Not equal: Lyceum and curator keep every answer, distilabel a batch of 64 when its step is done with it, the clients nothing. Lyceum also
-keeps a budget and halves its slots when the endpoint says "too much". In the judge's part Lyceum makes its questions (0.4 ms of processor
-each) and reads the rulings, the others have both for nothing. Serial was given {serial} questions; its wall is of those, and its processor
+keeps a budget and halves its slots when the endpoint says "too much". In the judge's part Lyceum makes its questions
+and reads the rulings, the others have both for nothing. Serial was given {serial} questions; its wall is of those, and its processor
 time is mostly its start. distilabel works in batches of 64, of which each waits for its last answer, and is
 given a name for each set of questions, or its cache would answer with another set's; curator and distilabel are called anew
 for each rollout, the others keep their connections. Lyceum waits for an endpoint that is down, the clients have their own two retries,

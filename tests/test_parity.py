@@ -59,7 +59,7 @@ GEMMA2 = replace(
 )
 CONFIGS = {
     "gemma3 gqa scanned rope-scaled": GEMMA3,
-    "gemma3 mqa unrolled": replace(GEMMA3, num_layers=2, global_every=2, num_kv_heads=1, global_rope_scale=1.0),
+    "gemma3 mqa unrolled": replace(GEMMA3, num_layers=6, num_kv_heads=1, global_rope_scale=1.0),
     "gemma2 gqa scanned": GEMMA2,
     "gemma2 mqa unrolled": replace(GEMMA2, num_layers=2, num_kv_heads=1, head_dim=32),
 }

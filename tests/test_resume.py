@@ -231,7 +231,7 @@ def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(bench: Bench
     assert run("damaged") == 4
     assert "checkpoint 00000004-2 is not used: it is damaged" in caplog.text
     shutil.rmtree(bench.checkpoints("killed")[0])
-    assert run("damaged and deleted") == 6
+    assert run("damaged-and-deleted") == 6
 
 
 @pytest.mark.slow
