@@ -45,7 +45,7 @@ import psutil
 from benchmarks.engine_peers.clients import CLIENTS, SLOTS
 from benchmarks.engine_peers.endpoint import LATENCY
 from benchmarks.engine_peers.questions import reward_of, ruled, taught, write_judge, write_teacher
-from benchmarks.side_by_side import installed, machine, spread
+from benchmarks.side_by_side import installed, machine, resident, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLS = {
@@ -276,17 +276,6 @@ def told_by(url: str, what: str) -> dict[str, Any]:
 def told(directory: Path) -> str:
     """The end of what a client has said."""
     return (directory / "log").read_text(encoding="utf-8", errors="replace")[-2000:]
-
-
-def resident(pid: int) -> int:
-    """Bytes of a process and those below it; pages that they share count for each."""
-    total = 0
-    try:
-        for process in (one := psutil.Process(pid), *one.children(recursive=True)):
-            total += process.memory_info().rss
-    except psutil.Error:
-        return total
-    return total
 
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-import psutil
 
-from benchmarks.side_by_side import installed, machine, spread
+from benchmarks.side_by_side import installed, machine, resident, spread
 from schemas.examples import Domain, prompt_id
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,7 +136,7 @@ def measure(name: str, python: Path, directory: Path, kinds: np.ndarray, of: np.
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out)
         peak, pid = 0, 0
         while not pid:
-            peak = max(peak, _resident(process.pid))
+            peak = max(peak, resident(process.pid))
             time.sleep(0.1)
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
     seconds = time.perf_counter() - began
@@ -154,16 +153,6 @@ def measure(name: str, python: Path, directory: Path, kinds: np.ndarray, of: np.
     lost = dropped - int((~kept[touched]).sum())
     recall = (exact, near, float((~kept[kinds == LEAK]).mean()))
     return Measured(len(kinds), seconds, usage.ru_utime + usage.ru_stime, peak, recall, 1 - lost / max(1, dropped), lost)
-
-
-def _resident(pid: int) -> int:
-    total = 0
-    try:
-        for process in (one := psutil.Process(pid), *one.children(recursive=True)):
-            total += process.memory_info().rss
-    except psutil.Error:
-        return total
-    return total
 
 
 def main() -> None:

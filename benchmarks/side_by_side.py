@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 
 def installed(scratch: Path, name: str, packages: Sequence[str], python: str = "") -> Path:
     """The Python of the environment `scratch/envs/name`, which holds these packages and what they need; made unless it is there.
@@ -33,6 +35,17 @@ def installed(scratch: Path, name: str, packages: Sequence[str], python: str = "
         subprocess.run(install, cwd=environment, env={**os.environ, **wheels}, check=True)
         done.write_text(wanted, encoding="utf-8")
     return interpreter
+
+
+def resident(pid: int) -> int:
+    """Bytes that a process and those below it hold in memory; pages that they share count for each."""
+    total = 0
+    try:
+        for process in (one := psutil.Process(pid), *one.children(recursive=True)):
+            total += process.memory_info().rss
+    except psutil.Error:
+        return total
+    return total
 
 
 def spread(values: Sequence[float], form: str) -> str:
