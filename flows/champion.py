@@ -26,7 +26,7 @@ from flows.report.results import read_results
 from flows.run_record import read_run, run_status
 from infra.store import Store
 from schemas.artifact import ArtifactRef, Manifest
-from schemas.base import InputError, StrictModel, digest, nearest
+from schemas.base import InputError, Sealed, nearest
 from schemas.reports import RunRecord, StageRecord
 from tasks.job import TRAINED
 
@@ -35,7 +35,7 @@ log = logging.getLogger("lyceum.champion")
 _NUMBER = re.compile(r"(\d{6,})\.json")
 
 
-class Champion(StrictModel):
+class Champion(Sealed):
     """`champions/<recipe>/<number>.json`.
 
     Attributes:
@@ -47,7 +47,6 @@ class Champion(StrictModel):
         by: `user@host`, or `nightly`.
         replaces: the number of the entry that counted before; None for the first one.
         restores: of a rollback: the number of the entry that it returns to.
-        checksum: covers all other fields.
     """
 
     number: int = Field(ge=1)
@@ -63,18 +62,6 @@ class Champion(StrictModel):
     at: float
     replaces: int | None
     restores: int | None = None
-    checksum: str = ""
-
-    def sealed(self) -> "Champion":
-        """This entry with its checksum filled in."""
-        return self.model_copy(update={"checksum": self._checksum()})
-
-    @property
-    def is_intact(self) -> bool:
-        return self.checksum == self._checksum()
-
-    def _checksum(self) -> str:
-        return digest(self.model_dump(mode="json", exclude={"checksum"}))
 
 
 def current(store: Store, recipe: str) -> Champion | None:

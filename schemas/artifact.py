@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from schemas.base import StrictModel, digest
+from schemas.base import Sealed, StrictModel, digest
 
 
 class FileEntry(StrictModel):
@@ -26,7 +26,7 @@ class ArtifactRef(StrictModel):
     digest: str
 
 
-class Manifest(StrictModel):
+class Manifest(Sealed):
     """`artifacts/<kind>/<key>/manifest.json`, written last and create-only.
 
     Identity (hashed into `key`): kind, version, dependencies, config, inputs. Everything under `execution` (target, git SHA, seconds, host,
@@ -43,18 +43,6 @@ class Manifest(StrictModel):
     files: tuple[FileEntry, ...]
     metrics: dict[str, Any] = Field(default_factory=dict)
     execution: dict[str, Any] = Field(default_factory=dict)
-    checksum: str = ""
-
-    def sealed(self) -> "Manifest":
-        """This manifest with its checksum filled in. Raises ValueError when metrics hold a NaN or an infinity."""
-        return self.model_copy(update={"checksum": self._checksum()})
-
-    @property
-    def is_intact(self) -> bool:
-        return self.checksum == self._checksum()
-
-    def _checksum(self) -> str:
-        return digest(self.model_dump(exclude={"checksum"}))
 
     @property
     def digest(self) -> str:
@@ -65,20 +53,11 @@ class Manifest(StrictModel):
         return ArtifactRef(kind=self.kind, key=self.key, digest=self.digest)
 
 
-class Seal(StrictModel):
+class Seal(Sealed):
     """`seal.json` of a tree of working files: its files, what was said about them, and a checksum over both. Written last."""
 
     files: tuple[FileEntry, ...]
     about: dict[str, Any]
-    checksum: str = ""
-
-    def sealed(self) -> "Seal":
-        """This seal with its checksum filled in."""
-        return self.model_copy(update={"checksum": self._checksum()})
-
-    @property
-    def is_intact(self) -> bool:
-        return self.checksum == self._checksum()
 
     def _checksum(self) -> str:
         return digest([[entry.model_dump() for entry in self.files], self.about])

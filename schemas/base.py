@@ -36,6 +36,23 @@ class StrictModel(BaseModel):
         return cls.model_validate_json(canonical_json(value))
 
 
+class Sealed(StrictModel):
+    """A record that notices its own damage: `checksum` covers all other fields."""
+
+    checksum: str = ""
+
+    def sealed(self) -> Self:
+        """This record with its checksum filled in. Raises ValueError when a field holds a NaN or an infinity."""
+        return self.model_copy(update={"checksum": self._checksum()})
+
+    @property
+    def is_intact(self) -> bool:
+        return self.checksum == self._checksum()
+
+    def _checksum(self) -> str:
+        return digest(self.model_dump(exclude={"checksum"}))
+
+
 def canonical_json(value: Any) -> bytes:
     """Encode a pydantic model or plain JSON value as canonical UTF-8 JSON.
 
