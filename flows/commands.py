@@ -203,7 +203,7 @@ def serve(options: argparse.Namespace) -> Answer:
     """Serve the flows: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
     from flows.serve import serve as serve_until_stopped
 
-    serve_until_stopped(options.port, options.recipes)
+    serve_until_stopped(options.port, options.recipes, options.host, options.behind_tls)
     return Answer({"stopped": True}, lambda: None)
 
 

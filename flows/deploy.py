@@ -12,7 +12,7 @@ from uuid import UUID
 
 import httpx
 
-from flows.prefect_api import QUIET, api_problem, bypass_proxy
+from flows.prefect_api import QUIET, api_problem, bypass_proxy, configured_api, reaching
 from infra.secrets import mask
 from infra.settings import Settings
 from schemas.base import InputError, nearest
@@ -49,13 +49,12 @@ def deploy(pool: str, recipes: Path | None = None) -> dict[str, str]:
         os.environ.setdefault(name, value)
     bypass_proxy()
     from prefect.client.orchestration import get_client
-    from prefect.settings import get_current_settings
 
-    url = get_current_settings().api.url
-    if url is None:
+    api = configured_api()
+    if api is None:
         raise InputError("no Prefect API is configured; set PREFECT_API_URL, or choose a profile with `prefect profile use NAME`.")
-    if problem := api_problem(url):
-        raise InputError(f"the Prefect API at {mask(url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
+    if problem := api_problem(api):
+        raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
     store = Settings.from_environment().store
     if "://" not in store and not Path(store).is_absolute():
         raise InputError(
@@ -63,11 +62,11 @@ def deploy(pool: str, recipes: Path | None = None) -> dict[str, str]:
             "or to an absolute path on the worker's machine."
         )
     try:
-        with get_client(sync_client=True) as client:
-            _check_pool(client, pool, url)
+        with reaching(api), get_client(sync_client=True) as client:
+            _check_pool(client, pool, api.url)
             return register(client, pool, store, recipes, {"env": {"LYCEUM_STORE": store}})
     except httpx.HTTPError as error:
-        raise InputError(f"the Prefect API at {mask(url)} refused: {mask(str(error))}") from error
+        raise InputError(f"the Prefect API at {mask(api.url)} refused: {mask(str(error))}") from error
 
 
 def register(client: "SyncPrefectClient", pool: str, store: str, recipes: Path | None, job_variables: dict[str, Any]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flows.prefect_api import free_port
+from flows.server.key import Api, as_header, read
 from infra.store import Store, open_store
 from schemas.reports import RunRecord
 
@@ -66,6 +67,18 @@ class Served:
         """What it has written to standard error."""
         return self.log.read_text(encoding="utf-8")
 
+    @property
+    def reach(self) -> Api:
+        """Its URL and key, from where it keeps them."""
+        api = read(self.root / "prefect")
+        assert api is not None, "the file is there while it runs"
+        return api
+
+    @property
+    def link(self) -> str:
+        """The link that it printed, which lets one browser in."""
+        return next(word for word in self.said.split() if "/lyceum/enter#" in word)
+
     def stop(self) -> float:
         """Ctrl-C; returns the seconds it took until all had ended."""
         began = time.monotonic()
@@ -87,7 +100,8 @@ class Served:
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """One request to Prefect's REST API, again when the server is busy, as Prefect's own clients do."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {as_header(self.reach.key or '')}"}
+        request = urllib.request.Request(f"{self.api}{path}", data, headers)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=60) as response:

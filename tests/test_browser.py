@@ -1,23 +1,20 @@
 """The Prefect UI as people use it, in a real headless Chromium: the form, a stage that breaks, Retry, the artifacts, Cancel.
 
-Pictures of every page are kept where LYCEUM_TEST_PICTURES says, for people to look at.
+Pictures of every page are kept where LYCEUM_TEST_PICTURES says, for people to look at. What other pages can do: test_server_browser.py.
 """
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
-from playwright.sync_api import Error, Page, expect, sync_playwright
-
+from tests.chromium import chromium, picture
 from tests.served import PATIENCE, SLOW, Served, until
 
+from playwright.sync_api import Page, expect  # isort: skip  after chromium.py, which skips this file where it is missing
+
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +24,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        except Error as error:
-            pytest.skip(
-                f"no Chromium: install the package `chromium`, or run `playwright install chromium` ({error.message.splitlines()[0]})"
-            )
+def page(served: Served) -> Iterator[Page]:
+    """A browser that was let in by the link that `lyceum serve` printed."""
+    with chromium() as browser:
         made = browser.new_page(viewport={"width": 1400, "height": 1300})
         made.set_default_timeout(1000 * PATIENCE)
         expect.set_options(timeout=1000 * PATIENCE)
+        refused: list[str] = []
+        made.on("console", lambda message: refused.append(message.text) if "Content Security Policy" in message.text else None)
+        made.goto(served.link)
+        expect(made.get_by_text("What to train: one that comes with Lyceum")).to_be_visible()
+        picture(made, "let-in")
         yield made
-        browser.close()
-
-
-def picture(page: Page, name: str) -> None:
-    directory = os.environ.get("LYCEUM_TEST_PICTURES")
-    if directory:
-        page.wait_for_timeout(2500)  # for the eye: pages build themselves up
-        page.screenshot(path=Path(directory) / f"{name}.png", full_page=True)
+        assert refused == [], "our policy breaks nothing of Prefect's pages"
 
 
 def open_form(page: Page, served: Served) -> None:
