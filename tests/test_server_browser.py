@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chromium import Browser, chromium, picture
+from tests.chromium import Browser, chromium
 from tests.served import Served
 
 pytestmark = pytest.mark.slow

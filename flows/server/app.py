@@ -21,7 +21,7 @@ def origins(host: str, port: int, front: str | None) -> dict[str, str]:
         front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
     """
     names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", in_url(host)])
-    own = {name if port == 80 else f"{name}:{port}" for name in names}
+    own = [name if port == 80 else f"{name}:{port}" for name in names]
     return {name: f"http://{name}" for name in own} | ({urlsplit(front).netloc: front} if front else {})
 
 
