@@ -25,6 +25,7 @@ from typing import TextIO
 from flows import tied
 from flows.server import key
 from flows.server.key import Api, in_url
+from flows.server.port import bound
 from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, Stopped
 
@@ -101,6 +102,7 @@ def prefect_server(
         front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
 
     Raises:
+        OSError: the port cannot be had.
         Stopped: `stop` was set before the server was ready.
         RuntimeError: it did not start; the message ends with its log.
     """
@@ -111,7 +113,7 @@ def prefect_server(
     origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui}
     environment = {**os.environ, **QUIET, **options, **origin, **own, **api.environment}
     arguments = (host, str(port), *([front] if front else []))
-    with tempfile.TemporaryFile() as log, ExitStack() as stack:
+    with bound(host, port), tempfile.TemporaryFile() as log, ExitStack() as stack:
         with _starting_alone(stop):
             process = tied.start("flows.server.app", *arguments, environment=environment, log=log)
             stack.callback(tied.stop, process)

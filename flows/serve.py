@@ -11,7 +11,6 @@ import fcntl
 import os
 import platform
 import shlex
-import socket
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from flows.interrupt import interruptible
 from flows.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
 from flows.server import key
 from flows.server.key import Api
+from flows.server.port import bound
 from infra.secrets import has_userinfo, mask
 from infra.settings import Settings
 from schemas.base import InputError, StageFailed
@@ -55,6 +55,7 @@ def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front
         InputError: the address cannot be used, another `lyceum serve` works here, or the directory has no recipes.
         StageFailed: the worker ended by itself; the message ends with its output.
     """
+    host = "127.0.0.1" if host == "localhost" else host
     front = _checked(port, host, front)
     stop = threading.Event()
     with interruptible(stop), _alone() as home, _server(port, stop, host, front) as api, tempfile.TemporaryFile() as log:
@@ -125,8 +126,7 @@ def _alone() -> Iterator[Path]:
 def _server(port: int, stop: threading.Event, host: str, front: str | None) -> Iterator[Api]:
     bypass_proxy()
     try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            pass
+        bound(host, port).close()
     except OSError as error:
         what = f"--port {port}" if host in key.LOOPBACK else f"--host {host} --port {port}"
         raise InputError(f"{what} cannot be used ({error.strerror}); give another port, e.g. --port {port + 1}.") from error

@@ -32,6 +32,7 @@ def page(served: Served) -> Iterator[Page]:
         expect.set_options(timeout=1000 * PATIENCE)
         refused: list[str] = []
         made.on("console", lambda message: refused.append(message.text) if "Content Security Policy" in message.text else None)
+        made.on("pageerror", lambda error: refused.append(str(error)) if "unsafe-eval" in str(error) else None)
         made.goto(served.link)
         expect(made.get_by_text("What to train: one that comes with Lyceum")).to_be_visible()
         picture(made, "let-in")

@@ -37,7 +37,7 @@ def client(prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_the_form_describes_every_parameter_and_offers_choices(client: SyncPrefectClient, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").touch()
-    assert list(deploy("processes", tmp_path)) == [POST_TRAIN, NIGHTLY]
+    assert list(deploy("processes", tmp_path).pages) == [POST_TRAIN, NIGHTLY]
     for name in (NIGHTLY, POST_TRAIN):
         schema = client.read_deployment_by_name(name).parameter_openapi_schema
         assert schema is not None

@@ -1,6 +1,5 @@
 """Who gets past the guard and the key of a server of ours, as any program on this machine may ask: every route, every header."""
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -170,7 +169,8 @@ def test_a_link_lets_one_browser_in_once_and_expires(client: TestClient, monkeyp
     for wrong in ("", None, 3, [], "1.2.3", entry("lyceum:other"), f"9{entry(KEY)}", entry(KEY) + "0"):
         assert enter(wrong)[0] == 403, wrong
     late = entry(KEY)
-    monkeypatch.setattr(keys.time, "time", lambda began=time.time(): began + keys.ENTRY_SECONDS + 1)
+    later = time.time() + keys.ENTRY_SECONDS + 1
+    monkeypatch.setattr(keys.time, "time", lambda: later)
     assert enter(late)[0] == 403
     assert client.post("/lyceum/enter", content=b"x" * 10**6, headers={"Content-Type": "application/json"}).status_code == 403
 
@@ -180,7 +180,7 @@ def test_a_proof_is_of_one_port_and_one_nonce_and_opens_nothing(client: TestClie
     assert given == proof(KEY, "n", PORT)
     assert given not in (proof(KEY, "n", PORT + 1), proof(KEY, "m", PORT), proof("lyceum:other", "n", PORT))
     forged = client.get("/lyceum/proof", params={"nonce": "9999999999.x"}).text
-    assert client.post("/lyceum/enter", content=json.dumps({"token": f"9999999999.x.{forged}"}), headers={"Content-Type": "application/json"}).status_code == 403
+    assert client.post("/lyceum/enter", json={"token": f"9999999999.x.{forged}"}).status_code == 403
 
 
 def test_the_pages_of_the_server_are_served(client: TestClient) -> None:

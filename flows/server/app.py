@@ -11,6 +11,7 @@ import uvicorn
 
 from flows.server.guard import App, Guard
 from flows.server.key import in_url
+from flows.server.port import bound
 
 
 def origins(host: str, port: int, front: str | None) -> dict[str, str]:
@@ -41,16 +42,15 @@ def main(host: str, port: str, front: str | None = None) -> None:
     from prefect.settings import get_current_settings
 
     settings = get_current_settings().server
-    uvicorn.run(
+    config = uvicorn.Config(
         guarded(host, int(port), front),
-        host=host,
-        port=int(port),
         timeout_keep_alive=settings.api.keepalive_timeout,
         ws_ping_interval=settings.api.websocket_ping_interval,
         ws_ping_timeout=settings.api.websocket_ping_timeout,
         log_level=settings.logging_level.lower(),
         proxy_headers=False,
     )
+    uvicorn.Server(config).run([bound(host, int(port))])
 
 
 if __name__ == "__main__":

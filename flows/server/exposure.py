@@ -43,7 +43,8 @@ def choices(template: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name in EXECUTES
-        if (name in variables.get("properties", {}) and f"{{{{ {name} }}}}" in named) or (name == "env" and isinstance(fixed.get("env"), dict))
+        if (name in variables.get("properties", {}) and f"{{{{ {name} }}}}" in named)
+        or (name == "env" and isinstance(fixed.get("env"), dict))
     ]
 
 

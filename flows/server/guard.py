@@ -32,8 +32,9 @@ CLOSED = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
 MOST_BYTES = 2000
 """The length of the body that a browser sends to be let in."""
 
+# 'unsafe-eval' is for the graph of a run, which both of Prefect's pages draw with PixiJS.
 HEADERS = {
-    "content-security-policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "content-security-policy": "default-src 'self'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
