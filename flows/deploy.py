@@ -50,8 +50,8 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
         recipes: a directory whose TOML files are offered in the form; the paths have to exist where the worker is.
 
     Raises:
-        InputError: no API is configured, it does not answer or does not let us in, the pool does not exist or cannot run the flows, or the store is a relative
-            path.
+        InputError: no API is configured, it does not answer or asks for a key, the pool does not exist or cannot run the flows, or the
+            store is a relative path.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

@@ -1,8 +1,9 @@
 """A worker as a process of this machine: what `infra.local` and the agent of a cloud machine (`infra.host`) share.
 
-The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on the CPU, quiet native logs, unbuffered output, a fixed hash seed,
-and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache was tried with jax 0.10.2
-on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is noticed (a warning) and compiled again.
+The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on the CPU, quiet native logs, unbuffered
+output, a fixed hash seed, and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache
+was tried with jax 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is noticed (a warning) and
+compiled again.
 """
 
 import os

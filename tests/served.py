@@ -30,7 +30,8 @@ SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
 class Served:
     """A context manager; inside, runs can be started. `root` holds everything: Prefect's home, the working directory, the store."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *arguments: str) -> None:
+        self.arguments = arguments
         self.root, self.work, self.log, self.port = root, root / "work", root / "serve.log", free_port()
         self.ui, self.api = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port}/api"
         self.mark = f"LYCEUM_TEST_MARK={root}"
@@ -48,7 +49,7 @@ class Served:
         return {**kept, "PREFECT_HOME": str(self.root / "prefect"), name: value}
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "flows.cli", "serve", "--port", str(self.port)]
+        return [sys.executable, "-m", "flows.cli", "serve", *self.arguments, "--port", str(self.port)]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -97,15 +98,15 @@ class Served:
                 continue
         return found
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def ask(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
         """One request to Prefect's REST API, again when the server is busy, as Prefect's own clients do."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {as_header(self.reach.key or '')}"}
-        request = urllib.request.Request(f"{self.api}{path}", data, headers)
+        request = urllib.request.Request(f"{self.api}{path}", data, headers, method=method)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=60) as response:
-                    return json.load(response)
+                    return json.loads(response.read() or "null")
             except urllib.error.HTTPError as error:
                 if error.code != 503:
                     raise

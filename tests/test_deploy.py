@@ -1,6 +1,7 @@
 """The deployments: what their forms ask for and refuse, what registering again keeps, and where they cannot be registered."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleUpdate, DeploymentUpdate, WorkPoolCreate
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from flows.cli import main
 from flows.deploy import deploy
-from flows.prefect_api import free_port
+from flows.prefect_api import TEMPORARY, free_port, prefect_server
+from flows.serve import template
+from flows.server.exposure import choices, exposures
 from schemas.base import InputError
 
 NIGHTLY, POST_TRAIN = "nightly/nightly", "post-train/post-train"
@@ -136,3 +140,40 @@ def test_what_the_worker_could_not_find_is_refused(client: SyncPrefectClient, mo
     monkeypatch.setenv("LYCEUM_STORE", "somewhere")
     with pytest.raises(InputError, match="LYCEUM_STORE=somewhere is a relative path"):
         deploy("processes")
+
+
+def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client: SyncPrefectClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """The session's API is as Prefect starts it: it asks for no key, answers `*`, and its pool lets a run choose what is executed."""
+    assert main(["deploy", "--pool", "processes"]) == 0
+    said = capsys.readouterr().out
+    for weakness in (
+        "Not protected: the API asks for no key",
+        "Not protected: it answers Access-Control-Allow-Origin: *",
+        "Not protected: it answers to any host name",
+        "Not protected: a run may choose its command, env, working_dir",
+    ):
+        assert weakness in said
+    assert main(["deploy", "--pool", "processes", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["unprotected"]) == 4
+
+
+def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
+    client.create_work_pool(WorkPoolCreate(name="closed", type="process", base_job_template=template()))
+    try:
+        said = deploy("closed").unprotected
+        assert not [one for one in said if "a run may choose" in one]
+        assert client.read_deployment_by_name(POST_TRAIN).job_variables == {}
+    finally:
+        client.delete_work_pool("closed")
+
+
+def test_a_server_of_ours_leaves_nothing_open(tmp_path: Path) -> None:
+    with temporary_settings({PREFECT_HOME: tmp_path}), prefect_server(free_port(), TEMPORARY, threading.Event()) as api:
+        assert exposures(api, template()) == []
+
+
+def test_what_a_template_lets_a_run_choose() -> None:
+    assert choices(template()) == []
+    assert choices({"job_configuration": {"env": {"A": "1"}}, "variables": {}}) == ["env"], "Prefect adds a run's to it"
+    named = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}, "env": {}}}}
+    assert choices(named) == ["command"], "a variable that nothing uses chooses nothing"

@@ -1,8 +1,10 @@
 """Which pages may use a server of ours, in a real Chromium: none of another origin, nor one whose name was rebound to us.
 
-`attack.js` is what the hostile page does. On a server that is open (a Prefect server as `prefect server start` starts it) 40 of its attempts succeed.
+`attack.js` is what the hostile page does. The last test is the control: against a server as `prefect server start` starts it, it works.
 """
 
+import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from flows import tied
+from flows.prefect_api import QUIET, answers, free_port
 from tests.chromium import Browser, chromium
-from tests.served import Served
+from tests.served import Served, until
 
 pytestmark = pytest.mark.slow
 ATTACK = Path(__file__).with_name("attack.js").read_text(encoding="utf-8")
@@ -79,3 +83,30 @@ def test_a_foreign_page_gets_nothing_and_changes_nothing(
     assert [one["value"] for one in served.ask("/variables/filter", {})] == ["as it was"]
     assert served.ask("/events/filter", {"filter": {"event": {"name": ["attack"]}}})["events"] == []
     assert not mark.exists()
+
+
+def test_the_attack_works_on_a_server_that_is_open(browser: Browser, elsewhere: int, tmp_path: Path) -> None:
+    """What the tests above would show if the guard and the key did nothing."""
+    port = free_port()
+    environment = {**os.environ, **QUIET, "PREFECT_HOME": str(tmp_path), "PREFECT_SERVER_API_PORT": str(port)}
+    api = f"http://127.0.0.1:{port}/api"
+    with tempfile.TemporaryFile() as log:
+        server = tied.start("prefect", "server", "start", "--port", str(port), environment=environment, log=log)
+        try:
+            until(lambda: answers(api))
+            page = browser.new_page()
+            page.goto(f"http://evil.test:{elsewhere}")
+            found = page.evaluate(ATTACK, api)
+            page.goto(f"http://evil.test:{port}")
+            rebound = page.evaluate(ATTACK, f"http://evil.test:{port}/api")
+        finally:
+            tied.stop(server)
+    for got in (found, rebound):
+        assert {name for name, one in got.items() if one is not None} >= {
+            "read deployments, text/plain",
+            "create a flow, application/json",
+            "create a deployment",
+            "read with GET",
+            "websocket /events/in []",
+            "websocket /events/out [prefect]",
+        }

@@ -1,4 +1,7 @@
-"""The key of a server of ours: where it is, where it never is, and who is given it. A server that only listens here is neither adopted nor told."""
+"""The key of a server of ours: where it is, where it never is, and who is given it.
+
+A server that merely listens on this machine is neither adopted nor given the key.
+"""
 
 import os
 import socket

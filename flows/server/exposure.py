@@ -37,15 +37,15 @@ def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
 
 
 def choices(template: Mapping[str, Any]) -> list[str]:
-    """What a run may choose of `EXECUTES` under a base job template. Prefect adds a run's `env` to one that is fixed, too."""
-    variables, fixed = template.get("variables", {}), template.get("job_configuration", {})
-    named = str(fixed)
-    return [
-        name
-        for name in EXECUTES
-        if (name in variables.get("properties", {}) and f"{{{{ {name} }}}}" in named)
-        or (name == "env" and isinstance(fixed.get("env"), dict))
-    ]
+    """What a run may choose of `EXECUTES` under a base job template. An empty one becomes Prefect's own, which is open.
+
+    Prefect adds a run's `env` to one that is fixed, too.
+    """
+    if not template:
+        return list(EXECUTES)
+    variables, fixed = template.get("variables", {}).get("properties", {}), template.get("job_configuration", {})
+    chosen = [name for name in EXECUTES if name in variables and f"{{{{ {name} }}}}" in str(fixed)]
+    return sorted({*chosen, *(["env"] if isinstance(fixed.get("env"), dict) else [])})
 
 
 def _of_server(client: httpx.Client) -> Iterator[str]:
