@@ -1,7 +1,6 @@
 """The deployments: what their forms ask for and refuse, what registering again keeps, and where they cannot be registered."""
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleUpdate, DeploymentUpdate, WorkPoolCreate
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.cli import main
 from flows.deploy import deploy
-from flows.prefect_api import TEMPORARY, free_port, prefect_server
+from flows.prefect_api import free_port
 from flows.serve import template
-from flows.server.exposure import choices, exposures
+from flows.server.exposure import choices
 from schemas.base import InputError
 
 NIGHTLY, POST_TRAIN = "nightly/nightly", "post-train/post-train"
@@ -165,11 +164,6 @@ def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
         assert client.read_deployment_by_name(POST_TRAIN).job_variables == {}
     finally:
         client.delete_work_pool("closed")
-
-
-def test_a_server_of_ours_leaves_nothing_open(tmp_path: Path) -> None:
-    with temporary_settings({PREFECT_HOME: tmp_path}), prefect_server(free_port(), TEMPORARY, threading.Event()) as api:
-        assert exposures(api, template()) == []
 
 
 def test_what_a_template_lets_a_run_choose() -> None:

@@ -20,7 +20,10 @@ import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from flows import prefect_api as module
+from flows.doctor import _prefect
 from flows.prefect_api import TEMPORARY, api_problem, configured_api, free_port, prefect_api, prefect_server
+from flows.serve import template
+from flows.server.exposure import exposures
 from flows.server.key import FILE, Api, as_header, new_key, ours, proof, proves, read, same_server, write
 from flows.server.port import bound
 from infra.process import ROOT
@@ -205,11 +208,15 @@ def test_the_temporary_server_has_a_key_that_no_command_line_shows(home: Path, m
         assert len(key) > 40
         assert key != "not:the-one-of-the-user"
         assert proves(api)
+        assert exposures(api, template()) == [], "what `lyceum deploy` would say of it"
         commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
         assert any(b"flows.server.app" in one for one in commands)
         assert not any(key.encode() in one for one in commands)
         assert key not in os.environ.values()
         assert FILE not in [path.name for path in home.iterdir()]
+        file = write(home, api)
+        assert _prefect().found.startswith(f"{api} is `lyceum serve`, and has proven it")
+        file.unlink()
     files = [path for path in home.rglob("*") if path.is_file()]
     assert files, "the database is there"
     for path in files:

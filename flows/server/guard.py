@@ -93,7 +93,7 @@ class Guard:
         follows = method == "GET" and headers.all("sec-fetch-mode") == ["navigate"] and headers.all("sec-fetch-dest") == ["document"]
         if site not in ([], ["same-origin"], ["none"]) and not (follows and not scope["path"].startswith("/api")):
             return 403, "a page of another site asked"
-        body = headers.one("content-length") not in (None, "0") or headers.all("transfer-encoding")
+        body = headers.all("content-length") not in ([], ["0"]) or headers.all("transfer-encoding")
         kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
         if method not in READING and body and kind != "application/json":
             return 415, "a body must be application/json"
