@@ -36,14 +36,14 @@ async (api) => {
     const flow = await (await post("/flows/", { name: "attack" }, "application/json")).json();
     return readable(await post("/deployments/", { name: "attack", flow_id: flow.id, entrypoint: "os.system" }, "application/json"));
   });
-  await attempt("change a variable", async () =>
-    readable(await fetch(api + "/variables/name/victim", { method: "PATCH", body: '{"value":"changed"}', headers: { "Content-Type": "application/json" } })));
-  await attempt("delete a variable", async () => readable(await fetch(api + "/variables/name/victim", { method: "DELETE" })));
   await attempt("read with GET", async () => readable(await fetch(api + "/variables/name/victim")));
   await attempt("read with HEAD", async () => {
     const response = await fetch(api + "/variables/name/victim", { method: "HEAD" });
     return response.ok ? String(response.status) : null;
   });
+  await attempt("change a variable", async () =>
+    readable(await fetch(api + "/variables/name/victim", { method: "PATCH", body: '{"value":"changed"}', headers: { "Content-Type": "application/json" } })));
+  await attempt("delete a variable", async () => readable(await fetch(api + "/variables/name/victim", { method: "DELETE" })));
   await attempt("read with OPTIONS", async () => readable(await fetch(api + "/flows/", { method: "OPTIONS" })));
   await attempt("the settings of the page", async () => readable(await fetch(api.replace(/\/api$/, "/ui-settings"))));
   await attempt("a script of the page", () => new Promise((done) => {

@@ -1,7 +1,6 @@
 """`python -m flows.server.app HOST PORT [ORIGIN]`: Prefect's server behind the guard. The key comes in PREFECT_SERVER_API_AUTH_STRING.
 
-This is what `prefect server start` runs (`prefect.cli._server_utils`, 3.8.8), with the guard around
-it, and without its command line, whose import costs a second.
+This is what `prefect server start` runs (`prefect.cli._server_utils`, 3.8.8), with the guard around it.
 """
 
 import sys
