@@ -72,21 +72,30 @@ def prefect_api(stop: threading.Event) -> Iterator[Api]:
                 raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
         else:
             api = key.ours(get_current_settings().home)
-        if api is None:
+        if api is not None:
+            stack.enter_context(reaching(api))
+        else:
             api = stack.enter_context(prefect_server(free_port(), TEMPORARY, stop))
+            stack.enter_context(reaching(api))
             stack.callback(_send_what_is_queued)
-        with reaching(api):
-            yield api
+        yield api
 
 
 @contextmanager
 def reaching(api: Api) -> Iterator[None]:
     """Inside, Prefect's clients of this process reach an API. Its key is in no environment, so no job has it."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_KEY,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
 
     # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
     changes = {PREFECT_API_URL: api.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-    with temporary_settings(changes | ({PREFECT_API_AUTH_STRING: api.key} if api.key else {})):
+    # A key of Prefect Cloud is none of this server's business; to its websockets it would go first.
+    with temporary_settings(changes | ({PREFECT_API_AUTH_STRING: api.key, PREFECT_API_KEY: None} if api.key else {})):
         yield
 
 

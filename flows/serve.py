@@ -60,7 +60,7 @@ def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front
     stop = threading.Event()
     with interruptible(stop), _alone() as home, _server(port, stop, host, front) as api, tempfile.TemporaryFile() as log:
         page = _register(api, recipes)
-        kept = {name: value for name, value in os.environ.items() if name != SERVER_KEY}
+        kept = {name: value for name, value in os.environ.items() if name not in (SERVER_KEY, "PREFECT_API_KEY")}
         environment = {"PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS, **kept, **QUIET, **api.environment}
         process = tied.start("flows.serve", environment=environment, log=log)
         file = key.write(home, api)
