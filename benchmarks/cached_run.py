@@ -61,7 +61,7 @@ def _round(served: Served, recipe: str, stages: int) -> dict[str, float]:
     picked_up = time.monotonic() - began
     assert served.ended(run)["type"] == "COMPLETED"
     assert set(served.stages(run).values()) == {"Cached"}
-    environment = {**served.environment, "PREFECT_API_URL": served.api, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
+    environment = {**served.environment, **served.reach.environment, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
     command = [sys.executable, "-m", "flows.cli", "run", recipe]
     return {
         "served: from Submit to running": picked_up,

@@ -33,7 +33,7 @@ from pathlib import Path
 from benchmarks.growth_axes import Point, read_point
 from benchmarks.growth_stores import commit_chain, fill_artifacts, fill_runs, hurried, write_recipe
 from benchmarks.side_by_side import machine
-from flows.prefect_api import free_port, prefect_server
+from flows.prefect_api import TEMPORARY, free_port, prefect_server
 from infra.store import open_store
 from tests.gcs_emulator import Emulator
 
@@ -96,8 +96,8 @@ def main() -> None:
 @contextmanager
 def _prefect() -> Iterator[None]:
     """A Prefect server of our own, which runs that are measured talk to."""
-    with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), threading.Event()) as url:
-        os.environ |= {"PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    with prefect_server(free_port(), TEMPORARY, threading.Event()) as api:
+        os.environ |= {**api.environment, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
         yield
 
 

@@ -53,9 +53,10 @@ def main() -> None:
         os.environ |= {**gcs.environment, "LYCEUM_CACHE": scratch, "PREFECT_HOME": f"{scratch}/prefect"}
         recipe = Path(scratch, "tiny.toml")
         recipe.write_text(RECIPE, encoding="utf-8")
-        with prefect_server(free_port(), ("--no-ui",), threading.Event()) as api, FakeTpu(vm_environment=gcs.environment) as tpu:
+        server = prefect_server(free_port(), {"PREFECT_SERVER_UI_ENABLED": "false"}, threading.Event())
+        with server as api, FakeTpu(vm_environment=gcs.environment) as tpu:
             tpu.set_seconds(**INSTANT)
-            os.environ |= {**tpu.environment, "PREFECT_API_URL": api}
+            os.environ |= {**tpu.environment, **api.environment}
             for number in range(rounds):
                 begin, end = one(recipe, tpu, number)
                 print(f"{number + 1:5} {begin:26.1f} s {end:29.1f} s")

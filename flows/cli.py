@@ -209,6 +209,17 @@ def _recipes(parser: argparse.ArgumentParser) -> None:
 
 def _port(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", metavar="N", type=int, default=4200, help="port of the Prefect server and its UI (default: 4200)")
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address to listen on; one that other machines reach needs --behind-tls (default: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--behind-tls",
+        metavar="ORIGIN",
+        help="a proxy that speaks TLS stands in front: what browsers see, e.g. https://lyceum.example.org; it passes Host on as it is",
+    )
 
 
 if __name__ == "__main__":

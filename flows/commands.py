@@ -203,7 +203,7 @@ def serve(options: argparse.Namespace) -> Answer:
     """Serve the flows: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
     from flows.serve import serve as serve_until_stopped
 
-    serve_until_stopped(options.port, options.recipes)
+    serve_until_stopped(options.port, options.recipes, options.host, options.behind_tls)
     return Answer({"stopped": True}, lambda: None)
 
 
@@ -211,14 +211,16 @@ def deploy(options: argparse.Namespace) -> Answer:
     """Register the flows post-train and nightly with the configured Prefect API, for a worker of a process pool to run."""
     from flows.deploy import deploy as register
 
-    pages = register(options.pool, options.recipes)
+    deployed = register(options.pool, options.recipes)
 
     def show_pages() -> None:
-        for name, page in pages.items():
+        for name, page in deployed.pages.items():
             show.line(f"{name}: {page}")
+        for weakness in deployed.unprotected:
+            show.line(f"Not protected: {weakness}.")
         show.line(f"A worker runs them where Lyceum is installed: prefect worker start --pool {options.pool}")
 
-    return Answer({"pool": options.pool, "deployments": pages}, show_pages)
+    return Answer({"pool": options.pool, "deployments": deployed.pages, "unprotected": deployed.unprotected}, show_pages)
 
 
 def gate(options: argparse.Namespace) -> Answer:

@@ -5,6 +5,7 @@ leaves alone what people change in the UI: the deployment's own parameters, and 
 """
 
 import os
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from uuid import UUID
 
 import httpx
 
-from flows.prefect_api import QUIET, api_problem, bypass_proxy
+from flows.prefect_api import QUIET, api_problem, bypass_proxy, configured_api, reaching
+from flows.server.exposure import choices, exposures
 from infra.secrets import mask
 from infra.settings import Settings
 from schemas.base import InputError, nearest
@@ -30,32 +32,37 @@ POOL_TYPE = "process"
 """The type of work pools whose workers start flows as processes on a machine where Lyceum is installed; other types need images."""
 
 
-def deploy(pool: str, recipes: Path | None = None) -> dict[str, str]:
+@dataclass(frozen=True)
+class Deployed:
+    """The deployments' names (`flow/deployment`) with the paths of their pages in the UI, and what that Prefect leaves open."""
+
+    pages: dict[str, str]
+    unprotected: list[str]
+
+
+def deploy(pool: str, recipes: Path | None = None) -> Deployed:
     """Register the deployments with the configured Prefect API and a work pool of it.
 
-    Runs keep their artifacts in LYCEUM_STORE as it is here, now; all other settings are those of the worker's machine.
+    Runs keep their artifacts in LYCEUM_STORE as it is here, now, where the pool's template lets a deployment set a variable; all other
+    settings are those of the worker's machine.
 
     Args:
         recipes: a directory whose TOML files are offered in the form; the paths have to exist where the worker is.
 
-    Returns:
-        The deployments' names (`flow/deployment`) and the paths of their pages in the UI.
-
     Raises:
-        InputError: no API is configured or it does not answer, the pool does not exist or cannot run the flows, or the store is a relative
-            path.
+        InputError: no API is configured, it does not answer or asks for a key, the pool does not exist or cannot run the flows, or the
+            store is a relative path.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     bypass_proxy()
     from prefect.client.orchestration import get_client
-    from prefect.settings import get_current_settings
 
-    url = get_current_settings().api.url
-    if url is None:
+    api = configured_api()
+    if api is None:
         raise InputError("no Prefect API is configured; set PREFECT_API_URL, or choose a profile with `prefect profile use NAME`.")
-    if problem := api_problem(url):
-        raise InputError(f"the Prefect API at {mask(url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
+    if problem := api_problem(api):
+        raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
     store = Settings.from_environment().store
     if "://" not in store and not Path(store).is_absolute():
         raise InputError(
@@ -63,11 +70,12 @@ def deploy(pool: str, recipes: Path | None = None) -> dict[str, str]:
             "or to an absolute path on the worker's machine."
         )
     try:
-        with get_client(sync_client=True) as client:
-            _check_pool(client, pool, url)
-            return register(client, pool, store, recipes, {"env": {"LYCEUM_STORE": store}})
+        with reaching(api), get_client(sync_client=True) as client:
+            template = _check_pool(client, pool, api.url)
+            variables = {"env": {"LYCEUM_STORE": store}} if "env" in choices(template) else {}
+            return Deployed(register(client, pool, store, recipes, variables), exposures(api, template))
     except httpx.HTTPError as error:
-        raise InputError(f"the Prefect API at {mask(url)} refused: {mask(str(error))}") from error
+        raise InputError(f"the Prefect API at {mask(api.url)} refused: {mask(str(error))}") from error
 
 
 def register(client: "SyncPrefectClient", pool: str, store: str, recipes: Path | None, job_variables: dict[str, Any]) -> dict[str, str]:
@@ -136,8 +144,10 @@ def nightly_schedule() -> "DeploymentScheduleCreate":
     return DeploymentScheduleCreate(schedule=CronSchedule(cron=NIGHT, timezone=get_localzone_name()), active=False)
 
 
-def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> None:
-    pools = {one.name: one.type for one in client.read_work_pools()}
+def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> dict[str, Any]:
+    """See that a pool is there and can run the flows; returns its base job template. Raises InputError."""
+    found = {one.name: one for one in client.read_work_pools()}
+    pools = {name: one.type for name, one in found.items()}
     suitable = [name for name, kind in pools.items() if kind == POOL_TYPE]
     if pool not in pools:
         fix = f"`prefect work-pool create {pool} --type {POOL_TYPE}` makes it."
@@ -147,3 +157,4 @@ def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> None:
             f"work pool {pool!r} is of type {pools[pool]}, which would need an image; Lyceum runs in pools of type {POOL_TYPE}, whose "
             f"workers run where Lyceum is installed.{nearest(pool, suitable)}"
         )
+    return found[pool].base_job_template

@@ -12,7 +12,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from flows.prefect_api import LOCAL_SERVER, answers, api_problem, bypass_proxy
+from flows.prefect_api import api_problem, bypass_proxy, configured_api
+from flows.server.key import ours
 from infra.secrets import mask
 from infra.settings import Settings, TpuSettings
 from infra.store import open_store
@@ -112,13 +113,17 @@ def _existing(place: Path) -> Path:
 
 
 def _prefect() -> Check:
+    """Which API a run would use, and whether it lets us in."""
     bypass_proxy()
-    configured = os.environ.get("PREFECT_API_URL")
-    if configured is not None:
-        problem = api_problem(configured)
-        return Check("prefect api", problem is None, f"{mask(configured)} {problem or 'answers'}")
-    if answers(LOCAL_SERVER):
-        return Check("prefect api", True, f"{LOCAL_SERVER} answers")
+    from prefect.settings import get_current_settings
+
+    api = configured_api()
+    if api is not None:
+        problem = api_problem(api)
+        return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
+    served = ours(get_current_settings().home)
+    if served is not None:
+        return Check("prefect api", True, f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this user has")
     return Check("prefect api", True, "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with its UI)")
 
 

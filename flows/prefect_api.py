@@ -1,4 +1,7 @@
-"""The Prefect API a run talks to: the one that is configured, a server that already listens on this machine, or a temporary one.
+"""The Prefect API a run talks to: the one that is configured, that of the running `lyceum serve`, or a temporary one.
+
+A server that merely listens on this machine is nobody's word: it is used when the user names it, or when it proves that it has the key of
+our `lyceum serve` (`flows.server.key`).
 
 The temporary server is Prefect's own on the user's Prefect database, so its runs can be looked at later. It is not Prefect's "ephemeral
 mode": that server shares our process group (Ctrl-C would end it before the run is recorded as cancelled), writes to our standard output and
@@ -13,16 +16,21 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
 from flows import tied
+from flows.server import key
+from flows.server.key import Api, in_url
+from flows.server.port import bound
 from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, Stopped
 
-LOCAL_SERVER = "http://127.0.0.1:4200/api"
+SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
+
 STARTUP_SECONDS = 300.0
 """A server's first start migrates its database: 10 s on two idle cores, several times that on a busy machine."""
 
@@ -35,61 +43,132 @@ QUIET = {
 """Environment of our process and the server: no telemetry, no advertisements; Prefect's logs go to its API, the terminal is ours."""
 
 
+TEMPORARY = {
+    "PREFECT_SERVER_UI_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+}
+"""What the server of a single run leaves out."""
+
+
 @contextmanager
-def prefect_api(stop: threading.Event) -> Iterator[str]:
-    """Make a Prefect API available to this process; yields its URL.
+def prefect_api(stop: threading.Event) -> Iterator[Api]:
+    """Make a Prefect API available to this process.
 
     Raises:
-        InputError: the configured API does not answer, or its URL holds a password.
+        InputError: the configured API does not answer, asks for a key that is not set, or its URL holds a password.
         Stopped: `stop` was set before the temporary server was ready.
         RuntimeError: the temporary server did not start; the message ends with its log.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     bypass_proxy()
-    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
+    from prefect.settings import get_current_settings
 
-    # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
-    no_heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-    configured = get_current_settings().api.url
-    if configured is not None:
-        problem = api_problem(configured)
-        if problem:
-            raise InputError(f"the Prefect API at {mask(configured)} (PREFECT_API_URL, or your Prefect profile) {problem}")
-        with temporary_settings(no_heartbeat):
-            yield configured
-    elif answers(LOCAL_SERVER):
-        with temporary_settings({PREFECT_API_URL: LOCAL_SERVER, **no_heartbeat}):
-            yield LOCAL_SERVER
-    else:
-        with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), stop) as url:
-            with temporary_settings({PREFECT_API_URL: url, **no_heartbeat}):
-                try:
-                    yield url
-                finally:
-                    _send_what_is_queued()
+    with ExitStack() as stack:
+        api = configured_api()
+        if api is not None:
+            if problem := api_problem(api):
+                raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
+        else:
+            api = key.ours(get_current_settings().home)
+        if api is not None:
+            stack.enter_context(reaching(api))
+        else:
+            api = stack.enter_context(prefect_server(free_port(), TEMPORARY, stop))
+            stack.enter_context(reaching(api))
+            stack.callback(_send_what_is_queued)
+        yield api
 
 
 @contextmanager
-def prefect_server(port: int, options: Sequence[str], stop: threading.Event) -> Iterator[str]:
-    """Run a Prefect server on 127.0.0.1 while inside; yields its API's URL. Raises Stopped or RuntimeError."""
-    url = f"http://127.0.0.1:{port}/api"
-    command = ("server", "start", "--host", "127.0.0.1", "--port", str(port), *options)
-    # Without the latter two the UI asks port 4200, or the API that is configured here.
-    environment = {**os.environ, **QUIET, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_API_URL": url}
-    with tempfile.TemporaryFile() as log, ExitStack() as stack:
+def reaching(api: Api) -> Iterator[None]:
+    """Inside, Prefect's clients of this process reach an API. Its key is in no environment, so no job has it."""
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_KEY,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
+
+    # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
+    changes = {PREFECT_API_URL: api.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    # A key of Prefect Cloud is none of this server's business; to its websockets it would go first.
+    with temporary_settings(changes | ({PREFECT_API_AUTH_STRING: api.key, PREFECT_API_KEY: None} if api.key else {})):
+        yield
+
+
+@contextmanager
+def prefect_server(
+    port: int, options: Mapping[str, str], stop: threading.Event, *, host: str = "127.0.0.1", front: str | None = None
+) -> Iterator[Api]:
+    """Run a Prefect server of ours while inside, with a key of its own.
+
+    Args:
+        options: Prefect's settings for it; with PREFECT_SERVER_API_AUTH_STRING the key is that one.
+        host: the address that it listens on.
+        front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
+
+    Raises:
+        OSError: the port cannot be had.
+        Stopped: `stop` was set before the server was ready.
+        RuntimeError: it did not start; the message ends with its log.
+    """
+    reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
+    # The pages ask the API of the origin that they came from.
+    own = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": "/api", SERVER_KEY: api.key or ""}
+    origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui}
+    environment = {**os.environ, **QUIET, **options, **origin, **own, **api.environment}
+    arguments = (host, str(port), *([front] if front else []))
+    with bound(host, port), tempfile.TemporaryFile() as log, ExitStack() as stack:
         with _starting_alone(stop):
-            process = tied.start("prefect", *command, environment=environment, log=log)
+            process = tied.start("flows.server.app", *arguments, environment=environment, log=log)
             stack.callback(tied.stop, process)
-            _wait_until_ready(process, url, stop, log.fileno())
-        yield url
+            _wait_until_ready(process, api, stop, log.fileno())
+        yield api
 
 
-def api_problem(url: str) -> str | None:
-    """Why the API at a configured URL cannot be used, and what to do; None when it can."""
-    if has_userinfo(url):
+def configured_api() -> Api | None:
+    """The API that PREFECT_API_URL or the Prefect profile names. If that is our `lyceum serve`, it comes with its key."""
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    if settings.api.url is None:
+        return None
+    if settings.api.auth_string is not None:
+        return Api(settings.api.url, settings.api.auth_string.get_secret_value())
+    served = key.read(settings.home)
+    if served is not None and key.same_server(settings.api.url, served) and key.proves(served):
+        return served
+    return Api(settings.api.url)
+
+
+def api_problem(api: Api) -> str | None:
+    """Why a configured API cannot be used, and what to do; None when it can."""
+    if has_userinfo(api.url):
         return "holds a user name or password, which messages would show: set PREFECT_API_AUTH_STRING to user:password instead."
-    return None if answers(url) else "does not answer; start it, or unset PREFECT_API_URL."
+    if not answers(api.url):
+        return "does not answer; start it, or unset PREFECT_API_URL."
+    return None if _admits(api) else "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset PREFECT_API_URL."
+
+
+def _admits(api: Api) -> bool:
+    """Whether an API lets the configured credentials in, as far as it says."""
+    from prefect.settings import get_current_settings
+
+    cloud = get_current_settings().api.key
+    headers = {"Authorization": f"Basic {key.as_header(api.key)}"} if api.key else {}
+    if cloud is not None and not api.key:
+        headers = {"Authorization": f"Bearer {cloud.get_secret_value()}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{api.url.rstrip('/')}/version", headers=headers), timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code not in (401, 403)
+    except (OSError, http.client.HTTPException):
+        return True  # whatever it is, it is not about the key
 
 
 def answers(url: str) -> bool:
@@ -137,9 +216,10 @@ def _locked(lock: TextIO) -> bool:
     return True
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, stop: threading.Event, log: int) -> None:
+def _wait_until_ready(process: "subprocess.Popen[bytes]", api: Api, stop: threading.Event, log: int) -> None:
+    """Wait for our server, and no other that took the port meanwhile."""
     deadline = time.monotonic() + STARTUP_SECONDS
-    while not answers(url):
+    while not key.proves(api):
         if stop.wait(0.1):
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:

@@ -1,8 +1,9 @@
 """A worker as a process of this machine: what `infra.local` and the agent of a cloud machine (`infra.host`) share.
 
-The worker's environment is the caller's with these defaults: JAX on the CPU, quiet native logs, unbuffered output, a fixed hash seed,
-and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache was tried with jax 0.10.2
-on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is noticed (a warning) and compiled again.
+The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on the CPU, quiet native logs, unbuffered
+output, a fixed hash seed, and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache
+was tried with jax 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is noticed (a warning) and
+compiled again.
 """
 
 import os
@@ -158,4 +159,6 @@ def _environment(compile_cache: str) -> dict[str, str]:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # with them the directory's path would be part of every entry's name
         }
-    return {**defaults, **os.environ, "PYTHONUNBUFFERED": "1", "LYCEUM_PARENT_PID": str(os.getpid())}
+    # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect server.
+    caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    return {**defaults, **caller, "PYTHONUNBUFFERED": "1", "LYCEUM_PARENT_PID": str(os.getpid())}

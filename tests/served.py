@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flows.prefect_api import free_port
+from flows.server.key import Api, as_header, read
 from infra.store import Store, open_store
 from schemas.reports import RunRecord
 
@@ -29,7 +30,8 @@ SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
 class Served:
     """A context manager; inside, runs can be started. `root` holds everything: Prefect's home, the working directory, the store."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *arguments: str) -> None:
+        self.arguments = arguments
         self.root, self.work, self.log, self.port = root, root / "work", root / "serve.log", free_port()
         self.ui, self.api = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port}/api"
         self.mark = f"LYCEUM_TEST_MARK={root}"
@@ -47,7 +49,7 @@ class Served:
         return {**kept, "PREFECT_HOME": str(self.root / "prefect"), name: value}
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "flows.cli", "serve", "--port", str(self.port)]
+        return [sys.executable, "-m", "flows.cli", "serve", *self.arguments, "--port", str(self.port)]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,18 @@ class Served:
     def said(self) -> str:
         """What it has written to standard error."""
         return self.log.read_text(encoding="utf-8")
+
+    @property
+    def reach(self) -> Api:
+        """Its URL and key, from where it keeps them."""
+        api = read(self.root / "prefect")
+        assert api is not None, "the file is there while it runs"
+        return api
+
+    @property
+    def link(self) -> str:
+        """The link that it printed, which lets one browser in."""
+        return next(word for word in self.said.split() if "/lyceum/enter#" in word)
 
     def stop(self) -> float:
         """Ctrl-C; returns the seconds it took until all had ended."""
@@ -84,14 +98,15 @@ class Served:
                 continue
         return found
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def ask(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
         """One request to Prefect's REST API, again when the server is busy, as Prefect's own clients do."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {as_header(self.reach.key or '')}"}
+        request = urllib.request.Request(f"{self.api}{path}", data, headers, method=method)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=60) as response:
-                    return json.load(response)
+                    return json.loads(response.read() or "null")
             except urllib.error.HTTPError as error:
                 if error.code != 503:
                     raise

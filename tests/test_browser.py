@@ -1,23 +1,20 @@
 """The Prefect UI as people use it, in a real headless Chromium: the form, a stage that breaks, Retry, the artifacts, Cancel.
 
-Pictures of every page are kept where LYCEUM_TEST_PICTURES says, for people to look at.
+Pictures of every page are kept where LYCEUM_TEST_PICTURES says, for people to look at. What other pages can do: test_server_browser.py.
 """
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
-from playwright.sync_api import Error, Page, expect, sync_playwright
-
+from tests.chromium import chromium, picture
 from tests.served import PATIENCE, SLOW, Served, until
 
+from playwright.sync_api import Page, expect  # isort: skip  after chromium.py, which skips this file where it is missing
+
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +24,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        except Error as error:
-            pytest.skip(
-                f"no Chromium: install the package `chromium`, or run `playwright install chromium` ({error.message.splitlines()[0]})"
-            )
+def page(served: Served) -> Iterator[Page]:
+    """A browser that was let in by the link that `lyceum serve` printed."""
+    with chromium() as browser:
         made = browser.new_page(viewport={"width": 1400, "height": 1300})
         made.set_default_timeout(1000 * PATIENCE)
         expect.set_options(timeout=1000 * PATIENCE)
+        refused: list[str] = []
+        made.on("console", lambda message: refused.append(message.text) if "Content Security Policy" in message.text else None)
+        made.on("pageerror", lambda error: refused.append(str(error)) if "unsafe-eval" in str(error) else None)
+        made.goto(served.link)
+        expect(made.get_by_text("What to train: one that comes with Lyceum")).to_be_visible()
+        picture(made, "let-in")
         yield made
-        browser.close()
-
-
-def picture(page: Page, name: str) -> None:
-    directory = os.environ.get("LYCEUM_TEST_PICTURES")
-    if directory:
-        page.wait_for_timeout(2500)  # for the eye: pages build themselves up
-        page.screenshot(path=Path(directory) / f"{name}.png", full_page=True)
+        # Prefect's pages report what people do to amplitude.com; the hostile text is that of the last test.
+        kept_out = [text for text in refused if not re.search("amplitude.com|elsewhere.invalid|inline|javascript:", text)]
+        assert kept_out == [], "our policy breaks nothing else of Prefect's pages"
 
 
 def open_form(page: Page, served: Served) -> None:
@@ -162,3 +155,67 @@ def test_the_nightly_schedule_is_there_and_switched_off(served: Served, page: Pa
     expect(page.get_by_text(re.compile("At 02:00 AM")).first).to_be_visible()
     expect(page.get_by_text("Paused").first).to_be_visible()
     picture(page, "deployments")
+
+
+def test_a_link_that_was_used_lets_nobody_in(served: Served, page: Page) -> None:
+    other = page.context.browser
+    assert other is not None
+    stranger = other.new_page()
+    stranger.goto(served.link)
+    expect(stranger.get_by_text("This link was used before, or has expired.")).to_be_visible()
+    assert stranger.evaluate("localStorage.length") == 0
+    picture(stranger, "link-used")
+    stranger.close()
+
+
+def test_the_login_page_takes_the_key(served: Served, page: Page) -> None:
+    other = page.context.browser
+    assert other is not None
+    stranger = other.new_page()
+    stranger.goto(f"{served.ui}/v2/deployments")
+    field = stranger.locator("input[type=password]")
+    expect(field).to_be_visible()
+    field.fill("lyceum:guessed")
+    field.press("Enter")
+    expect(stranger.get_by_text("post-train")).to_have_count(0)
+    picture(stranger, "login")
+    field.fill(served.reach.key or "")
+    field.press("Enter")
+    stranger.goto(f"{served.ui}/v2/deployments")
+    expect(stranger.get_by_text("post-train").first).to_be_visible()
+    stranger.close()
+
+
+def test_the_older_pages_work_too(served: Served, page: Page, tiny_recipe: Path) -> None:
+    run = served.start(recipe=str(tiny_recipe))
+    page.goto(f"{served.ui}/deployments")
+    expect(page.get_by_text("post-train").first).to_be_visible()
+    picture(page, "v1-deployments")
+    page.goto(f"{served.ui}/runs/flow-run/{run}")
+    expect(page.get_by_text("Beginning flow run").first).to_be_visible()
+    picture(page, "v1-run")
+    served.ended(run)
+
+
+HOSTILE = """
+<script>window.owned = 1</script><img src=x onerror="window.owned = 1"><svg onload="window.owned = 1"></svg>
+<iframe srcdoc="<script>parent.owned = 1</script>"></iframe> ![pixel](http://elsewhere.invalid/pixel?a=1) [link](javascript:window.owned=1)
+
+harmless
+"""
+
+
+def test_text_of_a_model_runs_no_script_in_the_pages(served: Served, page: Page) -> None:
+    """Held-out answers are shown as a Prefect artifact, and the page that shows it has the key."""
+    made = served.ask("/artifacts/", {"key": "hostile", "type": "markdown", "data": HOSTILE})
+    asked: list[str] = []
+    page.on("requestfinished", lambda request: asked.append(request.url))
+    for place in ("/v2/artifacts/artifact", "/artifacts/artifact"):
+        page.goto(f"{served.ui}{place}/{made['id']}")
+        expect(page.get_by_text("harmless").first).to_be_visible()
+        for link in page.locator("a[href^='javascript:']").all():
+            link.click()
+        page.wait_for_timeout(500)
+        assert page.evaluate("window.owned") is None
+        assert page.evaluate("localStorage.getItem('prefect-password')"), "the control: a script would have found it"
+    assert not [url for url in asked if "elsewhere.invalid" in url]

@@ -12,8 +12,11 @@ from prefect.client.schemas.actions import DeploymentScheduleUpdate, DeploymentU
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.cli import main
 from flows.deploy import deploy
 from flows.prefect_api import free_port
+from flows.serve import template
+from flows.server.exposure import choices
 from schemas.base import InputError
 
 NIGHTLY, POST_TRAIN = "nightly/nightly", "post-train/post-train"
@@ -37,7 +40,7 @@ def client(prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_the_form_describes_every_parameter_and_offers_choices(client: SyncPrefectClient, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").touch()
-    assert list(deploy("processes", tmp_path)) == [POST_TRAIN, NIGHTLY]
+    assert list(deploy("processes", tmp_path).pages) == [POST_TRAIN, NIGHTLY]
     for name in (NIGHTLY, POST_TRAIN):
         schema = client.read_deployment_by_name(name).parameter_openapi_schema
         assert schema is not None
@@ -136,3 +139,35 @@ def test_what_the_worker_could_not_find_is_refused(client: SyncPrefectClient, mo
     monkeypatch.setenv("LYCEUM_STORE", "somewhere")
     with pytest.raises(InputError, match="LYCEUM_STORE=somewhere is a relative path"):
         deploy("processes")
+
+
+def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client: SyncPrefectClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """The session's API is as Prefect starts it: it asks for no key, answers `*`, and its pool lets a run choose what is executed."""
+    assert main(["deploy", "--pool", "processes"]) == 0
+    said = capsys.readouterr().out
+    for weakness in (
+        "Not protected: the API asks for no key",
+        "Not protected: it answers Access-Control-Allow-Origin: *",
+        "Not protected: it answers to any host name",
+        "Not protected: a run may choose its command, env, working_dir",
+    ):
+        assert weakness in said
+    assert main(["deploy", "--pool", "processes", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["unprotected"]) == 4
+
+
+def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
+    client.create_work_pool(WorkPoolCreate(name="closed", type="process", base_job_template=template()))
+    try:
+        said = deploy("closed").unprotected
+        assert not [one for one in said if "a run may choose" in one]
+        assert client.read_deployment_by_name(POST_TRAIN).job_variables == {}
+    finally:
+        client.delete_work_pool("closed")
+
+
+def test_what_a_template_lets_a_run_choose() -> None:
+    assert choices(template()) == []
+    assert choices({"job_configuration": {"env": {"A": "1"}}, "variables": {}}) == ["env"], "Prefect adds a run's to it"
+    named = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}, "env": {}}}}
+    assert choices(named) == ["command"], "a variable that nothing uses chooses nothing"

@@ -389,7 +389,7 @@ class TestPrefectUrl:
         (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
         with temporary_settings({PREFECT_API_URL: url}):
             assert main(["run", "tiny.toml"]) == 2
-        assert main(["doctor", "--json"]) == 1
+            assert main(["doctor", "--json"]) == 1
         printed = capsys.readouterr()
         assert printed.err.count("PREFECT_API_AUTH_STRING") == printed.out.count("PREFECT_API_AUTH_STRING") == 1
         assert findings((printed.out + printed.err).encode(), "the messages") == []

@@ -2,7 +2,7 @@
 # Startup script of the VM that runs `lyceum serve` (prefect.tf). Root runs it at every boot: it takes the newest code, the settings and the
 # secrets, and starts the service. `sudo journalctl -u google-startup-scripts` has what it says, `-u lyceum` what the service says.
 #
-# Prefect's API knows no users, so it listens on 127.0.0.1 only, and is reached through SSH.
+# Prefect's API knows one key and no users, so it listens on 127.0.0.1 only, and is reached through SSH.
 set -euo pipefail
 
 home=${LYCEUM_VM_ROOT:-/opt/lyceum}

@@ -111,7 +111,7 @@ variable "prefect_machine_type" {
 }
 
 variable "secrets" {
-  description = "Environment variables of `lyceum serve` on that VM whose values are kept in Secret Manager, as lyceum-NAME. They are made empty, and values are added with gcloud; one without a value is not set. With the default ones Prefect's API asks for a password."
+  description = "Environment variables of `lyceum serve` on that VM whose values are kept in Secret Manager, as lyceum-NAME. They are made empty, and values are added with gcloud; one without a value is not set. With the default ones the key that Prefect's API asks for stays the same."
   type        = set(string)
   default     = ["PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"]
 

@@ -1,0 +1,56 @@
+"""`python -m flows.server.app HOST PORT [ORIGIN]`: Prefect's server behind the guard. The key comes in PREFECT_SERVER_API_AUTH_STRING.
+
+This is what `prefect server start` runs (`prefect.cli._server_utils`, 3.8.8), with the guard around it.
+"""
+
+import sys
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from flows.server.guard import App, Guard
+from flows.server.key import in_url
+from flows.server.port import bound
+
+
+def origins(host: str, port: int, front: str | None) -> dict[str, str]:
+    """What `Host` may say, and the origin of the pages that belongs to it.
+
+    Args:
+        host: the address that the server listens on.
+        front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
+    """
+    names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", in_url(host)])
+    own = [name if port == 80 else f"{name}:{port}" for name in names]
+    return {name: f"http://{name}" for name in own} | ({urlsplit(front).netloc: front} if front else {})
+
+
+def guarded(host: str, port: int, front: str | None) -> App:
+    """Prefect's application behind the guard. Raises RuntimeError when there is no key."""
+    from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
+
+    key = get_current_settings().server.api.auth_string
+    if key is None:
+        raise RuntimeError("PREFECT_SERVER_API_AUTH_STRING is not set: a server of ours asks for a key")
+    return Guard(create_app(final=True), key.get_secret_value(), port, origins(host, port, front))
+
+
+def main(host: str, port: str, front: str | None = None) -> None:
+    """Serve until SIGTERM."""
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings().server
+    config = uvicorn.Config(
+        guarded(host, int(port), front),
+        timeout_keep_alive=settings.api.keepalive_timeout,
+        ws_ping_interval=settings.api.websocket_ping_interval,
+        ws_ping_timeout=settings.api.websocket_ping_timeout,
+        log_level=settings.logging_level.lower(),
+        proxy_headers=False,
+    )
+    uvicorn.Server(config).run([bound(host, int(port))])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

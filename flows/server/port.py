@@ -1,0 +1,33 @@
+"""The port of a server of ours: whoever starts the server holds the port, too, so that nobody else's server gets it when ours dies.
+
+Our processes send the key to that port. With SO_REUSEPORT several sockets may have one port, and only
+the one that listens gets connections; but all must belong to the same user. SO_REUSEADDR stays unset:
+with it, anybody's socket could have a port on which nobody listens just now.
+"""
+
+import errno
+import os
+import socket
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that has the port and does not listen. Raises OSError where somebody listens, or when another user has it."""
+    if _somebody_listens(host, port):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _somebody_listens(host: str, port: int) -> bool:
+    """Sockets of one user would share the port, and connections would go to either."""
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
