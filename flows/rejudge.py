@@ -198,7 +198,7 @@ def _devices(wanted: Wanted) -> Any:
 
 def _page(value: Mapping[str, Any]) -> bytes:
     from flows.report import plots
-    from flows.report.page import environment
+    from flows.report.page import rendered
 
     updates = value["updates"]
 
@@ -211,8 +211,8 @@ def _page(value: Mapping[str, Any]) -> bytes:
         plots.curve("Mean reward", {"then": series("reward_before"), "now": series("reward_after")}),
     ]
     rewards = {name: sentence(one) for name, one in value["rewards"].items()}
-    page = environment().get_template("rejudge.html.j2")
-    return page.render(**{**value, "rewards": rewards}, verdict=verdict(value["summary"]), plots=drawn).encode()
+    page = rendered("rejudge.html.j2", **{**value, "rewards": rewards}, verdict=verdict(value["summary"]), plots=drawn)
+    return page.encode()
 
 
 def _text(value: float | None, nothing: str = "none") -> str:

@@ -34,6 +34,7 @@ from infra.backend import FINAL, JobBackend, JobHandle
 from infra.settings import Settings
 from infra.store import Store, open_store
 from infra.targets import open_backend
+from infra.visible import visible
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.job import JobSpec, JobStatus, Usage
 from schemas.reports import RunRecord
@@ -193,7 +194,7 @@ class _Follower:
     def _forward_log(self, handle: JobHandle, offset: int) -> int:
         text, offset = self.machines.log(handle, offset)
         for line in text.splitlines():
-            self._logger.info(line)
+            self._logger.info("%s", visible(line))
         return offset
 
 

@@ -26,7 +26,7 @@ from flows.report.effects import (
     outcomes_in,
     parts,
 )
-from flows.report.page import environment
+from flows.report.page import rendered
 from flows.report.results import Model, RunResults, StageOutput, read_results
 from flows.report.wording import TONES, bounds, change_text, duration, percent, points, sample_text
 from infra.store import Store
@@ -78,8 +78,7 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
     others = [one["b"]["run_id"] for one in comparisons]
     last = others[0] if len(others) == 1 else f"{len(others)}-runs-{digest(others)[:8]}"
     name = f"runs/{comparisons[0]['a']['run_id']}/compare-{last}.html"
-    page = environment().get_template("compare.html.j2")
-    store.write_bytes(name, page.render(**comparison_tables(comparisons)).encode())
+    store.write_bytes(name, rendered("compare.html.j2", **comparison_tables(comparisons)).encode())
     return store.location(name)
 
 
