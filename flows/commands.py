@@ -159,7 +159,7 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
     if options.usd is not None and options.usd <= 0:
         raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
-    store = open_store(options.store)
+    store = open_store(options.store, write=False)
     record = read_run(store, options.run)
     value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
     return Answer(value, lambda: show_rejudged(value))

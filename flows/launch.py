@@ -18,7 +18,7 @@ from infra.targets import check_reach, check_target
 from schemas.reports import RunRecord
 
 
-def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
+def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
     """Run a recipe to its end.
 
     All input is checked here first, before Prefect is even imported; the flow checks it again, because it can be started from elsewhere.
@@ -37,8 +37,8 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     for name in force:
         resolved.stage(name)
     settings = Settings.from_environment()
-    check_reach(target, store or settings.store)
-    opened = open_store(store or settings.store)
+    check_reach(target, store)
+    opened = open_store(store)
     opened.require_near(settings)
     check_endpoints(resolved, opened, target, force)
     check_fit(resolved, opened, target)

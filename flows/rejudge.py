@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import tempfile
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
+from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 from tasks.job import read_jsonl, write_jsonl
 from tasks.plugins import plugin_module, stage_module
 from tasks.rewarding import Resources, parse_rewards
@@ -137,17 +137,15 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 
 def _read(file: Path) -> tuple[Wanted, str]:
+    text = toml_text(file, "--rubric")
     try:
-        text = file.read_text(encoding="utf-8")
-        return Wanted.parse(tomllib.loads(text)), text
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {file}: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
+        table = toml_table(text)
+        refuse_what_cannot_be_kept(table, str(file))
+        return Wanted.parse(table), text
+    except NotToml as error:
         raise InputError(f"{file} is not valid TOML: {error}.") from error
     except ValidationError as error:
         raise InputError(explain_validation(error, Wanted, str(file))) from error
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{file} holds a date, a time or a number that is not finite: {error}. Write another value.") from error
 
 
 def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:

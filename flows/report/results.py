@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from infra.store import Store
 from schemas.artifact import Manifest
-from schemas.base import InputError
+from schemas.base import InputError, problem_text
 from schemas.evaluation import EvalItem
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord, StageRecord
@@ -79,7 +79,7 @@ class StageOutput:
         try:
             return read_jsonl(path, EvalItem) if path else []
         except ValidationError as error:
-            why = f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}"
+            why = f"{error.errors()[0]['loc'][0]}: {problem_text(error.errors()[0])}"
             raise InputError(
                 f"stage {self.name}: {file} was written by another version of Lyceum ({why}). Run its recipe again: what has not changed "
                 "since is reused."
