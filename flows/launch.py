@@ -38,10 +38,11 @@ def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], da
         resolved.stage(name)
     settings = Settings.from_environment()
     check_reach(target, store)
-    opened = open_store(store)
+    opened = open_store(store, write=False)  # nothing is made before all is well
     opened.require_near(settings)
     check_endpoints(resolved, opened, target, force)
     check_fit(resolved, opened, target)
+    opened = open_store(store)
 
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:

@@ -90,10 +90,9 @@ class Files:
         try:
             with self.explained(self.root):
                 yield
-        except OSError as error:
-            raise InputError(
-                f"store {self.uri}: {self.root}: {error.strerror or error}. Give --store another path, for example ./.lyceum."
-            ) from error
+        except (OSError, RecursionError) as error:  # a directory of a thousand levels is made by recursion
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"store {self.uri}: {self.root}: {why}. Give --store another path, for example ./.lyceum.") from error
 
     @contextmanager
     def explained(self, what: Path | str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """TOML of people: read from a file that can be one, and refused in a sentence when it cannot be worked with."""
 
 import math
+import os
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ MOST_BYTES = 1 << 20
 
 MOST_LEVELS = 32
 """How deep tables and lists may lie in each other; what reads them goes down by recursion."""
+
+MOST_VALUES = 10_000
+"""Each may be wrong in a way of its own, which takes time to say."""
 
 MOST_INTEGER = 2**31 - 1
 """No count, length or seed is larger; arrays are indexed with 32 bits."""
@@ -33,12 +37,16 @@ def toml_text(path: Path, what: str) -> str:
             raise InputError(f"cannot read {what} {path}: it is {kind}, not a file.")
         if status.st_size > MOST_BYTES:
             raise InputError(f"cannot read {what} {path}: it has {status.st_size} bytes, and may have {MOST_BYTES}.")
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES).decode("utf-8")  # files of /proc say that they have 0 bytes
+        with open(path, "rb", opener=_without_waiting) as file:
+            return (file.read(MOST_BYTES) or b"").decode("utf-8")  # files of /proc say that they have 0 bytes, and may wait for more
     except OSError as error:
         raise InputError(f"cannot read {what} {path}: {error.strerror or error}.") from error
     except ValueError as error:  # UnicodeDecodeError, or a path that no system has
         raise InputError(f"cannot read {what} {path}: {error}.") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def toml_table(text: str) -> dict[str, Any]:
@@ -49,9 +57,12 @@ def toml_table(text: str) -> dict[str, Any]:
         raise NotToml(f"it nests deeper than {MOST_LEVELS} levels") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise NotToml(str(error)) from error
-    level: list[Any] = [table]
+    level, values = [table], 0
     for _ in range(MOST_LEVELS):
         level = [inner for value in level for inner in _inside(value)]
+        values += len(level)
+    if values > MOST_VALUES:
+        raise NotToml(f"it holds {values} values, and may hold {MOST_VALUES}")
     if level:
         raise NotToml(f"it nests deeper than {MOST_LEVELS} levels")
     return table

@@ -10,10 +10,10 @@ from schemas.base import InputError
 MOST_LINE = 1 << 24
 """Bytes of a line, and so of a row. Of the longest documents that models read, ten fit in one."""
 
-MOST_RATIO = 250
-"""How many times its size a file may unpack to. Text of people packs to a third, the same row over and over to a hundredth."""
+MOST_RATIO = 400
+"""How many times its size a file may unpack to. Text of people packs to a third, the same row over and over to a three-hundredth."""
 
-UNPACKED_BEFORE_ASKED = 1 << 24
+UNPACKED_BEFORE_ASKED = 1 << 22
 """Bytes that every file may unpack to."""
 
 
