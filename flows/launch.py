@@ -84,7 +84,11 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     for stage in record.stages:
         described = stage.model_dump(mode="json", exclude={"usage"})
         stages.append(
-            {name: value for name, value in described.items() if name not in ("cost_usd", "error", "exit_code") or value is not None}
+            {
+                name: value
+                for name, value in described.items()
+                if name not in ("cost_usd", "error", "exit_code", "repaired") or value is not None
+            }
         )
     return {
         "run_id": record.run_id,

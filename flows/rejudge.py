@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows import show
+from flows.trained import sound_artifact
 from infra.answers import Answers
 from infra.store import Store
 from schemas.artifact import Manifest
@@ -60,7 +61,7 @@ def rejudge_run(
 
     Raises:
         InputError: the file is not valid, the run has no such stage, or an artifact is gone.
-        StageFailed: a judge gave too few rulings.
+        StageFailed: a judge gave too few rulings, or an artifact is damaged.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from tasks.rejudge import Stage, rejudge
@@ -155,18 +156,12 @@ def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[Sta
     if stage is not None and stage not in stages:
         raise InputError(f"stage {stage!r} of run {record.run_id!r} is no finished stage of kind grpo.{nearest(stage, stages)}")
     chosen = stages[stage] if stage else list(stages.values())[-1]
-    manifest = store.valid(chosen.kind, chosen.key) if chosen.key else None
-    if manifest is None:
-        raise InputError(f"the artifact of stage {chosen.name!r} is no longer in the store; `lyceum run` makes it again.")
-    return chosen, manifest
+    return chosen, sound_artifact(store, chosen.kind, chosen.key, f"the artifact of stage {chosen.name!r}")
 
 
 def _input(store: Store, stage: StageRecord, manifest: Manifest, name: str) -> Path:
     ref = manifest.inputs[name]
-    found = store.valid(ref.kind, ref.key)
-    if found is None:
-        raise InputError(f"input {name!r} of stage {stage.name!r} is no longer in the store; `lyceum run` makes it again.")
-    return store.local_dir(found)
+    return store.local_dir(sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {stage.name!r}"))
 
 
 def _rubrics(directory: Path | None) -> list[Rubric]:

@@ -18,7 +18,7 @@ A store lies in a directory (`infra.files`) or in a bucket (`infra.gcs`); both a
 import logging
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -128,11 +128,11 @@ class Store:
         """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong bytes."""
         return self._objects.check_tree(_data_name(manifest), manifest.files)
 
-    def valid(self, kind: str, key: str) -> Manifest | None:
+    def valid(self, kind: str, key: str, damage: Callable[[str], None] = lambda text: None) -> Manifest | None:
         """The manifest of an artifact that exists and verifies.
 
         A damaged artifact is set aside (`manifest.corrupt-<id>.json`; its files stay for inspection), logged, and never served again:
-        None is returned, and the stage can be run and committed anew.
+        None is returned, and the stage can be run and committed anew. `damage` is told what is wrong.
         """
         name = _manifest_name(kind, key)
         raw = self._objects.read(name)
@@ -143,6 +143,7 @@ class Store:
         if not problems:
             return manifest
         self._set_aside(kind, key, raw, problems)
+        damage(problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more")
         return None
 
     def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:

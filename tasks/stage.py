@@ -56,6 +56,7 @@ class Watch:
         record: is told each new version of the run record.
         costs: stage -> what its jobs have cost in this run, US dollars; stages that cost nothing are absent.
         usages: stage -> what the worker of its last job measured.
+        repairs: stage -> what was wrong with its artifact, which is made again.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -64,6 +65,7 @@ class Watch:
     record: Callable[[RunRecord], None] = field(default=lambda record: None)
     costs: dict[str, float] = field(default_factory=dict)
     usages: dict[str, Usage] = field(default_factory=dict)
+    repairs: dict[str, str] = field(default_factory=dict)
 
 
 Logger = logging.Logger | LoggingAdapter
@@ -110,16 +112,21 @@ def _run_stage(job: JobSpec) -> State[Any]:
     watch, settings, logger = WATCH.get(), Settings.from_environment(), get_run_logger()
     store = open_store(job.store)
     adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")
-    if store.valid(job.kind, job.key) is not None:
-        return adopted
 
     def say(message: str) -> None:
         logger.info(message)
         watch.say(job.stage, message)
 
+    def damaged(what: str) -> None:
+        watch.repairs[job.stage] = f"its artifact was damaged ({what}), was set aside and has been made again"
+        say(f"its artifact is damaged ({what}) and was set aside; making it again")
+
+    if store.valid(job.kind, job.key, damaged) is not None:
+        return adopted
+
     timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
     with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
-        if store.valid(job.kind, job.key) is not None:
+        if store.valid(job.kind, job.key, damaged) is not None:
             return adopted
         if job.target != "local":
             job = job.model_copy(update={"environment": travelling(job.config)})
