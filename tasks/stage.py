@@ -121,18 +121,26 @@ def _run_stage(job: JobSpec) -> State[Any]:
         watch.repairs[job.stage] = f"its artifact was damaged ({what}), was set aside and has been made again"
         say(f"its artifact is damaged ({what}) and was set aside; making it again")
 
-    if store.valid(job.kind, job.key, damaged) is not None:
+    def released() -> State[Any]:
+        """The stage is done; a machine of its that a killed run left behind is not needed."""
+        if job.target != "local":
+            backend(job.target).release(store, job.key, say)
         return adopted
+
+    if store.valid(job.kind, job.key, damaged) is not None:
+        return released()
 
     timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
     with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
-        if store.valid(job.kind, job.key, damaged) is not None:
-            return adopted
-        if job.target != "local":
-            job = job.model_copy(update={"environment": travelling(job.config)})
-        for model in shipped_models(job):
-            ship_model(store, model, job.dependencies, settings, say)
-        status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
+        status = None
+        if store.valid(job.kind, job.key, damaged) is None:
+            if job.target != "local":
+                job = job.model_copy(update={"environment": travelling(job.config)})
+            for model in shipped_models(job):
+                ship_model(store, model, job.dependencies, settings, say)
+            status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
+    if status is None:
+        return released()
     if status.artifact is None:
         failure = InputError if status.exit_code == 2 else StageFailed
         raise failure(status.error or f"the job of stage {job.stage} ended as {status.state} without saying why")
