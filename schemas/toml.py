@@ -33,10 +33,9 @@ def toml_text(path: Path, what: str) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever, and /dev/zero never ends
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
-            raise InputError(f"cannot read {what} {path}: it is {kind}, not a file.")
+            raise OSError(f"it is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe or a device'}, not a file")
         if status.st_size > MOST_BYTES:
-            raise InputError(f"cannot read {what} {path}: it has {status.st_size} bytes, and may have {MOST_BYTES}.")
+            raise OSError(f"it has {status.st_size} bytes, and may have {MOST_BYTES}")
         with open(path, "rb", opener=_without_waiting) as file:
             return (file.read(MOST_BYTES) or b"").decode("utf-8")  # files of /proc say that they have 0 bytes, and may wait for more
     except OSError as error:
