@@ -140,7 +140,8 @@ class Chain:
             return
         self._made[job.stage.name], self._made_from[job.stage.name] = manifest, job.given
         status = "cached" if state.name == CACHED else "ran"
-        self._end(job, {"status": status, "artifact": manifest.ref(), "metrics": manifest.metrics}, watch)
+        repaired = watch.repairs.get(job.stage.name)
+        self._end(job, {"status": status, "artifact": manifest.ref(), "metrics": manifest.metrics, "repaired": repaired}, watch)
         self._run_again_what_is_stale(watch)
 
     def _end(self, job: _Submitted, changes: dict[str, Any], watch: Watch) -> None:
@@ -164,6 +165,7 @@ class Chain:
         self._healed.add(name)
         for source in gone:
             if self._made.get(source) == job.given[source]:  # otherwise it is being made again already
+                watch.repairs.setdefault(source, f"its artifact was gone or damaged when {name} needed it, and has been made again")
                 self._again(source, watch, f"its artifact, an input of {name}, is gone from the store or damaged; making it again")
         reason = f"its input {', '.join(gone)} was gone or damaged" if gone else "its artifact was removed as soon as it was made"
         self._again(name, watch, f"{reason}; trying once more")

@@ -47,13 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except DoesNotFit as error:
         return _fail(str(error), 3)
-    except (StageFailed, Damaged, ConnectionError) as error:
+    except (StageFailed, Damaged) as error:
         return _fail(str(error), 1)
     except (Stopped, KeyboardInterrupt):
         return _fail("stopped; run the same command again to continue", 130)
     except BrokenPipeError:  # `lyceum runs | head`: whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (OSError, MemoryError) as error:  # the machine's: a disk that fails, a network that is gone, no memory left
+        return _fail(str(error) or "this machine's memory is used up", 1)
 
 
 def _fail(message: str, code: int) -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,14 +91,22 @@ def runs(options: argparse.Namespace) -> Answer:
 
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again (HTML, self-contained)."""
-    from flows.report.page import render_report
+    from flows.report.page import report_html, write_report
+    from flows.report.results import read_results
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
-    location = render_report(store, record)
+    results = read_results(store, record)
+    location = write_report(store, record.run_id, report_html(results))
     if record.status != "running":  # else the record is the run's own to write
         store.write_json(record_name(record.run_id), record.model_copy(update={"report": location}))
-    return Answer({"run_id": record.run_id, "report": location}, lambda: show.line(location))
+
+    def show_location() -> None:
+        show.line(location)
+        show.show_left_out(results.left_out)
+
+    value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
+    return Answer(value, show_location, _whole(results.left_out))
 
 
 def compare(options: argparse.Namespace) -> Answer:
@@ -114,7 +122,7 @@ def compare(options: argparse.Namespace) -> Answer:
         show.line(f"Page: {page}")
 
     value = comparisons[0] if len(comparisons) == 1 else {"comparisons": comparisons}
-    return Answer({**value, "page": page}, show_all)
+    return Answer({**value, "page": page}, show_all, max(_whole(one["left_out"]) for one in comparisons))
 
 
 def ask(options: argparse.Namespace) -> Answer:
@@ -142,7 +150,7 @@ def scores(options: argparse.Namespace) -> Answer:
 
     store = open_store(options.store, write=False)
     value = export_scores(read_results(store, read_run(store, options.run)), options.to, options.formats)
-    return Answer(value, lambda: show.show_scores(value))
+    return Answer(value, lambda: show.show_scores(value), _whole(value["left_out"]))
 
 
 def rejudge(options: argparse.Namespace) -> Answer:
@@ -159,7 +167,7 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
     if options.usd is not None and options.usd <= 0:
         raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
-    store = open_store(options.store)
+    store = open_store(options.store, write=False)
     record = read_run(store, options.run)
     value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
     return Answer(value, lambda: show_rejudged(value))
@@ -299,6 +307,11 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
         "machines": [asdict(leftover) for leftover in leftovers],
     }
     return Answer(value, lambda: show.show_machines(value))
+
+
+def _whole(left_out: Mapping[str, str]) -> int:
+    """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that something is missing."""
+    return 1 if left_out else 0
 
 
 def _total(items: Sequence["Garbage"]) -> dict[str, int]:

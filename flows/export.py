@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flows.new_directory import new_directory, require_new
 from flows.report.recipe_toml import recipe_toml
-from flows.report.results import BASE, Model, RunResults, read_results
+from flows.report.results import BASE, Model, RunResults, left_out_text, read_results
 from flows.trained import trained_stage
 from infra.store import Store
+from schemas.base import StageFailed
 from schemas.reports import RunRecord
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def export(
 
     Raises:
         InputError: the run has no such model, `to` cannot be made or holds something, or torch is not installed.
-        StageFailed: `transformers` finds another model than was trained; nothing is left.
+        StageFailed: an artifact of the run is gone or damaged, or `transformers` finds another model than was trained; nothing is left.
     """
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
@@ -40,6 +41,11 @@ def export(
 
     require_transformers()  # before anything is downloaded
     results = read_results(store, record)
+    if results.left_out:
+        raise StageFailed(
+            f"run {record.run_id!r} cannot be exported, because its card would leave something out: {left_out_text(results.left_out)}. "
+            "`lyceum run` with the same recipe makes it again."
+        )
     made = _lineage(results, chosen.name)
     with new_directory(to) as partial:
         proof = export_model(store.local_dir(manifest), partial, _card(results, chosen.name, made), _prompts(made), dtype, say)

@@ -35,7 +35,7 @@ from infra.lease import seize, unheld
 from infra.objects import Found, name_problem
 from infra.settings import Settings
 from infra.store import Store, attempt_file, open_store
-from schemas.base import InputError, nearest
+from schemas.base import InputError, nearest, problem_text
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 
@@ -136,8 +136,9 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
         try:
             record = RunRecord.model_validate_json(raw)
         except ValidationError as error:
+            why = problem_text(error.errors()[0])
             raise InputError(
-                f"store {store.uri}: {record_name(run)} is damaged ({error.errors()[0]['msg']}), so nobody can tell what run {run} needs. "
+                f"store {store.uri}: {record_name(run)} is damaged ({why}), so nobody can tell what run {run} needs. "
                 f"Nothing was removed. Restore the file, or give up the run with --drop-run {run}."
             ) from error
         needed |= {stage.key for stage in record.stages if stage.key}

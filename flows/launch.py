@@ -18,7 +18,7 @@ from infra.targets import check_reach, check_target
 from schemas.reports import RunRecord
 
 
-def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
+def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
     """Run a recipe to its end.
 
     All input is checked here first, before Prefect is even imported; the flow checks it again, because it can be started from elsewhere.
@@ -37,11 +37,12 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     for name in force:
         resolved.stage(name)
     settings = Settings.from_environment()
-    check_reach(target, store or settings.store)
-    opened = open_store(store or settings.store)
+    check_reach(target, store)
+    opened = open_store(store, write=False)  # nothing is made before all is well
     opened.require_near(settings)
     check_endpoints(resolved, opened, target, force)
     check_fit(resolved, opened, target)
+    opened = open_store(store)
 
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:
@@ -83,7 +84,11 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     for stage in record.stages:
         described = stage.model_dump(mode="json", exclude={"usage"})
         stages.append(
-            {name: value for name, value in described.items() if name not in ("cost_usd", "error", "exit_code") or value is not None}
+            {
+                name: value
+                for name, value in described.items()
+                if name not in ("cost_usd", "error", "exit_code", "repaired") or value is not None
+            }
         )
     return {
         "run_id": record.run_id,

@@ -6,14 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from infra.files import given_path
 from schemas.base import InputError
 
 
 def require_new(to: Path) -> Path:
     """The absolute path of a directory that can be made. Raises InputError: a file is there, or a directory that holds something."""
-    to = to.expanduser().absolute()
-    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-        raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+    to = given_path(to, "--to")
+    try:
+        if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+            raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+    except OSError as error:
+        raise InputError(f"{to} cannot be made: {error.strerror}. Choose another place.") from error
     return to
 
 

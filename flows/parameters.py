@@ -11,6 +11,7 @@ from prefect import Flow
 from pydantic import ConfigDict, Field, create_model
 
 from flows.resolve import shipped_recipes
+from infra.files import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
 
@@ -64,7 +65,7 @@ def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[
 def _recipe_choices(recipes: Path | None) -> list[dict[str, Any]]:
     choices = [{"type": "string", "title": "Comes with Lyceum", "enum": list(shipped_recipes())}]
     if recipes is not None:
-        files = sorted(str(path) for path in recipes.absolute().glob("*.toml"))
+        files = sorted(str(path) for path in given_path(recipes, "--recipes").glob("*.toml"))
         if not files:
             raise InputError(f"--recipes {recipes} is not a directory with recipes (*.toml) in it.")
         choices.append({"type": "string", "title": f"From {recipes}", "enum": files})

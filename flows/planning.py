@@ -12,6 +12,7 @@ from flows.explain import Outlook
 from flows.fitting import suggest
 from flows.plain import plain
 from flows.resolve import ResolvedRecipe, ResolvedStage
+from flows.room import too_large_here
 from infra.settings import Settings, TpuSettings
 from infra.store import Store
 from infra.tpu_types import TPU_TYPES
@@ -49,7 +50,8 @@ def make_plan(
         "seconds": explain.total([stage["seconds"] for stage in stages]),
         "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
     }
-    problems = [*_too_large(stages), *_over_budget(value, hours, usd)]
+    here = too_large_here(outlooks) if target == "local" else []
+    problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
     if not problems:
         return value
     suggestion = [f"stages.{stage['name']}.config.{change}" for stage in stages for change in stage.get("suggestion") or ()]
@@ -60,12 +62,14 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
     """Plan a run before it is submitted; without the TPU compiler say that it was not planned.
 
     Returns:
-        The plan; None where nothing is planned: for this machine, with `LYCEUM_PLAN=false`, without the compiler.
+        The plan; None where no program is compiled: for this machine, with `LYCEUM_PLAN=false`, without the compiler.
 
     Raises:
         DoesNotFit: with what does not fit and how to mend it.
         InputError, StageFailed: see `make_plan`.
     """
+    if target == "local" and (problems := too_large_here(explain.outlook(resolved, store))):
+        raise DoesNotFit(" ".join(["this recipe does not fit this machine; nothing was started.", *problems]))
     if target == "local" or not Settings.from_environment().plan:
         return None
     if not has_compiler():

@@ -25,6 +25,7 @@ from flows.resolve import ResolvedRecipe
 from flows.show import headline
 from infra.objects import Damaged
 from infra.store import Store
+from infra.visible import visible
 from schemas.base import InputError
 from schemas.reports import RunRecord
 
@@ -67,7 +68,7 @@ def _view(show: Callable[[], None]) -> None:
 
 
 def _markdown(record: RunRecord, name: str, text: str, description: str) -> None:
-    create_markdown_artifact(markdown=text, key=_key(record, name), description=description)
+    create_markdown_artifact(markdown=visible(text), key=_key(record, name), description=description)
 
 
 def _key(record: RunRecord, name: str) -> str:
@@ -113,7 +114,7 @@ def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
             "status": stage.status,
             "seconds": round(stage.seconds, 1),
             "metrics": headline(stage.metrics),
-            "error": stage.error or "",
+            "error": visible(stage.error or ""),
         }
         for stage in record.stages
     ]

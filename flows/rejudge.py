@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import tempfile
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows import show
+from flows.trained import sound_artifact
 from infra.answers import Answers
 from infra.store import Store
 from schemas.artifact import Manifest
@@ -25,6 +25,7 @@ from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
+from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 from tasks.job import read_jsonl, write_jsonl
 from tasks.plugins import plugin_module, stage_module
 from tasks.rewarding import Resources, parse_rewards
@@ -60,7 +61,7 @@ def rejudge_run(
 
     Raises:
         InputError: the file is not valid, the run has no such stage, or an artifact is gone.
-        StageFailed: a judge gave too few rulings.
+        StageFailed: a judge gave too few rulings, or an artifact is damaged.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from tasks.rejudge import Stage, rejudge
@@ -137,17 +138,15 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 
 def _read(file: Path) -> tuple[Wanted, str]:
+    text = toml_text(file, "--rubric")
     try:
-        text = file.read_text(encoding="utf-8")
-        return Wanted.parse(tomllib.loads(text)), text
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {file}: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
+        table = toml_table(text)
+        refuse_what_cannot_be_kept(table, str(file))
+        return Wanted.parse(table), text
+    except NotToml as error:
         raise InputError(f"{file} is not valid TOML: {error}.") from error
     except ValidationError as error:
         raise InputError(explain_validation(error, Wanted, str(file))) from error
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{file} holds a date, a time or a number that is not finite: {error}. Write another value.") from error
 
 
 def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
@@ -157,18 +156,12 @@ def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[Sta
     if stage is not None and stage not in stages:
         raise InputError(f"stage {stage!r} of run {record.run_id!r} is no finished stage of kind grpo.{nearest(stage, stages)}")
     chosen = stages[stage] if stage else list(stages.values())[-1]
-    manifest = store.valid(chosen.kind, chosen.key) if chosen.key else None
-    if manifest is None:
-        raise InputError(f"the artifact of stage {chosen.name!r} is no longer in the store; `lyceum run` makes it again.")
-    return chosen, manifest
+    return chosen, sound_artifact(store, chosen.kind, chosen.key, f"the artifact of stage {chosen.name!r}")
 
 
 def _input(store: Store, stage: StageRecord, manifest: Manifest, name: str) -> Path:
     ref = manifest.inputs[name]
-    found = store.valid(ref.kind, ref.key)
-    if found is None:
-        raise InputError(f"input {name!r} of stage {stage.name!r} is no longer in the store; `lyceum run` makes it again.")
-    return store.local_dir(found)
+    return store.local_dir(sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {stage.name!r}"))
 
 
 def _rubrics(directory: Path | None) -> list[Rubric]:
@@ -198,7 +191,7 @@ def _devices(wanted: Wanted) -> Any:
 
 def _page(value: Mapping[str, Any]) -> bytes:
     from flows.report import plots
-    from flows.report.page import environment
+    from flows.report.page import rendered
 
     updates = value["updates"]
 
@@ -211,8 +204,8 @@ def _page(value: Mapping[str, Any]) -> bytes:
         plots.curve("Mean reward", {"then": series("reward_before"), "now": series("reward_after")}),
     ]
     rewards = {name: sentence(one) for name, one in value["rewards"].items()}
-    page = environment().get_template("rejudge.html.j2")
-    return page.render(**{**value, "rewards": rewards}, verdict=verdict(value["summary"]), plots=drawn).encode()
+    page = rendered("rejudge.html.j2", **{**value, "rewards": rewards}, verdict=verdict(value["summary"]), plots=drawn)
+    return page.encode()
 
 
 def _text(value: float | None, nothing: str = "none") -> str:

@@ -12,9 +12,10 @@ from typing import Literal
 
 from flows.champion import model_of
 from flows.gate_rules import KINDS
-from flows.report.results import BASE, StageOutput, read_results
+from flows.report.results import BASE, StageOutput, left_out_text, read_results
 from infra.store import Store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
+from schemas.base import StageFailed
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
@@ -65,12 +66,16 @@ def meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tupl
 
     Raises:
         InputError: either run did not succeed or has no trained model.
+        StageFailed: an evaluation of the candidate's run is gone or damaged.
     """
     model, other = model_of(candidate), model_of(champion) if champion else None
-    theirs = _evaluations(store, champion, other.name) if champion and other else _evaluations(store, candidate, BASE)
+    if champion and other:
+        theirs = _evaluations(store, champion, other.name, whole=False)  # what is missing there is evaluated again
+    else:
+        theirs = _evaluations(store, candidate, BASE, whole=True)
     asked: dict[str, set[str]] = {}
     matches = []
-    for ours in _evaluations(store, candidate, model.name):
+    for ours in _evaluations(store, candidate, model.name, whole=True):
         before = asked.setdefault(ours.spec.kind, set())
         suites = frozenset({item.suite for item in ours.items} - before)
         before |= suites
@@ -79,12 +84,22 @@ def meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tupl
     return matches, {stage.spec.kind for stage in theirs}
 
 
-def _evaluations(store: Store, run: RunRecord, model: str) -> list[StageOutput]:
+def _evaluations(store: Store, run: RunRecord, model: str, *, whole: bool) -> list[StageOutput]:
     """A model's evaluations in its run that the store still has, in file order. Other artifacts, such as weights, are not looked at, and no
-    answers are read: another version of Lyceum may have written them in its own way."""
+    answers are read: another version of Lyceum may have written them in its own way.
+
+    Args:
+        whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide would silently not be asked.
+    """
     evaluations = tuple(stage for stage in run.stages if stage.kind in KINDS)
     found = read_results(store, run.model_copy(update={"stages": evaluations})).stages.values()
-    return [stage for stage in found if stage.manifest is not None and stage.spec.inputs.get("policy", BASE) == model]
+    of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
+    if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):
+        raise StageFailed(
+            f"run {run.run_id!r} cannot be judged, because that would leave something out: {left_out_text(left_out)}. "
+            "`lyceum run` with the same recipe makes it again."
+        )
+    return [stage for stage in of_model if stage.manifest is not None]
 
 
 def _match(

@@ -7,7 +7,6 @@ executes (store, target, the data directory's path) never enters.
 import copy
 import importlib.resources
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.evaluation import HELDOUT
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
+from schemas.toml import MOST_LEVELS, NotToml, toml_table
 from tasks.job import TRAINED, Input
 from tasks.models.source import check_model, extra_dependencies
 from tasks.plugins import extra_models_of, stage_module, stays_at_home
@@ -147,6 +147,8 @@ def apply_override(table: dict[str, Any], override: str) -> None:
 def _set(table: dict[str, Any], path: str, value: Any, override: str) -> None:
     """Set the value at a path, in place; messages call it `override`."""
     parts = path.split(".")
+    if len(parts) > MOST_LEVELS:
+        raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
     if not all(parts):
         raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
     _check_override_path(table, parts, override)
@@ -190,8 +192,8 @@ def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) 
 def _override_value(text: str, override: str) -> Any:
     """A TOML value; text that is none and looks like a plain word or path is a string, so that `--set model=gemma3-tiny` works."""
     try:
-        table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError as error:
+        table = toml_table(f"value = {text}")
+    except NotToml as error:
         if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
             return text
         raise InputError(
@@ -275,11 +277,11 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
 
 
 def _check_data(data: Path) -> None:
-    if not data.exists():
-        raise InputError(f"--data {data}: there is no such directory.")
-    if not data.is_dir():
-        raise InputError(f"--data {data} is not a directory; name the directory that holds the recipe's data files.")
     try:
+        if not data.exists():
+            raise InputError(f"--data {data}: there is no such directory.")
+        if not data.is_dir():
+            raise InputError(f"--data {data} is not a directory; name the directory that holds the recipe's data files.")
         empty = next(data.iterdir(), None) is None
     except OSError as error:
         raise InputError(f"--data {data} cannot be read: {error.strerror}.") from error

@@ -137,7 +137,7 @@ def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:
     raw = store.read_bytes(_plan_name(run_id))
     try:
         plan: dict[str, Any] | None = None if raw is None else json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"store {store.uri}: {_plan_name(run_id)} is damaged ({error}). Remove the file.") from error
     return plan
 

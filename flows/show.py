@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -62,6 +62,8 @@ def show_run(record: RunRecord) -> None:
     for stage in record.stages:
         if stage.error:
             line(f"{stage.name}: {stage.error}")
+        if stage.repaired:
+            line(f"{stage.name}: {stage.repaired}")
     if record.report:
         line(f"Report: {record.report}")
 
@@ -202,6 +204,13 @@ def show_scores(scores: dict[str, Any]) -> None:
     rows = [(name, str(len(files)), files[0]) for name, files in scores["formats"].items()]
     table(f"scores of {scores['run_id']}", ("format", "files", "the first"), rows)
     line(f"Directory: {scores['directory']}")
+    show_left_out(scores["left_out"])
+
+
+def show_left_out(left_out: Mapping[str, str]) -> None:
+    """What could not be told of a run, and why (`RunResults.left_out`)."""
+    for name, why in left_out.items():
+        line(f"Left out: stage {name}: {why}. `lyceum run` with the same recipe makes it again.")
 
 
 def show_recipes(recipes: dict[str, Any]) -> None:

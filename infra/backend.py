@@ -12,6 +12,7 @@ store (`status.json`, `log.txt`), and its one result is a committed artifact. St
 The last three are final. A backend is a view: the truth about a result is the manifest in the store.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +82,15 @@ class JobBackend(Protocol):
 
     def close(self) -> list[str]:
         """Wait until nothing of the jobs that were cancelled or have ended is left. Returns a message per thing that is still there."""
+
+    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        """See to the end of machines that jobs of this key had and that nobody follows any more; its artifact is there already.
+
+        Returns at once and never fails; `close` waits for it, for less than a minute. What a live run follows is left alone.
+
+        Args:
+            say: receives one message when a machine was there, or may be there.
+        """
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         """Machines of ours whose run is over or not known here; with `delete`, remove those that are removable."""

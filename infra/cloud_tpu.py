@@ -16,7 +16,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from infra.store import Store, attempt_file, open_store
 from infra.tpu_api import ApiError, TpuApi
 from infra.tpu_job import Order, TpuJob, TpuRecord, record_name
 from infra.tpu_machine import DEAD, TAKEN
-from infra.tpu_reap import reap
+from infra.tpu_reap import RELEASE_SECONDS, reap, release, unfinished
 from infra.tpu_types import TpuType
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, JobStatus
@@ -70,6 +70,7 @@ class CloudTpuBackend:
         self._api = TpuApi(kind, tpu)
         self._lock = threading.Lock()
         self._jobs: dict[JobHandle, TpuJob] = {}
+        self._releases: list[threading.Thread] = []
         self._stores: dict[str, Store] = {}
         self._zones: dict[str, tuple[str, ...]] = {}
         price = kind.usd_per_chip_hour[tpu.tier] if tpu.usd_per_chip_hour is None else tpu.usd_per_chip_hour
@@ -136,7 +137,29 @@ class CloudTpuBackend:
 
     def close(self) -> list[str]:
         """See JobBackend."""
-        return [message for job in list(self._jobs.values()) if (message := job.close())]
+        left = [message for job in list(self._jobs.values()) if (message := job.close())]
+        until = time.monotonic() + self._settings.lease_seconds + RELEASE_SECONDS
+        for thread in self._releases:
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._releases):
+            left.append(f"machines of earlier runs may still be there; `lyceum gc --target {self._kind.name}` lists and removes them")
+        return left
+
+    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        """See JobBackend. Nothing is asked of the API where the store has no record of a machine that may be there."""
+        thread = threading.Thread(target=self._release, args=(store, key, say), name=f"release-{key[:8]}", daemon=True)
+        self._releases.append(thread)
+        thread.start()
+
+    def _release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        try:
+            if jobs := unfinished(store, key):
+                release(self._api, store, key, jobs, self._settings, say)
+        except (ApiError, InputError, OSError) as error:
+            say(
+                f"a machine of an earlier run may still be there ({error}); `lyceum gc --target {self._kind.name}` lists it, and removes "
+                "it with --delete"
+            )
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         """See JobBackend. Looks in all zones where the type is offered, and those of LYCEUM_ZONES."""

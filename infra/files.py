@@ -24,6 +24,20 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _A_FILE = "this path, or a part of it, is a file, and a store is a directory. Give --store another path, for example ./.lyceum."
 _NOT_A_DIRECTORY = (errno.ENOTDIR, errno.EEXIST)
+_NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
+
+
+def given_path(text: str | Path, what: str) -> Path:
+    """The absolute path that a person gave, `~` being their home. Raises InputError, which calls it `what`, where no file can have it."""
+    try:
+        path = Path(text).expanduser().absolute()
+        if "\0" in os.fsdecode(os.fsencode(path)):
+            raise InputError(f"{what} {str(text)!r}: no path holds a NUL character.")
+    except RuntimeError as error:
+        raise InputError(f"{what} {str(text)!r}: there is no such user, so ~ leads nowhere. Write the path in full.") from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} {str(text)!r}: no path holds half of a character.") from error
+    return path
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -49,12 +63,13 @@ class Files:
 
     def require(self) -> None:
         """See Objects: raises InputError when something that is no directory lies where the root should be."""
-        if self.root.exists() and not self.root.is_dir():
-            raise InputError(f"store {self.uri}: {self.root}: {_A_FILE}")
+        with self._possible():
+            if self.root.exists() and not self.root.is_dir():
+                raise InputError(f"store {self.uri}: {self.root}: {_A_FILE}")
 
     def prepare(self) -> None:
         """Create the root if it is missing, and prove that a file can be written below it. Raises InputError when it cannot."""
-        with self.explained(self.root):
+        with self._possible():
             created = not self.root.exists()
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -68,6 +83,16 @@ class Files:
 
     def location(self) -> None:
         """See Objects."""
+
+    @contextmanager
+    def _possible(self) -> Iterator[None]:
+        """`explained`; and whatever else the system says of a place where no store has been yet, the place is wrong."""
+        try:
+            with self.explained(self.root):
+                yield
+        except (OSError, RecursionError) as error:  # a directory of a thousand levels is made by recursion
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"store {self.uri}: {self.root}: {why}. Give --store another path, for example ./.lyceum.") from error
 
     @contextmanager
     def explained(self, what: Path | str) -> Iterator[None]:
@@ -84,6 +109,8 @@ class Files:
                 ) from error
             if error.errno in _NOT_A_DIRECTORY:
                 raise InputError(f"{place}: {_A_FILE}") from error
+            if error.errno in _NO_NAME:
+                raise InputError(f"{place}: {error.strerror}. Give --store a shorter path, for example ./.lyceum.") from error
             raise
 
     def read(self, name: str) -> bytes | None:

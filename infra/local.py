@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infra.backend import FINAL, JobHandle, Leftover
@@ -99,6 +99,9 @@ class LocalBackend:
     def close(self) -> list[str]:
         """See JobBackend. `cancel` leaves nothing to wait for."""
         return []
+
+    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        """See JobBackend. There is none: see `attach`."""
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         """See JobBackend. There is none: see `attach`."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError, StrictModel, problem_text
 
 
 def _processor() -> str:
@@ -47,7 +47,7 @@ class _FromEnvironment(StrictModel):
         except ValidationError as error:
             problem = error.errors()[0]
             variable = variables[str(problem["loc"][0])]
-            raise InputError(f"environment variable {variable}={environment[variable]!r} is not valid: {problem['msg']}.") from error
+            raise InputError(f"environment variable {variable}={environment[variable]!r} is not valid: {problem_text(problem)}.") from error
 
 
 def _value(model: type[StrictModel], name: str, text: str) -> Any:

@@ -18,20 +18,20 @@ A store lies in a directory (`infra.files`) or in a bucket (`infra.gcs`); both a
 import logging
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
-from infra.files import Files, file_entry, files_below
+from infra.files import Files, file_entry, files_below, given_path
 from infra.objects import Damaged, Found, Objects, checked_name
 from infra.region import require_near
 from infra.secrets import has_userinfo
 from infra.settings import Settings
 from schemas.artifact import FileEntry, Manifest, Seal
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError, StrictModel, problem_text
 
 log = logging.getLogger("lyceum.store")
 ModelT = TypeVar("ModelT", bound=StrictModel)
@@ -79,7 +79,7 @@ def open_store(location: str | Path, *, write: bool = True) -> "Store":
 def _path(text: str) -> Path:
     """The path that a location other than a bucket names."""
     if not _URI.match(text):
-        return Path(text).expanduser().absolute()
+        return given_path(text, "store")
     try:
         parts = urlsplit(text)
     except ValueError as error:
@@ -91,7 +91,7 @@ def _path(text: str) -> Path:
     if parts.netloc not in ("", "localhost") or not parts.path:
         meant = f"file:///{parts.netloc}{parts.path}"
         raise InputError(f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant} instead.")
-    return Path(unquote(parts.path))
+    return given_path(unquote(parts.path, errors="surrogateescape"), "store")
 
 
 def _directory(root: Path) -> Files:
@@ -128,11 +128,11 @@ class Store:
         """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong bytes."""
         return self._objects.check_tree(_data_name(manifest), manifest.files)
 
-    def valid(self, kind: str, key: str) -> Manifest | None:
+    def valid(self, kind: str, key: str, damage: Callable[[str], None] = lambda text: None) -> Manifest | None:
         """The manifest of an artifact that exists and verifies.
 
         A damaged artifact is set aside (`manifest.corrupt-<id>.json`; its files stay for inspection), logged, and never served again:
-        None is returned, and the stage can be run and committed anew.
+        None is returned, and the stage can be run and committed anew. `damage` is told what is wrong.
         """
         name = _manifest_name(kind, key)
         raw = self._objects.read(name)
@@ -143,6 +143,7 @@ class Store:
         if not problems:
             return manifest
         self._set_aside(kind, key, raw, problems)
+        damage(problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more")
         return None
 
     def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
@@ -353,7 +354,7 @@ class Store:
         try:
             return model.model_validate_json(raw)
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
+            reason = problem_text(error.errors()[0])
             raise InputError(f"store {self.uri}: {name} is no valid {model.__name__} ({reason}). Remove the file and run again.") from error
 
     def write_json(self, name: str, value: StrictModel, seconds: float | None = None) -> None:

@@ -7,18 +7,23 @@ is in use when a flow holds the lease of its stage (`infra.lease`); it is remove
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from infra.backend import Leftover
+from infra.backend import JobHandle, Leftover
 from infra.lease import seize, unheld
 from infra.settings import Settings, TpuSettings
-from infra.store import Store
+from infra.store import Store, attempt_file
 from infra.tpu_api import GONE, ApiError, Resource, TpuApi, deletion_command
+from infra.tpu_job import TpuRecord, record_name
 from schemas.base import InputError
+from schemas.job import JobSpec
 
 log = logging.getLogger("lyceum.tpu")
 
+RELEASE_SECONDS = 15.0
+"""How long a run that needs nothing of a machine waits until it is gone."""
 USELESS = ("FAILED", "SUSPENDING", "SUSPENDED")
 """States of a request that comes to nothing any more, and holds quota until it is deleted."""
 NO_PLACE = ("invalid", "permission")
@@ -45,12 +50,56 @@ def reap(
     for one in ours:
         key, attempt = own.get(one.name, (one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", "")))
         state = one.node if one.request == GONE else " ".join(state for state in (one.request, one.node) if state not in ("", GONE))
-        why, removable = _judged(one, one.name in own, key, key in free)
+        done = key in free and _is_done(store, key, attempt)
+        why, removable = _judged(one, one.name in own, key, key in free, done)
         removed = False
         if removable and delete:
             removed = _removed(api, store, one, key, free.get(key), settings, tpu)
         found.append(Leftover(one.name, key, attempt, state, why, removable, removed))
     return found
+
+
+def unfinished(store: Store, key: str) -> dict[JobHandle, TpuRecord]:
+    """The jobs of a key whose machines were not seen to be gone, by what is on record: the cloud is not asked. A damaged record is none."""
+    found = {}
+    for attempt in store.children(f"work/{key}"):
+        handle = JobHandle(store.uri, key, attempt)
+        with suppress(InputError):
+            record = store.read_json(record_name(handle), TpuRecord)
+            if record is not None and record.state != "deleted":
+                found[handle] = record
+    return found
+
+
+def release(
+    api: TpuApi, store: Store, key: str, jobs: Mapping[JobHandle, TpuRecord], settings: Settings, say: Callable[[str], None]
+) -> None:
+    """Ask for the deletion of the machines of `jobs`, all of one key, unless a flow that lives holds its lease.
+
+    A machine that is not gone within `RELEASE_SECONDS` stays on record: the next run that finds the stage done looks again.
+
+    Raises:
+        ApiError: it was refused, or nobody knows.
+        InputError: there are no credentials, or no project.
+        OSError: the store does not answer.
+    """
+    free = unheld(store, {key: 0}, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=log.info)
+    if key not in free:
+        return
+    with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
+        if not mine:
+            return
+        left = {handle: [name for name in record.resources if not api.remove(name)] for handle, record in jobs.items()}
+        for name in (name for names in left.values() for name in names):
+            say(f"{name} was still there although its stage is done and no run followed it; its deletion is asked for")
+        until = time.monotonic() + RELEASE_SECONDS
+        while any(left.values()) and time.monotonic() < until:
+            time.sleep(settings.poll_seconds)
+            left = {handle: [name for name in names if not api.remove(name)] for handle, names in left.items()}
+        for handle, record in jobs.items():
+            if not left[handle]:
+                ended = {"ended": record.ended or time.time(), "reason": record.reason or "its stage was done; no run followed it"}
+                store.write_json(record_name(handle), record.model_copy(update={"state": "deleted", **ended}))
 
 
 def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
@@ -74,7 +123,16 @@ def _job_of(resource: Resource) -> tuple[str, str]:
     return (parts[1], parts[2]) if len(parts) == 4 else ("", resource.labels.get("lyceum-attempt", ""))
 
 
-def _judged(resource: Resource, ours: bool, key: str, free: bool) -> tuple[str, bool]:
+def _is_done(store: Store, key: str, attempt: str) -> bool:
+    """Whether the stage that a job was for has its artifact, so that no run will come for the machine."""
+    try:
+        job = store.read_json(attempt_file(key, attempt, "job.json"), JobSpec)
+    except InputError:
+        return False
+    return job is not None and store.lookup(job.kind, key) is not None
+
+
+def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) -> tuple[str, bool]:
     """Why a resource is a leftover, and whether it may be removed."""
     if not ours:
         return "it belongs to another store; look from there (--store)", False
@@ -88,6 +146,8 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool) -> tuple[str, 
         return "a run follows it", False
     if resource.request == GONE:
         return "its queued resource is gone, and no run follows it", True
+    if done:
+        return "its stage is done, and no run follows it", True
     return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
 
 

@@ -7,14 +7,40 @@ have the same digest if and only if they have the same canonical JSON.
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class InputError(ValueError):
-    """Input from outside is wrong. The message names the value, the valid choices and the fix; the command line exits with 2."""
+    """Input from outside is wrong. The message names the value, the valid choices and the fix; the command line exits with 2.
+
+    What a message quotes may be of any size: a word, a line and all of it are shortened here, wherever the message is shown.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shortened(message))
+
+
+_LONGEST_WORD, _LONGEST_LINE, _MOST_LINES = 240, 2400, 40
+"""Of a message, in characters. A path of the deepest directory that people make by hand takes 200."""
+
+
+def _shortened(message: str) -> str:
+    words = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda found: _middle_out(found[0], _LONGEST_WORD), message)
+    lines = words.split("\n")
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more lines"]
+    return "\n".join(_middle_out(line, _LONGEST_LINE) for line in lines)
+
+
+def _middle_out(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    part = most // 2 - 15
+    return f"{text[:part]}...({len(text) - 2 * part} more)...{text[-part:]}"
 
 
 class StageFailed(RuntimeError):
@@ -74,9 +100,14 @@ def digest(value: Any) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The end of an error message: the closest valid name if there is one, then all valid names."""
     choices = sorted(valid)
-    close = difflib.get_close_matches(name, choices, n=1)
+    close = difflib.get_close_matches(name[:_LONGEST_WORD], choices, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{hint} Valid: {', '.join(choices) if choices else '(none)'}."
+    shown = ", ".join(choices[:_MOST_CHOICES])
+    more = f" and {len(choices) - _MOST_CHOICES} more" if len(choices) > _MOST_CHOICES else ""
+    return f"{hint} Valid: {shown or '(none)'}{more}."
+
+
+_MOST_CHOICES = 60
 
 
 def explain_validation(error: ValidationError, model: type[BaseModel], where: str) -> str:
@@ -96,8 +127,18 @@ def explain_validation(error: ValidationError, model: type[BaseModel], where: st
         elif problem["type"] == "missing":
             lines.append(f"{where}: required key {path!r} is missing; add it.")
         else:
-            lines.append(f"{where}: {path or 'value'} = {problem['input']!r} is not valid: {problem['msg']}.")
+            lines.append(f"{where}: {path or 'value'} = {problem['input']!r} is not valid: {problem_text(problem)}.")
+    if len(lines) > _MOST_PROBLEMS:
+        lines = [*lines[:_MOST_PROBLEMS], f"{where}: and {len(lines) - _MOST_PROBLEMS} more problems."]
     return "\n".join(lines)
+
+
+_MOST_PROBLEMS = 8
+
+
+def problem_text(problem: Mapping[str, Any]) -> str:
+    """Why a value is wrong, of one of `ValidationError.errors()`, without pydantic's name for a check of ours."""
+    return str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

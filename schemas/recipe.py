@@ -37,10 +37,7 @@ margin = 0.05
 ```
 """
 
-import math
 import re
-import tomllib
-from datetime import date, time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +45,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.examples import Domain
+from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -181,14 +179,14 @@ def parse_recipe(text: str, where: str) -> Recipe:
 def recipe_table(text: str, where: str) -> dict[str, Any]:
     """The recipe's TOML as a plain table, not yet validated. Raises InputError when it is not TOML."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return toml_table(text)
+    except NotToml as error:
         raise InputError(f"recipe {where} is not valid TOML: {error}. Fix that line and run again.") from error
 
 
 def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
     """Build a Recipe from parsed TOML, where `stages` is a table keyed by stage name. Raises InputError."""
-    _refuse_what_json_lacks(table, (), where)
+    refuse_what_cannot_be_kept(table, f"recipe {where}")
     stages = table.get("stages")
     if not isinstance(stages, dict):
         raise InputError(f"recipe {where}: 'stages' must be a table such as [stages.distill] with a kind; found {stages!r}.")
@@ -205,22 +203,6 @@ def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
         raise InputError(_explain(error, where, listed)) from error
 
 
-def _refuse_what_json_lacks(value: Any, path: tuple[str, ...], where: str) -> None:
-    """TOML has dates and non-finite numbers, and an override may hold bytes that are no UTF-8; keys are made from JSON, which has none."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _refuse_what_json_lacks(inner, (*path, key), where)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _refuse_what_json_lacks(inner, (*path, str(index)), where)
-    elif isinstance(value, (date, time)):
-        raise InputError(f"recipe {where}: {'.'.join(path)} = {value} is a date or time; write it as a string, in quotes.")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"recipe {where}: {'.'.join(path)} = {value} is not a finite number; give one.")
-    elif isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode("utf-8") != value:
-        raise InputError(f"recipe {where}: {'.'.join(path)} = {value!r} is not valid UTF-8 text.")
-
-
 def _explain(error: ValidationError, where: str, stages: list[dict[str, Any]]) -> str:
     """Recipe problems with stages named instead of numbered."""
     text = explain_validation(error, Recipe, f"recipe {where}")
@@ -228,8 +210,5 @@ def _explain(error: ValidationError, where: str, stages: list[dict[str, Any]]) -
 
 
 def recipe_text(path: Path) -> str:
-    """The text of a recipe file. Raises InputError when it is missing, unreadable or not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read recipe {path}: {error}.") from error
+    """The text of a recipe file. Raises InputError when it cannot be one (`schemas.toml.toml_text`)."""
+    return toml_text(path, "recipe")

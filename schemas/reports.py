@@ -18,7 +18,8 @@ class StageRecord(StrictModel):
     `seconds` is wall time inside the flow; `cost_usd` is what its machines cost by list price, None where nothing is paid; `usage` is what
     the worker of its last job in this run measured, None where there was no job or it did not come to measure; `running` is the status of a
     stage that was begun, and no record of a run that has ended has it; `skipped` means that a stage it needs failed, or that the run was
-    stopped while it ran. Of a failed stage `exit_code` is 2 when its input was bad and 1 otherwise.
+    stopped while it ran. Of a failed stage `exit_code` is 2 when its input was bad and 1 otherwise. `repaired` says what was damaged of an
+    artifact that was found damaged, was set aside and has been made again.
     """
 
     name: str
@@ -31,6 +32,7 @@ class StageRecord(StrictModel):
     artifact: ArtifactRef | None = None
     metrics: dict[str, Any] = Field(default_factory=dict)
     error: str | None = None
+    repaired: str | None = None
     exit_code: int | None = None
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.programs import Program
 
-VERSION = 2
+VERSION = 3
 INPUTS: dict[str, Input] = {}
 
 FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}

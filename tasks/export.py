@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tasks.model_card import Card
     from tasks.round_trip import Proof
 
-VERSION = 1
+VERSION = 2
 INPUTS = {
     "policy": Input(TRAINED),
     "reasoning": Input(("reasoning_eval",), required=False),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from infra.visible import visible
 from tasks.models.source import SHIPPED, TINY
 from tasks.round_trip import NEW_TOKENS, Proof
 
@@ -80,7 +81,7 @@ class Card:
 def write_card(directory: Path, card: Card, proof: Proof, family: str) -> None:
     """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's weights."""
     plotted = [kind for kind in RATES if _plot(directory / f"{kind}.png", kind, [one for one in card.evaluations if one.kind == kind])]
-    (directory / "README.md").write_text(_text(card, proof, family, plotted), encoding="utf-8")
+    (directory / "README.md").write_text(visible(_text(card, proof, family, plotted)), encoding="utf-8")
     if card.derived:
         (directory / "NOTICE").write_text(NOTICE, encoding="utf-8")
 

@@ -44,7 +44,7 @@ from tasks.models.source import TOKENIZER, model_dependencies, source_of
 from tasks.suite import complete_suites, parse_suites, question_of, suite_dependencies, suite_prompts
 from tasks.topping_up import KnownIds, Round, Teachers, unsolved_ids, wanted
 
-VERSION = 2
+VERSION = 3
 INPUTS = {"examples": Input(("distill",))}
 
 _SMALL = 32_000_000

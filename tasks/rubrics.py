@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from schemas.base import InputError, StageFailed, StrictModel, digest
+from schemas.base import InputError, StageFailed, StrictModel, digest, problem_text
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
 from tasks.chat.budget import Budget, Prices
@@ -233,7 +233,7 @@ def read_rubric(config: Config, prompt: Prompt, text: str) -> tuple[Rubric, int]
         written = [_Written.parse(one) for one in value["criteria"]]
     except ValidationError as error:
         first = error.errors()[0]
-        raise Unreadable(f"a criterion's {'.'.join(map(str, first['loc'])) or 'form'} is not valid: {first['msg']}") from error
+        raise Unreadable(f"a criterion's {'.'.join(map(str, first['loc'])) or 'form'} is not valid: {problem_text(first)}") from error
     if not config.least <= len(written) <= config.most:
         raise Unreadable(f"it had {len(written)} criteria instead of {config.least} to {config.most}")
     titles = Counter(one.title.strip().casefold() for one in written)

@@ -34,6 +34,7 @@ from infra.backend import FINAL, JobBackend, JobHandle
 from infra.settings import Settings
 from infra.store import Store, open_store
 from infra.targets import open_backend
+from infra.visible import visible
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.job import JobSpec, JobStatus, Usage
 from schemas.reports import RunRecord
@@ -55,6 +56,7 @@ class Watch:
         record: is told each new version of the run record.
         costs: stage -> what its jobs have cost in this run, US dollars; stages that cost nothing are absent.
         usages: stage -> what the worker of its last job measured.
+        repairs: stage -> what was wrong with its artifact, which is made again.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -63,6 +65,7 @@ class Watch:
     record: Callable[[RunRecord], None] = field(default=lambda record: None)
     costs: dict[str, float] = field(default_factory=dict)
     usages: dict[str, Usage] = field(default_factory=dict)
+    repairs: dict[str, str] = field(default_factory=dict)
 
 
 Logger = logging.Logger | LoggingAdapter
@@ -109,22 +112,35 @@ def _run_stage(job: JobSpec) -> State[Any]:
     watch, settings, logger = WATCH.get(), Settings.from_environment(), get_run_logger()
     store = open_store(job.store)
     adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")
-    if store.valid(job.kind, job.key) is not None:
-        return adopted
 
     def say(message: str) -> None:
         logger.info(message)
         watch.say(job.stage, message)
 
+    def damaged(what: str) -> None:
+        watch.repairs[job.stage] = f"its artifact was damaged ({what}), was set aside and has been made again"
+        say(f"its artifact is damaged ({what}) and was set aside; making it again")
+
+    def released() -> State[Any]:
+        """The stage is done; a machine of its that a killed run left behind is not needed."""
+        if job.target != "local":
+            backend(job.target).release(store, job.key, say)
+        return adopted
+
+    if store.valid(job.kind, job.key, damaged) is not None:
+        return released()
+
     timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
     with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
-        if store.valid(job.kind, job.key) is not None:
-            return adopted
-        if job.target != "local":
-            job = job.model_copy(update={"environment": travelling(job.config)})
-        for model in shipped_models(job):
-            ship_model(store, model, job.dependencies, settings, say)
-        status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
+        status = None
+        if store.valid(job.kind, job.key, damaged) is None:
+            if job.target != "local":
+                job = job.model_copy(update={"environment": travelling(job.config)})
+            for model in shipped_models(job):
+                ship_model(store, model, job.dependencies, settings, say)
+            status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
+    if status is None:
+        return released()
     if status.artifact is None:
         failure = InputError if status.exit_code == 2 else StageFailed
         raise failure(status.error or f"the job of stage {job.stage} ended as {status.state} without saying why")
@@ -193,7 +209,7 @@ class _Follower:
     def _forward_log(self, handle: JobHandle, offset: int) -> int:
         text, offset = self.machines.log(handle, offset)
         for line in text.splitlines():
-            self._logger.info(line)
+            self._logger.info("%s", visible(line))
         return offset
 
 

@@ -95,13 +95,21 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         return _failed(str(error), exit_code=2)
     except StageFailed as error:
         return _failed(str(error))
+    except MemoryError as error:
+        return _failed(_no_memory(str(error)))
     except (Exception, SystemExit) as error:  # the last line of defence: a stage may raise anything, and the status must say so
         if is_disk_full(error):
             return _failed(f"store {store.uri}: no space is left on the disk. Free some, or give --store a place on another disk.", 2)
+        if "RESOURCE_EXHAUSTED" in str(error):  # XLA's, which is a RuntimeError
+            return _failed(_no_memory(str(error).splitlines()[0]))
         log.exception("stage %s failed", spec.stage)
         return _failed(f"{type(error).__name__}: {error}", sure=False)
     finally:
         shutil.rmtree(_workspace(spec, store).local("out"), ignore_errors=True)
+
+
+def _no_memory(said: str) -> str:
+    return f"the memory of this machine is too small for the stage ({said or 'it is used up'}). Lower its batch size or its lengths."
 
 
 def _failed(message: str, exit_code: int = 1, *, sure: bool = True) -> JobStatus:

@@ -1,7 +1,7 @@
 """How a stage's task follows jobs: it takes over what runs already, restarts what was lost, adds up what was paid, and leaves nothing."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,9 @@ class Scripted:
 
     def close(self) -> list[str]:
         return self.left
+
+    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        pass
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         return []

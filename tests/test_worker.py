@@ -191,6 +191,8 @@ def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> Non
         ("sys.exit(0)", 1, "SystemExit: 0"),
         ("raise OSError(28, os.strerror(28))", 2, "no space is left on the disk"),
         ("try:\n    raise OSError(28, 'x')\nexcept OSError as e:\n    raise RuntimeError('saving failed') from e", 2, "no space is left"),
+        ("import numpy; numpy.zeros((10**11, 128))", 1, "memory of this machine is too small for the stage (Unable to allocate"),
+        ("raise RuntimeError('RESOURCE_EXHAUSTED: 9 bytes')", 1, "too small for the stage (RESOURCE_EXHAUSTED: 9 bytes)"),
         ("metrics = {'by_domain': {'math': [0.5, float('nan')]}}", 1, "metrics.by_domain.math.1 is nan"),
         ("metrics = {'path': job.out}", 1, "metrics.path is a PosixPath"),
         ("(job.out / 'link').symlink_to('/etc/hostname')", 1, "'link' is not a plain file"),

@@ -26,7 +26,7 @@ from flows.report.effects import (
     outcomes_in,
     parts,
 )
-from flows.report.page import environment
+from flows.report.page import rendered
 from flows.report.results import Model, RunResults, StageOutput, read_results
 from flows.report.wording import TONES, bounds, change_text, duration, percent, points, sample_text
 from infra.store import Store
@@ -51,6 +51,7 @@ def compare_runs(store: Store, first: RunRecord, others: Sequence[RunRecord]) ->
         recipes: every field in which the recipes differ, or the configs, VERSIONs and dependencies that the artifacts were made with; a
             side that lacks the field has no value.
         stages: a row per stage: status, seconds and cost in either run, and whether both used the same artifact.
+        left_out: `<run>/<stage>` -> why its artifact, and so what it measured, is not in this comparison.
     """
     reference = read_results(store, first)
     return [_compare(reference, read_results(store, other)) for other in others]
@@ -58,6 +59,7 @@ def compare_runs(store: Store, first: RunRecord, others: Sequence[RunRecord]) ->
 
 def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
     names = dict.fromkeys([*first.stages, *second.stages])
+    left_out = {f"{run.record.run_id}/{name}": why for run in (first, second) for name, why in run.left_out.items()}
     rows = [row for metric in METRICS for row in _metric_rows(first, second, metric)]
     return {
         "a": _summary(first.record),
@@ -66,6 +68,7 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
         "metrics": rows,
         "recipes": list(_recipe_differences(first, second)),
         "stages": [_stage_row(name, first.stages.get(name), second.stages.get(name)) for name in names],
+        "left_out": left_out,
     }
 
 
@@ -78,8 +81,7 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
     others = [one["b"]["run_id"] for one in comparisons]
     last = others[0] if len(others) == 1 else f"{len(others)}-runs-{digest(others)[:8]}"
     name = f"runs/{comparisons[0]['a']['run_id']}/compare-{last}.html"
-    page = environment().get_template("compare.html.j2")
-    store.write_bytes(name, page.render(**comparison_tables(comparisons)).encode())
+    store.write_bytes(name, rendered("compare.html.j2", **comparison_tables(comparisons)).encode())
     return store.location(name)
 
 
@@ -92,6 +94,7 @@ def comparison_tables(comparisons: Sequence[dict[str, Any]]) -> dict[str, Any]:
         plots: a forest plot for each metric, over all prompts.
         rates: (title, rows) of the rates over all prompts and of those in parts; a row is (metric, model, prompts asked, the first run's
             rate, a comparison's row or None for each of the others).
+        left_out: `<run>/<stage>` -> why it is missing here.
         recipes: (field, its value in each run).
         stages: (stage, what it took in each run, whether an artifact is the first run's for each of the others).
     """
@@ -115,6 +118,7 @@ def comparison_tables(comparisons: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "verdicts": [(one["b"]["run_id"], one["verdict"]) for one in comparisons],
         "plots": list(_forests(overall)),
         "rates": [(title, found) for title, found in (("Over all prompts", overall), ("By suite and domain", inside)) if found],
+        "left_out": {stage: why for one in comparisons for stage, why in one["left_out"].items()},
         "recipes": fields,
         "stages": stages,
     }
@@ -158,6 +162,7 @@ def _show(comparison: dict[str, Any]) -> None:
     show.table(f"{b} compared with {a}", ("metric", "model", a, b, "difference (points)", "prompts"), metrics)
     for sentence in comparison["verdict"]:
         show.line(sentence["text"])
+    show.show_left_out(comparison["left_out"])
     recipes = [(row["field"], str(row.get("a", ABSENT)), str(row.get("b", ABSENT))) for row in comparison["recipes"]]
     if recipes:
         show.table("recipes", ("field", a, b), recipes)

@@ -6,6 +6,7 @@ run left: one that failed half-way has a report, which begins with what failed.
 
 from functools import cache
 from time import gmtime, strftime
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -24,6 +25,7 @@ from flows.report.results import RunResults, read_results
 from flows.report.verdict import stage_verdicts, verdict
 from flows.report.wording import bounds, clip, duration, percent, points
 from infra.store import Store
+from infra.visible import visible
 from schemas.examples import Domain
 from schemas.reports import RunRecord
 from tasks.intervals import Interval
@@ -49,45 +51,47 @@ def write_report(store: Store, run_id: str, page: str) -> str:
 def report_html(run: RunResults) -> str:
     """The page. Equal results give equal text."""
     shown = samples_section.samples(run)
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            run=run,
-            record=run.record,
-            began=strftime("%Y-%m-%d %H:%M UTC", gmtime(run.record.started)),
-            took=duration(run.record.finished - run.record.started) if run.record.finished else None,
-            verdict=verdict(run),
-            verdicts=stage_verdicts(run),
-            gate=gate_section.gate_verdict(run),
-            tiles=effects_section.tiles(run),
-            comparisons=certainty_section.comparisons(run),
-            noises=certainty_section.noises(run),
-            sampled=certainty_section.sampled_plots(run),
-            waterfalls=effects_section.waterfalls(run),
-            suite_waterfalls=effects_section.suite_waterfalls(run),
-            levels=effects_section.levels(run),
-            heat_maps=effects_section.heat_maps(run),
-            safety=safety_section.safety(run),
-            opinions=safety_section.opinions(run),
-            trainings=training_section.trainings(run),
-            proofs=training_section.proofs(run),
-            pairs=training_section.preference_pairs(run),
-            rollouts=training_section.rollout_groups(run),
-            mixes=data_section.mixes(run),
-            sources=data_section.sources(run),
-            domains=[domain.value for domain in Domain],
-            samples=shown,
-            filters=samples_section.filters(shown),
-            sample_rule=samples_section.RULE,
-            plan=plan_section.plan_versus_actual(run),
-            times=provenance_section.times(run),
-            stages=provenance_section.stage_rows(run),
-            lineage=provenance_section.lineage(run),
-            environments=provenance_section.environments(run),
-            reproduction=provenance_section.reproduction(run),
-        )
+    return rendered(
+        "page.html.j2",
+        run=run,
+        record=run.record,
+        began=strftime("%Y-%m-%d %H:%M UTC", gmtime(run.record.started)),
+        took=duration(run.record.finished - run.record.started) if run.record.finished else None,
+        verdict=verdict(run),
+        verdicts=stage_verdicts(run),
+        gate=gate_section.gate_verdict(run),
+        tiles=effects_section.tiles(run),
+        comparisons=certainty_section.comparisons(run),
+        noises=certainty_section.noises(run),
+        sampled=certainty_section.sampled_plots(run),
+        waterfalls=effects_section.waterfalls(run),
+        suite_waterfalls=effects_section.suite_waterfalls(run),
+        levels=effects_section.levels(run),
+        heat_maps=effects_section.heat_maps(run),
+        safety=safety_section.safety(run),
+        opinions=safety_section.opinions(run),
+        trainings=training_section.trainings(run),
+        proofs=training_section.proofs(run),
+        pairs=training_section.preference_pairs(run),
+        rollouts=training_section.rollout_groups(run),
+        mixes=data_section.mixes(run),
+        sources=data_section.sources(run),
+        domains=[domain.value for domain in Domain],
+        samples=shown,
+        filters=samples_section.filters(shown),
+        sample_rule=samples_section.RULE,
+        plan=plan_section.plan_versus_actual(run),
+        times=provenance_section.times(run),
+        stages=provenance_section.stage_rows(run),
+        lineage=provenance_section.lineage(run),
+        environments=provenance_section.environments(run),
+        reproduction=provenance_section.reproduction(run),
     )
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A page of a template, in which no character acts or hides (`infra.visible`), wherever it comes from."""
+    return visible(environment().get_template(template).render(**values))
 
 
 @cache

@@ -4,7 +4,7 @@ A run may be incomplete in any way (failed, cancelled, still running, artifacts 
 an error. Nothing is computed in this module; see `flows.report.effects`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from infra.store import Store
 from schemas.artifact import Manifest
-from schemas.base import InputError
+from schemas.base import InputError, problem_text
 from schemas.evaluation import EvalItem
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord, StageRecord
@@ -79,7 +79,7 @@ class StageOutput:
         try:
             return read_jsonl(path, EvalItem) if path else []
         except ValidationError as error:
-            why = f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}"
+            why = f"{error.errors()[0]['loc'][0]}: {problem_text(error.errors()[0])}"
             raise InputError(
                 f"stage {self.name}: {file} was written by another version of Lyceum ({why}). Run its recipe again: what has not changed "
                 "since is reused."
@@ -125,6 +125,11 @@ class RunResults:
     def of_kind(self, *kinds: str) -> list[StageOutput]:
         return [stage for stage in self.stages.values() if stage.spec.kind in kinds]
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Stages whose artifacts are gone or damaged, and why: whatever is told of the run lacks what they hold, and has to say so."""
+        return {stage.name: stage.problem for stage in self.stages.values() if stage.problem}
+
     @cached_property
     def models(self) -> dict[str, Model]:
         """The base model and every trained stage of the recipe, in file order."""
@@ -146,6 +151,11 @@ class RunResults:
         while parent is not None and kind not in parent.evaluations:
             parent = self.models.get(parent.parent) if parent.parent else None
         return parent
+
+
+def left_out_text(left_out: Mapping[str, str]) -> str:
+    """One line for people."""
+    return "; ".join(f"stage {name}: {why}" for name, why in left_out.items())
 
 
 def read_results(store: Store, record: RunRecord) -> RunResults:

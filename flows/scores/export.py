@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.new_directory import new_directory, require_new
-from flows.report.results import RunResults
+from flows.report.results import RunResults, left_out_text
 from flows.scores import FORMATS
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 
 
 def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
 
     Raises:
         InputError: `to` cannot be made or holds something, or the run has nothing to write in a format that was asked for.
+        StageFailed: it has nothing to write because its artifacts are gone or damaged.
     """
     to, written = require_new(to), {}
     with new_directory(to) as partial:
@@ -30,9 +31,9 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
                 (partial / name).rmdir()
         nothing = [name for name, count in written.items() if not count]
         if formats and nothing:
-            raise InputError(f"run {run.record.run_id!r} has nothing for {', '.join(nothing)}: {_why(run)}")
+            raise _nothing(run, f" for {', '.join(nothing)}")
         if len(nothing) == len(written):
-            raise InputError(f"run {run.record.run_id!r} has nothing to write: {_why(run)}")
+            raise _nothing(run, " to write")
     return {
         "run_id": run.record.run_id,
         "directory": str(to),
@@ -41,9 +42,12 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
             for name, count in written.items()
             if count
         },
+        "left_out": run.left_out,
     }
 
 
-def _why(run: RunResults) -> str:
-    gone = [f"{stage.name}: {stage.problem}" for stage in run.stages.values() if stage.problem]
-    return "; ".join(gone) or "no evaluation and no training of it was finished."
+def _nothing(run: RunResults, what: str) -> Exception:
+    said = f"run {run.record.run_id!r} has nothing{what}: "
+    if run.left_out:
+        return StageFailed(f"{said}{left_out_text(run.left_out)}")
+    return InputError(f"{said}no evaluation and no training of it was finished.")

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from infra.visible import visible
 from tasks.data import card_plots
 from tasks.data.cleaning import CAUSES, GROUPS, HITS, Cause, Cleaned, Evaluation
 from tasks.data.filters import language_of, response_of
@@ -102,7 +103,8 @@ def _write(
         _report("Contamination", "contaminated", "evaluation item", matches, metrics),
         _samples(counts),
     ]
-    (out / "README.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8", newline="\n")
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    (out / "README.md").write_text(visible(text), encoding="utf-8", newline="\n")
     licences: Counter[str] = Counter()
     for (_, _, licence), count in counts.sources.items():
         licences[licence] += count
@@ -333,16 +335,15 @@ _MEANING = re.compile(r"[\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?
 
 def escape(text: str) -> str:
     """Text that shows as it is within a paragraph or a table cell: what means something there as entities, line ends as breaks."""
-    plain = re.sub(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]", " ", text).strip()
-    return re.sub(r"\s*\n\s*", "<br>", _MEANING.sub(lambda match: f"&#{ord(match[0])};", plain))
+    entities = _MEANING.sub(lambda match: f"&#{ord(match[0])};", visible(text).strip())
+    return re.sub(r"\s*\n\s*", "<br>", entities)
 
 
 def fenced(text: str) -> str:
     """Text in a code block whose fence is longer than any in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    body = clip(text, _SAMPLE_CHARACTERS).replace("\r", "\n")
-    return f"{fence}text\n{body}\n{fence}"
+    return f"{fence}text\n{visible(clip(text, _SAMPLE_CHARACTERS))}\n{fence}"
 
 
 def clip(text: str, most: int) -> str:

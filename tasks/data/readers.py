@@ -9,6 +9,7 @@ that the file declares of itself: one with an image column opens the paths and U
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -20,12 +21,15 @@ from schemas.base import InputError
 from tasks.data.records import Record, Records, Unreadable, json_records
 from tasks.data.remote import RemoteFile
 from tasks.data.streamed import read_remote
+from tasks.data.unpacked import check_ratio, lines, unpacked
 
 _BATCH = 1000
 """Rows of a Parquet file that are held in memory at a time."""
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
 """Tables of text by suffix, with what is between their columns."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 _MOST_JSON = 1 << 28
 """Bytes of a .json file: one document, so it cannot be streamed."""
@@ -62,18 +66,18 @@ def read_records(name: str, file: Path | RemoteFile, *, header: Sequence[str] = 
         raise InputError(f"cannot read data file {name} ({file}): {error.strerror or error}.") from error
 
 
-def _open(file: Path) -> AbstractContextManager[IO[bytes]]:
-    return gzip.open(file, "rb") if file.name.endswith(".gz") else file.open("rb")  # type: ignore[return-value]
+def _open(name: str, file: Path) -> AbstractContextManager[IO[bytes]]:
+    return unpacked(file.open("rb"), name) if file.name.endswith(".gz") else file.open("rb")
 
 
 def _read_jsonl(name: str, file: Path) -> Records:
-    with _open(file) as stream:
-        yield from json_records(stream)
+    with _open(name, file) as stream:
+        yield from json_records(lines(stream, name))
 
 
 def _read_json(name: str, file: Path) -> Records:
     """A list of objects, or an object of objects, whose keys become the column `key` (unless the objects have one)."""
-    with _open(file) as stream:
+    with _open(name, file) as stream:
         raw = stream.read(_MOST_JSON + 1)
     if len(raw) > _MOST_JSON:
         raise InputError(
@@ -124,9 +128,8 @@ def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
 
 
 def _after_space(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
+    space = _SPACE.match(text, position)
+    return space.end() if space else position
 
 
 def _expect(text: str, position: int, character: str) -> int:
@@ -137,10 +140,10 @@ def _expect(text: str, position: int, character: str) -> int:
 
 def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = ()) -> Records:
     """RFC 4180, the first line being the header where none is given; every value is text, and a missing one is empty."""
-    with _open(file) as stream:
+    with _open(name, file) as stream:
         # Bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the file.
-        lines = (raw.decode("utf-8", "surrogateescape") for raw in stream)
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        text = (raw.decode("utf-8", "surrogateescape") for raw in lines(stream, name))
+        rows = csv.reader(text, delimiter=delimiter, strict=True)
         line = 1
         try:
             for row in rows:
@@ -168,7 +171,11 @@ def _read_parquet(name: str, file: Path) -> Records:
     number = 0
     try:
         with file.open("rb") as stream:
-            for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=_BATCH):
+            parquet = pyarrow.parquet.ParquetFile(stream)
+            about = parquet.metadata
+            held = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+            check_ratio(max(held, about.num_rows), file.stat().st_size, name)
+            for batch in parquet.iter_batches(batch_size=_BATCH):
                 for row in batch.to_pylist():
                     number += 1
                     yield Record(number, row)

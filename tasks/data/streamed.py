@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 from schemas.base import InputError
 from tasks.data.records import Record, Records, json_records
 from tasks.data.remote import RemoteFile, explained, remote_files, storage_options
+from tasks.data.unpacked import lines, unpacked
 
 _BATCH = 1000
 """Rows of Parquet that are held in memory at a time."""
@@ -38,7 +39,7 @@ def read_remote(file: RemoteFile) -> Records:
                 yield from (Record(number, row) for number, row in enumerate(_rows(file), start=1))
             else:
                 with _opened(file) as stream:
-                    yield from json_records(stream)
+                    yield from json_records(lines(stream, file.url))
         except (pyarrow.ArrowException, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(f"data file {file.url} is damaged: {(str(error) or type(error).__name__).splitlines()[0][:300]}.") from error
     (now,) = remote_files(file.url, "teacher dataset")
@@ -69,4 +70,4 @@ def _opened(file: RemoteFile) -> "closing[IO[bytes]]":
 
     options = {file.url.partition("://")[0]: storage_options(file.url)}
     stream = io.BufferedReader(xopen(file.url, "rb", download_config=DownloadConfig(storage_options=options)), _BUFFER)
-    return closing(cast(IO[bytes], gzip.GzipFile(fileobj=stream) if file.name.endswith(".gz") else stream))
+    return closing(unpacked(cast(IO[bytes], stream), file.url) if file.name.endswith(".gz") else cast(IO[bytes], stream))

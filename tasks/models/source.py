@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
+from infra.files import given_path
 from infra.settings import Settings
 from schemas.base import InputError, digest, nearest
 
@@ -98,7 +99,7 @@ def source_of(model: str) -> Source:
             raise InputError(f"model {model!r} is not of the form {form}.")
         return Source(scheme, match["path"], match.groupdict().get("revision"))  # type: ignore[arg-type]
     if model.startswith(("/", "~")):
-        return Source("local", str(Path(model).expanduser()))
+        return Source("local", str(given_path(model, "model")))
     if "/" in model or model in (".", ".."):
         meant = f'"{Path(model).absolute()}"' + (f' or "hf://{model}"' if _HF.fullmatch(f"hf://{model}") else "")
         raise InputError(f"model {model!r}: a path must be absolute, because jobs run in directories of their own. Write {meant}.")
@@ -115,9 +116,13 @@ def check_model(model: str) -> None:
     if source.kind != "local":
         return
     directory = Path(source.path)
-    if not directory.is_dir():
-        raise InputError(f"model {model!r}: there is no such directory.")
-    if not (directory / "config.json").is_file() and find_orbax(directory) is None:
+    try:
+        if not directory.is_dir():
+            raise InputError(f"model {model!r}: there is no such directory.")
+        empty = not (directory / "config.json").is_file() and find_orbax(directory) is None
+    except OSError as error:
+        raise InputError(f"model {model!r} cannot be read: {error.strerror}.") from error
+    if empty:
         raise InputError(f"model {model!r} has no config.json and no Orbax checkpoint: it is no directory of a model.")
 
 

@@ -1,0 +1,95 @@
+"""TOML of people: read from a file that can be one, and refused in a sentence when it cannot be worked with."""
+
+import math
+import os
+import stat
+import tomllib
+from collections.abc import Iterator
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+from schemas.base import InputError
+
+MOST_BYTES = 1 << 20
+"""A recipe takes a few KiB."""
+
+MOST_LEVELS = 32
+"""How deep tables and lists may lie in each other; what reads them goes down by recursion."""
+
+MOST_VALUES = 10_000
+"""Each may be wrong in a way of its own, which takes time to say."""
+
+MOST_INTEGER = 2**31 - 1
+"""No count, length or seed is larger; arrays are indexed with 32 bits."""
+
+
+class NotToml(ValueError):
+    """Text that is not TOML, or nests too deeply; the message says why."""
+
+
+def toml_text(path: Path, what: str) -> str:
+    """The text of a TOML file. Raises InputError, which calls it `what`: it is missing, unreadable, no file, too large or not UTF-8."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever, and /dev/zero never ends
+            raise OSError(f"it is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe or a device'}, not a file")
+        if status.st_size > MOST_BYTES:
+            raise OSError(f"it has {status.st_size} bytes, and may have {MOST_BYTES}")
+        with open(path, "rb", opener=_without_waiting) as file:
+            return (file.read(MOST_BYTES) or b"").decode("utf-8")  # files of /proc say that they have 0 bytes, and may wait for more
+    except OSError as error:
+        raise InputError(f"cannot read {what} {path}: {error.strerror or error}.") from error
+    except ValueError as error:  # UnicodeDecodeError, or a path that no system has
+        raise InputError(f"cannot read {what} {path}: {error}.") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def toml_table(text: str) -> dict[str, Any]:
+    """TOML as a plain table. Raises NotToml."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError as error:
+        raise NotToml(f"it nests deeper than {MOST_LEVELS} levels") from error
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        raise NotToml(str(error)) from error
+    level, values = [table], 0
+    for _ in range(MOST_LEVELS):
+        level = [inner for value in level for inner in _inside(value)]
+        values += len(level)
+    if values > MOST_VALUES:
+        raise NotToml(f"it holds {values} values, and may hold {MOST_VALUES}")
+    if level:
+        raise NotToml(f"it nests deeper than {MOST_LEVELS} levels")
+    return table
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...] = ()) -> None:
+    """TOML has dates, numbers without an end and integers of any size, and an override may hold bytes that are no UTF-8; stage keys are
+    made from JSON, and sizes are counted with 32 bits. Raises InputError, which says where."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            refuse_what_cannot_be_kept(key, where, path)
+            refuse_what_cannot_be_kept(inner, where, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            refuse_what_cannot_be_kept(inner, where, (*path, str(index)))
+    elif isinstance(value, (date, time)):
+        raise InputError(f"{where}: {'.'.join(path)} = {value} is a date or time; write it as a string, in quotes.")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where}: {'.'.join(path)} = {value} is not a finite number; give one.")
+    elif isinstance(value, int) and abs(value) > MOST_INTEGER:
+        said = str(value) if value.bit_length() < 200 else f"a number of {value.bit_length()} bits"
+        raise InputError(f"{where}: {'.'.join(path)} = {said} is too large: no integer may be beyond {MOST_INTEGER}.")
+    elif isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode("utf-8") != value:
+        raise InputError(f"{where}: {'.'.join(path)} = {value!r} is not valid UTF-8 text.")
