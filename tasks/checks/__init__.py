@@ -8,6 +8,8 @@
 constraint) is an InputError that names the prompt. `agrees` may be called from threads. `tasks.verify` is the one that calls.
 """
 
+import re
+import unicodedata
 from dataclasses import dataclass
 
 from schemas.base import InputError
@@ -25,3 +27,25 @@ class Outcome:
 def unusable(prompt: Prompt, problem: str) -> InputError:
     """What a check raises for a prompt that it cannot work with."""
     return InputError(f"prompt {prompt.id} (source {prompt.source!r}): its check is {prompt.check!r} but {problem}.")
+
+
+_CALCULATION = re.compile(r"[^-−–+*/^×·÷=]\s*(?:[-−–+*/^×·÷]|\\(?:times|cdot|div|frac)\b)|\\d?frac\b")
+_UNSEEN = re.compile(r"[\s$]|\\[,;:! ]|\\left|\\right|\\displaystyle")
+_SIGNS = str.maketrans("−–×·÷", "--**/")
+
+
+def is_copied(prompt: Prompt, answer: str) -> bool:
+    """Whether an answer is a calculation that stands in the question, not carried out: 144/12 for "What is 144/12?".
+
+    A reference that is written so itself may be copied, and so may what stands in a context.
+    """
+    if prompt.context or not _CALCULATION.search(answer):
+        return False
+    copy, asked, reference = map(_squeezed, (answer, prompt.prompt, prompt.answer))
+    return copy != reference and re.search(rf"(?<![\w.]){re.escape(copy)}(?![\w^]|\.\d)", asked) is not None
+
+
+def _squeezed(text: str) -> str:
+    """A formula without its white space and the marks around it."""
+    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(_SIGNS).casefold()
+    return plain.replace("\\times", "*").replace("\\cdot", "*").replace("\\div", "/").removesuffix(".").removesuffix("=")
