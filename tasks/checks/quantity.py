@@ -34,7 +34,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
         raise unusable(prompt, f"its answer {prompt.answer!r} is no number with a unit, e.g. '50.7 kJ/mol'")
     if is_copied(prompt, answer):
         return Outcome(False, f"{answer!r} is the question's own calculation")
-    *before, last = _CHAIN.split(answer)
+    *before, last = _CHAIN.split(answer) if len(answer) <= _LONGEST else [answer]
     if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
     for part in before:
