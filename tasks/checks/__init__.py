@@ -43,7 +43,7 @@ def is_copied(prompt: Prompt, answer: str) -> bool:
     if prompt.context or len(answer) > _LONGEST or not _CALCULATION.search(answer):
         return False
     copy, asked, reference = map(_squeezed, (answer, prompt.prompt, prompt.answer))
-    return copy != reference and re.search(rf"(?<![\w.]){re.escape(copy)}(?![\w^]|\.\d)", asked) is not None
+    return copy != reference and re.search(rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)", asked) is not None
 
 
 def _squeezed(text: str) -> str:

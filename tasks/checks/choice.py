@@ -99,10 +99,13 @@ def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
 
 
 def _of_text(text: str, choices: Sequence[str]) -> str:
-    """The letters of the choices with whose texts a text begins: of those, the longest."""
+    """The letters of the choices with whose texts a text begins: of those, the longest, and as they are
+    written where that tells them apart."""
     folded = _folded(text)
     begun = [(len(choice), name) for name, choice in zip(letters(choices), map(_folded, choices), strict=True) if _begins(folded, choice)]
-    return "".join(name for length, name in begun if length == max(begun)[0])
+    longest = [name for length, name in begun if length == max(begun)[0]]
+    written = [name for name in longest if text.startswith(_unwrapped(choices[letters(choices).index(name)]))]
+    return "".join(written or longest)
 
 
 def _begins(folded: str, choice: str) -> bool:

@@ -5,7 +5,7 @@ names     every name (a capitalised word inside a sentence, an acronym, a word w
           its ending (Bayes, Bayesian), or abbreviates words that follow each other there.
 coverage  at least `_LEAST_COVERAGE` of the answer's content words occur in the source, plainly stemmed (coverage of Grusky et al. 2018,
           Newsroom, 1804.11283, over content words instead of all).
-length    at most `_MOST_OF_SOURCE` of the source's words, at least `_FEWEST_WORDS`.
+length    at most `_MOST_OF_SOURCE` of the source's words, at least `_FEWEST_WORDS`, `_FEWEST_CONTENT` of them content words.
 copying   sum of |f|^2 over the fragments shared with the source, over |answer|^2, at most `_MOST_COPIED`: Newsroom's density divided by
           the answer's length. 1 is one copied span. Of the answer's words at most `_MOST_IN_SPANS` stand in copied spans of
           `_SPAN` words or more, so that two copied sentences are no summary either.
@@ -27,6 +27,7 @@ VERSION = 2
 _LEAST_COVERAGE = 0.45
 _MOST_OF_SOURCE = 0.5
 _FEWEST_WORDS = 5
+_FEWEST_CONTENT = 3
 _MOST_COPIED = 0.8
 _MOST_IN_SPANS = 0.8
 _SPAN = 8  # words: of the real summaries that pass the other rules 0.7 % have more in such spans, of pairs of copied sentences 95 %
@@ -89,8 +90,10 @@ def unfaithful(summary: str, source: str) -> str:
             return f"the name {name!r} is not in the source"
     beginnings = {word[:_PREFIX] for word in known if len(word) >= _PREFIX}
     content = [word for word in said if word not in _STOP and not word.isdigit()]
+    if len(content) < _FEWEST_CONTENT:
+        return f"{len(content)} content words, fewer than {_FEWEST_CONTENT}"
     missing = [word for word in content if word[:_PREFIX] not in beginnings and not _stands_in(word, known)]
-    covered = 1 - len(missing) / max(1, len(content))
+    covered = 1 - len(missing) / len(content)
     if covered < _LEAST_COVERAGE:
         return f"{covered:.0%} of its content words are in the source, fewer than {_LEAST_COVERAGE:.0%}; not {', '.join(missing[:5])}"
     lengths = fragments(said, given)
