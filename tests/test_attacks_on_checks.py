@@ -218,7 +218,9 @@ def test_the_gyms_own_scorer_reads_any_text(version: Any) -> None:
 
 # Any text ------------------------------------------------------------------------------------------------------------------------
 
-ANYTHING = st.one_of(st.text(max_size=200), st.lists(st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x")), max_size=12).map("".join))
+ANYTHING = st.one_of(
+    st.text(max_size=200), st.lists(st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x")), max_size=12).map("".join)
+)
 CHEAP = [name for name, (prompt, _, _) in TABLES.items() if prompt.check != "math"]
 
 
@@ -237,7 +239,9 @@ def test_no_text_raises_in_mathematics(text: str) -> None:
 
 
 NUMBERS = st.integers(-999, 999)
-JOINTS = st.sampled_from((" or ", ", ", " and ", "; ", " = ", " ≈ ", " to ", " - ", "\n", " | ", " not ", " (or ", " vs ", "..", " : ", " ", " < "))
+JOINTS = st.sampled_from(
+    (" or ", ", ", " and ", "; ", " = ", " ≈ ", " to ", " - ", "\n", " | ", " not ", " (or ", " vs ", "..", " : ", " ", " < ")
+)
 UNITS = st.sampled_from(("", " km", " m"))
 
 
