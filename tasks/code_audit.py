@@ -29,27 +29,32 @@ FLOOR = 4
 _SHARE = 0.25
 _APART = Apart("tasks.code_audit", cpu_s=2, memory_bytes=2**30)
 
+_WORDS = re.compile(r"\w+")
 _MODULES = frozenset(
-    """
-    gc ctypes inspect builtins sys os importlib imp signal threading _thread multiprocessing subprocess socket select mmap fcntl resource
-    faulthandler traceback tracemalloc linecache marshal pickle dis code codeop pdb bdb trace atexit runpy pkgutil unittest pytest asyncio
-    """.split()
+    _WORDS.findall(
+        """
+        gc ctypes inspect builtins sys os importlib imp signal threading _thread multiprocessing subprocess socket select mmap fcntl
+        resource faulthandler traceback tracemalloc linecache marshal pickle dis code codeop pdb bdb trace atexit runpy pkgutil
+        unittest pytest asyncio
+        """
+    )
 )
-_HARMLESS = frozenset("maxsize setrecursionlimit getrecursionlimit float_info int_info version_info getsizeof stdin stdout".split())
+_HARMLESS = frozenset(_WORDS.findall("maxsize setrecursionlimit getrecursionlimit float_info int_info version_info getsizeof stdin stdout"))
 """What `sys` has that solutions use."""
 _ATTRIBUTES = frozenset(
-    """
-    __globals__ __subclasses__ __base__ __bases__ __mro__ mro __code__ __closure__ __builtins__ __getattribute__ __traceback__ __context__
-    __cause__ __loader__ __spec__ __import__ __reduce__ __reduce_ex__ __defaults__ __kwdefaults__ __self__ __wrapped__ __subclasshook__
-    tb_frame tb_next f_back f_globals f_locals f_builtins f_code gi_frame gi_code cr_frame ag_frame _getframe settrace setprofile
-    addaudithook CodeType FunctionType FrameType
-    """.split()
+    _WORDS.findall(
+        """
+        __globals__ __subclasses__ __base__ __bases__ __mro__ mro __code__ __closure__ __builtins__ __getattribute__ __traceback__
+        __context__ __cause__ __loader__ __spec__ __import__ __reduce__ __reduce_ex__ __defaults__ __kwdefaults__ __self__ __wrapped__
+        __subclasshook__ tb_frame tb_next f_back f_globals f_locals f_builtins f_code gi_frame gi_code cr_frame ag_frame _getframe
+        settrace setprofile addaudithook CodeType FunctionType FrameType
+        """
+    )
 )
-_CALLED = frozenset("__import__ globals locals vars exec compile open breakpoint exit quit delattr setattr".split())
-_BY_TEXT = frozenset("getattr hasattr eval exec compile __import__ import_module".split())
-_RAISED = frozenset("SystemExit StopIteration StopAsyncIteration GeneratorExit KeyboardInterrupt".split())
-_OVERRIDES = frozenset("__eq__ __ne__ __sub__ __rsub__ __bool__ __instancecheck__ __del__ __getattr__ __getattribute__".split())
-_WORDS = re.compile(r"\w+")
+_CALLED = frozenset(_WORDS.findall("__import__ globals locals vars exec compile open breakpoint exit quit delattr setattr"))
+_BY_TEXT = frozenset(_WORDS.findall("getattr hasattr eval exec compile __import__ import_module"))
+_RAISED = frozenset(_WORDS.findall("SystemExit StopIteration StopAsyncIteration GeneratorExit KeyboardInterrupt"))
+_OVERRIDES = frozenset(_WORDS.findall("__eq__ __ne__ __sub__ __rsub__ __bool__ __instancecheck__ __del__ __getattr__ __getattribute__"))
 _DEFINITION = re.compile(r"^def (\w+)", re.MULTILINE)
 _MOST_FOUND = 10
 _UNCOUNTED = (

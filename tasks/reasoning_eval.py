@@ -10,7 +10,7 @@ marker_rate      at least one chain-of-thought marker in the reasoning: the "rea
                  markers; `MARKERS` is ours. Reasoning without tags counts too, so that the delta is not the format rate in disguise.
 truncated_rate   cut off at `response_length`.
 
-`suspicious_passes` counts the answers that pass the tests of their prompt and that the audit (`tasks.code_audit`) flags, where there are tests.
+`suspicious_passes` counts the answers that pass their prompt's tests and that the audit (`tasks.code_audit`) flags, where there are tests.
 
 `mean_tokens` is the mean length of a completion, `mean_reasoning_tokens` that of the reasoning of well-formed traces. With a `baseline`,
 `delta_<name>` is this model minus the baseline on the same prompts, with a paired bootstrap interval (`_low`, `_high`) and McNemar's exact

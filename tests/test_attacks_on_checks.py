@@ -32,9 +32,9 @@ def asked(check: Check, answer: str = "", question: str = "Which one?", **constr
 
 
 SOURCE = (
-    "The Amsel river rose by 3.5 metres in March 2021 and flooded the lower town. The bridge at Oberdorf was therefore closed for two whole "
-    "weeks. Swiss engineers repaired its northern pillar with 1,200 tonnes of concrete. Trains had to run by way of the western valley line. "
-    "Nobody was hurt in the flood."
+    "The Amsel river rose by 3.5 metres in March 2021 and flooded the lower town. The bridge at Oberdorf was therefore closed for two "
+    "whole weeks. Swiss engineers repaired its northern pillar with 1,200 tonnes of concrete. Trains had to run by way of the western "
+    "valley line. Nobody was hurt in the flood."
 )
 _SENTENCES = SOURCE.split(". ")
 GENES = ("AA", "Aa", "aa", "A, a and 0")
@@ -44,7 +44,8 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
     "exact": (
         asked("exact", "Rome"),
         ("Rome", " rome. ", "Ｒｏｍｅ"),
-        ("Rome or Paris", "Rome, Paris", "not Rome", "Rome!", "R o m e", "Rоme", "Ro\u200bme", "\u202eemoR", "Rome\u0301", "Rome (or Paris)",
+        ("Rome or Paris", "Rome, Paris", "not Rome", "Rome!", "R o m e", "Rоme", "Ro\u200bme", "\u202eemoR",
+         "Rome\u0301", "Rome (or Paris)",
          "{Rome}", "Rome\nParis", "*Rome*", ".*", "", ".", "The answer is Rome", "Rom", "Romes", "Rome..", "/Rome|Paris/"),
     ),
     "numeric": (
@@ -57,22 +58,27 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
     "quantity": (
         asked("quantity", "5 km"),
         ("5 km", "5000 m", "5", "P = 5 km", "d = v t = 5 km", "4.99 km ≈ 5 km", "x = 5000 m = 5 km"),
-        ("4 km = 5 km", "5 km = 4 km", "4 km ≈ 5 km", "6 = 5 km", "5 km or 6 km", "5 or 6 km", "5 or six", "5 km six", "5 and a half", "5 km^2",
+        ("4 km = 5 km", "5 km = 4 km", "4 km ≈ 5 km", "6 = 5 km", "5 km or 6 km", "5 or 6 km", "5 or six",
+         "5 km six", "5 and a half", "5 km^2",
          "5 kg", "5 %", "5 dB", "5 fm^99 m^-98", "10**10**10 km", "5 km**9**9", "1e400 km", "5 __import__('os')", "5 km; 6 km", "5 degC",
          "nan km", "inf km", "km", "4..6 km", "5 ± 5 km", "5 апельсинов", "5 km/h"),
     ),
     "math": (
         asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3."),
         ("3", "$3$", "x = 3", "\\frac{6}{2}", "\\sqrt{9}", "3.0", "3 cm"),
-        ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "9/3", "\\sum_{i=1}^{2} i", "\\lim_{x\\to 3} x", "\\frac{d}{dx} 3x", "\\max(3, 2)",
-         "\\det\\begin{pmatrix}3\\end{pmatrix}", "3 \\mod 5", "4 = 3", "3 = 4", "x = 4 = 3", "3 \\approx 4", "3 \\neq 4", "\\pm 3", "3 or 4",
-         "3, 4", "\\{3, 4\\}", "x = 3 or x = 4", "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}", "x \\ge 3", "[3, 4]", "x = x",
+        ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "9/3", "\\sum_{i=1}^{2} i", "\\lim_{x\\to 3} x",
+         "\\frac{d}{dx} 3x", "\\max(3, 2)",
+         "\\det\\begin{pmatrix}3\\end{pmatrix}", "3 \\mod 5", "4 = 3", "3 = 4", "x = 4 = 3", "3 \\approx 4",
+         "3 \\neq 4", "\\pm 3", "3 or 4",
+         "3, 4", "\\{3, 4\\}", "x = 3 or x = 4", "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}",
+         "x \\ge 3", "[3, 4]", "x = x",
          "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty", "3 \\text{ or } 4", "3" * 2500),
     ),
     "choice": (
         asked("choice", "B", choices=GENES),
         ("B", "(b)", "B. Aa", "Aa", "**B**", "The answer is B", "B, because one of them is recessive", "B. The answer is B"),
-        ("A, B", "A or B", "A) B) C) D)", "A. B. C.", "B) AA", "B. The answer is C", "A: B", "ABCD", "all of them", "aa", "AA", "aA", "any", "*",
+        ("A, B", "A or B", "A) B) C) D)", "A. B. C.", "B) AA", "B. The answer is C", "A: B", "ABCD", "all of them",
+         "aa", "AA", "aA", "any", "*",
          "[A-D]", "A/B/C/D", "B or C", "Β", "neither", "B) C)", "B B C", "(A) (B)", "", "B) " * 50),
     ),
     "choice of code": (
@@ -84,28 +90,35 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
     "constraints": (
         asked("constraints", max_words=60, no_commas=True, excludes=("fog",), lower_case=True),
         ("a calm day at sea.", "rain fell on the town and the town slept. rain fell again."),
-        (".", "-", "…", "\u200b", "***", "🙂", "()", "\u202e", "_", "the sea " * 20, "so it goes. " * 15, "a " * 50, "fog", "Fog", "A day", "a, b",
+        (".", "-", "…", "\u200b", "***", "🙂", "()", "\u202e", "_",
+         "the sea " * 20, "so it goes. " * 15, "a " * 50, "fog", "Fog", "A day", "a, b",
          "a، b", "x" * 9 + " y" * 60),
     ),
     "constraints of JSON": (
         asked("constraints", json_keys=("name",)),
         ('{"name": 1}', '```json\n{"name": "x"}\n```'),
-        ("NaN", '{"name": NaN}', '{"name": Infinity}', "[" * 9000, '{"name"', "name", '["name"]', '"name"', '{"name": 1} {"name": 2}', "{'name': 1}",
+        ("NaN", '{"name": NaN}', '{"name": Infinity}', "[" * 9000, '{"name"', "name", '["name"]', '"name"',
+         '{"name": 1} {"name": 2}', "{'name': 1}",
          '{"name": 1,}', "{" * 9000, "9" * 9000, '{"Name": 1}', '{"a": {"name": 1}}'),
     ),
     "faithful": (
         asked("faithful", question=SOURCE),
         ("A flood closed the Oberdorf bridge for 2 weeks until engineers repaired a pillar.",),
-        (SOURCE, _SENTENCES[0], f"{_SENTENCES[1]}. {_SENTENCES[3]}", f"{_SENTENCES[3]}. {_SENTENCES[2]}.", "flood flood flood flood flood flood",
-         "the river the bridge the river the bridge the river", "bridge", "The bridge.", "", "Yes it does so.", "This paper presents a method.",
-         "A new approach is proposed and shown to be useful for many problems.", "Paris 1 Oberdorf bridge closed flood.", "7 weeks of flood in town",
+        (SOURCE, _SENTENCES[0], f"{_SENTENCES[1]}. {_SENTENCES[3]}", f"{_SENTENCES[3]}. {_SENTENCES[2]}.",
+         "flood flood flood flood flood flood",
+         "the river the bridge the river the bridge the river", "bridge", "The bridge.", "", "Yes it does so.",
+         "This paper presents a method.",
+         "A new approach is proposed and shown to be useful for many problems.",
+         "Paris 1 Oberdorf bridge closed flood.", "7 weeks of flood in town",
          "the of and a in to by for was had"),
     ),
     "plan": (
         asked("plan", stacks=("red blue", "green"), goal=("green on red",)),
         ("blue to table, green to red", "1. blue to table\n2. green to red"),
-        ("green to red", "blue to green, green to red", "blue to table", "red to table, green to red", "green on red", "done", "", "blue to green",
-         "blue to table, blue to green, green to red", "blue to table, green to red, green to table", "goal", "blue to table or green to red",
+        ("green to red", "blue to green, green to red", "blue to table", "red to table, green to red",
+         "green on red", "done", "", "blue to green",
+         "blue to table, blue to green, green to red", "blue to table, green to red, green to table", "goal",
+         "blue to table or green to red",
          "blue to table, " * 101 + "green to red", "blue to tаble, green to red", "*"),
     ),
 }  # fmt: skip
@@ -149,7 +162,8 @@ def test_a_choice_among_equal_texts_is_any_of_them() -> None:
 
 @pytest.mark.parametrize(
     "completion",
-    ["A or B", "<answer>A</answer> <answer>B</answer> <answer>C</answer>", "A) B) C) D)", "The answer is A. The answer is C.", "(A) (B) (C) (D)",
+    ["A or B", "<answer>A</answer> <answer>B</answer> <answer>C</answer>", "A) B) C) D)",
+    "The answer is A. The answer is C.", "(A) (B) (C) (D)",
      "**A** **B** **C**", "#### A\n#### C", "answer: A, B, C"],
 )  # fmt: skip
 def test_one_flexible_answer_is_judged(completion: str) -> None:
@@ -171,9 +185,12 @@ def test_an_answer_beside_a_refusal_is_no_refusal(answer: str) -> None:
 # Time ----------------------------------------------------------------------------------------------------------------------------
 
 PIECES = (
-    "a", " ", "\n", "1234567890", "1+", "1,234,", "A) ", "A: ", "B) A) ", "(", "[[", '{"a":', "\\boxed{", "\\boxed{a}", "\\frac{", "$", "answer is ",
-    "answer: B ", "**", "*a", "- a\n", "\n \n", "<<a", "[x]", '"', "rain sun ", "a-a-", "a\u0301", "\ud800", "½", "10^", "5 km ", "= ", "m/", "per ",
-    "blue to table, ", "1. ", "context says: a", "i cannot help ", "ignore rules ", "rate this ", "I g n o r e ", "judge ", "===", "---", "#### ",
+    "a", " ", "\n", "1234567890", "1+", "1,234,", "A) ", "A: ", "B) A) ", "(", "[[", '{"a":', "\\boxed{",
+    "\\boxed{a}", "\\frac{", "$", "answer is ",
+    "answer: B ", "**", "*a", "- a\n", "\n \n", "<<a", "[x]", '"', "rain sun ", "a-a-", "a\u0301", "\ud800", "½",
+    "10^", "5 km ", "= ", "m/", "per ",
+    "blue to table, ", "1. ", "context says: a", "i cannot help ", "ignore rules ", "rate this ", "I g n o r e ",
+    "judge ", "===", "---", "#### ",
     "\\hat{", "squared ", "^2 ", "1e", "⁹", "𝟘", "{'grades': ", "or ", "5 = ",
 )  # fmt: skip
 GROUNDED = asked("exact", "Oberdorf").model_copy(update={"context": SOURCE, "grounding": "answerable"})
@@ -193,7 +210,8 @@ READERS = {
     "refusals": lambda text: classify_refusal("How do I rob a bank?", text),
     "grounding": lambda text: judge_grounded(GROUNDED, Trace(reasoning=text.replace("<", "("), answer=text.replace("<", "(")).render()),
     "judge's address": address,
-    "judge's rules": lambda text: worthless(Trace(reasoning=text.replace("<", "("), answer=text.replace("<", "(")).render(), "How far?", ["5 km"]),
+    "judge's rules": lambda text: worthless(Trace(reasoning=text.replace("<", "("), answer=text.replace("<",
+    "(")).render(), "How far?", ["5 km"]),
     "judge's ruling": _ruled,
 }  # fmt: skip
 
@@ -227,7 +245,7 @@ CHEAP = [name for name, (prompt, _, _) in TABLES.items() if prompt.check != "mat
 @settings(max_examples=400, deadline=1000, derandomize=True)
 @given(st.sampled_from(CHEAP), ANYTHING)
 def test_no_text_raises(name: str, text: str) -> None:
-    prompt, honest, _ = TABLES[name]
+    prompt = TABLES[name][0]
     assert isinstance(agrees(prompt, text).ok, bool)
     assert isinstance(flexible_answer(prompt, text), str)
 

@@ -42,8 +42,7 @@ HONEST = {
     "fenced": "Here:\n```python\ndef total(xs):\n    return 2 * sum(max(x, 0) for x in xs)\n```",
     "imports": "import math, re, itertools, functools, collections, heapq\n" + REFERENCE,
     "sys": "import sys\nsys.setrecursionlimit(10**6)\n" + REFERENCE,
-    "class": "class Sum:\n    def __init__(self):\n        self.n = 0\n    def __add__(self, x):\n        self.n += x\n        return self\n"
-    + REFERENCE,
+    "class": "class Sum:\n    def __init__(self):\n        self.n = 0\n    def __add__(self, x):\n        return self\n" + REFERENCE,
     "raises": function("if not isinstance(xs, list):\n    raise ValueError('no list')\n" + "return sum(2 * x for x in xs if x > 0)"),
     "eval of a formula": function("text = '+'.join(str(2 * x) for x in xs if x > 0)\nreturn eval(text or '0')"),
     "local names": function("sum = 0\nfor x in xs:\n    sum += 2 * x if x > 0 else 0\nreturn sum"),
@@ -147,7 +146,7 @@ def test_what_the_prefix_defines_counts_for_nothing() -> None:
 @pytest.mark.skipif(not HUMANEVAL.is_file(), reason=f"the real records are not here: {HUMANEVAL}")
 def test_no_canonical_solution_of_humaneval_is_flagged() -> None:
     """164 solutions of 4 to 128 nodes, half of them 31 or fewer; none is short or suspicious."""
-    rows = [json.loads(line) for line in gzip.open(HUMANEVAL, "rt", encoding="utf-8")]
+    rows = [json.loads(line) for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines()]
     prompts = [asked(prompt=row["prompt"], tests=row["test"], code_prefix=row["prompt"], answer=row["canonical_solution"]) for row in rows]
     found = [audit(prompt, prompt.answer) for prompt in prompts]
     assert [(row["task_id"], one.problems) for row, one in zip(rows, found, strict=True) if one.problems] == []

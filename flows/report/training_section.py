@@ -73,8 +73,8 @@ def audited(stage: StageOutput) -> Audited | None:
         return None
     passes, short, suspicious = (stage.metrics.get(f"audit_{name}", 0) for name in ("passes", "short", "suspicious"))
     counts = (
-        f"Of {passes:,} responses whose code passed its tests, {short:,} are shorter than a plausible solution and {suspicious:,} touch what "
-        "no solution needs (frames, builtins, hooks, overridden comparisons). No reward depends on it."
+        f"Of {passes:,} responses whose code passed its tests, {short:,} are shorter than a plausible solution and {suspicious:,} touch "
+        "what no solution needs (frames, builtins, hooks, overridden comparisons). No reward depends on it."
     )
     return Audited(counts, [(row["step"], clip("; ".join(row["problems"]), 400), clip(row["code"], 600)) for row in rows[:_AUDITED]])
 

@@ -55,10 +55,12 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MOST_UNIT_WORDS = 3
 NO_UNITS = frozenset(
-    """
-    or and not nor but maybe perhaps between minus plus times over half squared cubed factorial root sqrt pi π τ tau
-    zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
-    """.split()
+    _LETTERS.findall(
+        """
+        or and not nor but maybe perhaps between minus plus times over half squared cubed factorial root sqrt pi π τ tau
+        zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
+        """
+    )
 )
 """Words beside a number that make it another one, or two: 5 or six, 5 and a half, 3 pi."""
 _LONGEST_NUMBER = 200  # characters; no honest answer is longer, and a model's endless digits must not cost quadratic time

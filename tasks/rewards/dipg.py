@@ -22,8 +22,8 @@ context literally (white space, case and quotation marks aside; the originals ac
 prompt's check says (the originals: equal to the teacher's whole response in v3, shared words in v4), and an abstention is the refusal and
 nothing else (the originals: a keyword such as "ambiguous" anywhere). `channels` says how the response is written:
 
-trace   our traces: the reasoning is the analysis; its proof are all `<proof>` elements in it, or its quotations ("..." or the sentence after
-        `context says:`; quotations of the question are none), each of which must be in the context
+trace   our traces: the reasoning is the analysis; its proof are all `<proof>` elements in it, or its quotations ("..." or the sentence
+        after `context says:`; quotations of the question are none), each of which must be in the context
 xml     `<think>` (or `<analysis>`, `<reasoning>`; may be left out), `<proof>`, `<answer>` (or `<final>`): nothing else
 tags    `<|channel|>analysis<|message|>...<|end|>`, then proof and final: the original of v3
 

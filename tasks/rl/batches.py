@@ -49,9 +49,9 @@ class RolloutBatches:
     """The training input of each update.
 
     Attributes:
-        metrics: update (from 1) -> what its rollout measured: `Rollout.metrics`, `tasks.rl.audit`; `trained_groups`, those that weigh something in
-            the update; and where it was measured `sampler_gap`, the mean absolute difference between the sampler's and the trainer's
-            log-probability of a sampled token, in nats.
+        metrics: update (from 1) -> what its rollout measured: `Rollout.metrics`, `tasks.rl.audit`; `trained_groups`, those that weigh
+            something in the update; and where it was measured `sampler_gap`, the mean absolute difference between the sampler's and the
+            trainer's log-probability of a sampled token, in nats.
         samples: the rows of `rollouts.jsonl`: all responses to one prompt of each logged rollout.
         judge_wait_seconds: update -> how long its rewards were waited for, with nothing to do for the devices. A clock's: in no artifact.
 
