@@ -72,7 +72,7 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
          "3 \\neq 4", "\\pm 3", "3 or 4",
          "3, 4", "\\{3, 4\\}", "x = 3 or x = 4", "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}",
          "x \\ge 3", "[3, 4]", "x = x",
-         "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty", "3 \\text{ or } 4", "3" * 2500),
+         "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty", "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
     ),
     "choice": (
         asked("choice", "B", choices=GENES),

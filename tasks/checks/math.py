@@ -17,7 +17,8 @@ The comparison is not symmetric, and knows which of the two is the reference:
 - Units and words around a number are ignored; of several formulas in a sentence the last one counts.
 
 sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's own time limit uses signals, which threads
-have not: parsing and comparing happen in a process of its own (`tasks.apart`), and what meets its limits is wrong.
+have not: parsing and comparing happen in a process of its own (`tasks.apart`), and what meets its limits is wrong. What plainly would is
+refused before.
 """
 
 import re
@@ -47,6 +48,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
         return Outcome(False, f"{answer!r} is the question's own calculation")
     if undone := set(_UNDONE.findall(answer)) - set(_UNDONE.findall(reference)):
         return Outcome(False, f"{answer!r} is to be calculated: {', '.join(sorted(undone))}")
+    if _endless(answer) and not _endless(reference):
+        return Outcome(False, f"{answer[:80]!r} is too deep, or has too large a power, to be calculated")
     if says_two(answer) and not says_two(reference):
         return Outcome(False, f"{answer!r} sets two numbers equal")
     number, wanted = parse_number(answer), parse_number(reference)
@@ -67,6 +70,19 @@ _UNDONE = re.compile(r"\\(?:i*int|oint|sum|prod|lim|max|min|sup|inf|gcd|lcm|det|
 """What a question asks to be carried out: an integral, a limit, a remainder."""
 _VARIABLE = re.compile(r"(?<![^\W\d_])[A-Za-z](?![^\W\d_])")
 """A letter by itself, which may be a unit or a factor: 2x is not 2."""
+_LARGE = re.compile(r"\^\s*\{?\s*\d{4,}|\d\s*\^\s*\{?\s*\d+\s*\^|\d{5,}\s*!|\^[^!]{0,20}!|\\binom\s*\{\s*\d{5,}")
+_DEEPEST = 20
+
+
+def _endless(text: str) -> bool:
+    """Whether a formula has powers or brackets whose calculation would only meet the process's limits."""
+    depth = deepest = 0
+    for sign in text:
+        depth += (sign in "({[") - (sign in ")}]")
+        deepest = max(deepest, depth)
+    return deepest > _DEEPEST or _LARGE.search(text) is not None
+
+
 _MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed")
 _NAMES = re.compile(r"(?<![A-Za-z\\])(pi|theta|alpha|beta|infty|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|log|ln|exp)(?![A-Za-z])")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(infinity|inf|oo)(?![A-Za-z])|∞")
