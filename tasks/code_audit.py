@@ -158,7 +158,10 @@ def _top_names(node: ast.stmt) -> list[str]:
 
 
 def _called(node: ast.Call) -> str:
-    return node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    """What is called by its name, or of a module: `re.compile` is not `compile`."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr if node.func.attr == "import_module" else ""
+    return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
 def _names(node: ast.AST) -> Iterator[tuple[str, str]]:

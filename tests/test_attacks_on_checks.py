@@ -72,7 +72,8 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
          "3 \\neq 4", "\\pm 3", "3 or 4",
          "3, 4", "\\{3, 4\\}", "x = 3 or x = 4", "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}",
          "x \\ge 3", "[3, 4]", "x = x",
-         "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty", "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
+         "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty", "3 \\text{ or } 4",
+         "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
     ),
     "choice": (
         asked("choice", "B", choices=GENES),
@@ -146,6 +147,10 @@ def test_what_a_reference_is_written_like_may_be_copied() -> None:
     """Which is larger, 3/4 or 1/2? And a context may hold its answer as it is."""
     assert agrees(asked("numeric", "3/4", "Which is larger, 3/4 or 1/2?"), "3/4").ok
     assert agrees(asked("math", "x^2 - 1", "Is x^2 - 1 or x^2 the larger?"), "$x^2-1$").ok
+    assert agrees(asked("numeric", "12", "It goes at 12 km/h, and is a 12-year-old. How fast?"), "12 km/h").ok
+    assert agrees(asked("quantity", "9.8 m/s^2", "Here g is 9.8 m/s^2 and r is 2.5 × 10^3 m. What is g?"), "g = 9.8 m/s^2").ok
+    assert agrees(asked("quantity", "2500 m", "Here r is 2.5 × 10^3 m. What is r?"), "2.5 × 10^3 m").ok
+    assert agrees(asked("quantity", "5 J"), "for n = 2, E = 5 J").ok
     grounded = asked("numeric", "0.75", "It took 3/4 of it. How much?").model_copy(update={"context": "It took 3/4 of it."})
     assert agrees(grounded, "3/4").ok
 

@@ -45,6 +45,7 @@ HONEST = {
     "class": "class Sum:\n    def __init__(self):\n        self.n = 0\n    def __add__(self, x):\n        return self\n" + REFERENCE,
     "raises": function("if not isinstance(xs, list):\n    raise ValueError('no list')\n" + "return sum(2 * x for x in xs if x > 0)"),
     "eval of a formula": function("text = '+'.join(str(2 * x) for x in xs if x > 0)\nreturn eval(text or '0')"),
+    "re.compile": "import re\nWORDS = re.compile('os|code|trace')\n" + REFERENCE,
     "local names": function("sum = 0\nfor x in xs:\n    sum += 2 * x if x > 0 else 0\nreturn sum"),
     "getattr by name": function("return getattr(xs, 'total', sum(2 * x for x in xs if x > 0))"),
     "dunder name": function("print(type(xs).__name__)\nreturn sum(2 * x for x in xs if x > 0)"),

@@ -30,17 +30,22 @@ def unusable(prompt: Prompt, problem: str) -> InputError:
 
 
 _LONGEST = 500  # characters of a calculation
-_CALCULATION = re.compile(r"[^-−–+*/^×·÷=]\s*(?:[-−–+*/^×·÷]|\\(?:times|cdot|div|frac)\b)|\\d?frac\b")
+_SIGN = r"\s*(?:[-−–+*/^×·÷]|\\(?:times|cdot|div)\b)\s*"
+_OF_NUMBERS = re.compile(rf"[\d)}}]{_SIGN}[\d({{\\.]|\\d?frac\b")
+_OF_LETTERS = re.compile(rf"[\w)}}]{_SIGN}[\w({{\\.]|\\d?frac\b")
+_SCIENTIFIC = re.compile(r"(?:[*x×·]|\\times|\\cdot)?\s*10\s*\^\s*\{?\s*[-−+]?\d+\}?")
 _UNSEEN = re.compile(r"[\s$]|\\[,;:! ]|\\left|\\right|\\displaystyle")
 _SIGNS = str.maketrans("−–×·÷", "--**/")
 
 
-def is_copied(prompt: Prompt, answer: str) -> bool:
+def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
     """Whether an answer is a calculation that stands in the question, not carried out: 144/12 for "What is 144/12?".
 
-    A reference that is written so itself may be copied, and so may what stands in a context.
+    A reference that is written so itself may be copied, and so may what stands in a context, and `2.5 * 10^3`. Without `letters` a
+    calculation is one of numbers: `12 km/h` is none.
     """
-    if prompt.context or len(answer) > _LONGEST or not _CALCULATION.search(answer):
+    calculation = _OF_LETTERS if letters else _OF_NUMBERS
+    if prompt.context or len(answer) > _LONGEST or not calculation.search(_SCIENTIFIC.sub(" ", answer)):
         return False
     copy, asked, reference = map(_squeezed, (answer, prompt.prompt, prompt.answer))
     return copy != reference and re.search(rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)", asked) is not None

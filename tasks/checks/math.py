@@ -44,7 +44,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
         return Outcome(True)
     if len(answer) > _LONGEST:
         return Outcome(False, f"an answer of {len(answer)} characters is no formula")
-    if is_copied(prompt, answer):
+    if is_copied(prompt, answer, letters=True):
         return Outcome(False, f"{answer!r} is the question's own calculation")
     if undone := set(_UNDONE.findall(answer)) - set(_UNDONE.findall(reference)):
         return Outcome(False, f"{answer!r} is to be calculated: {', '.join(sorted(undone))}")
@@ -70,7 +70,7 @@ _UNDONE = re.compile(r"\\(?:i*int|oint|sum|prod|lim|max|min|sup|inf|gcd|lcm|det|
 """What a question asks to be carried out: an integral, a limit, a remainder."""
 _VARIABLE = re.compile(r"(?<![^\W\d_])[A-Za-z](?![^\W\d_])")
 """A letter by itself, which may be a unit or a factor: 2x is not 2."""
-_LARGE = re.compile(r"\^\s*\{?\s*\d{4,}|\d\s*\^\s*\{?\s*\d+\s*\^|\d{5,}\s*!|\^[^!]{0,20}!|\\binom\s*\{\s*\d{5,}")
+_LARGE = re.compile(r"\^\s*\{?\s*\d{4,}|\d\s*\^\s*\{?\s*\d+\s*\^|\d{5,}\s*!|\^[\s{}^\d]*!|\\binom\s*\{\s*\d{5,}")
 _DEEPEST = 20
 
 

@@ -38,7 +38,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
     for part in before:
-        if (read := parse_quantity(part)) and all(_difference(given, wanted, prompt.tolerance) for given in read for wanted in references):
+        read = [] if _LISTED.search(part) else [given for given in parse_quantity(part) if not given.things]
+        if read and all(_difference(given, wanted, prompt.tolerance) for given in read for wanted in references):
             return Outcome(False, f"{answer!r} says {part.strip()!r} too")
     problems = [problem for wanted in references for given in found if (problem := _difference(given, wanted, prompt.tolerance))]
     if len(problems) < len(references) * len(found):
@@ -100,6 +101,7 @@ _PLAIN = (
     (r"°[fF]ahrenheit", "°F"),
     (r"°(?=[kK])", ""),
 )
+_LISTED = re.compile(r"[,;]\s*\D")
 _CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)\b|≈")
 _LATEX = tuple((re.compile(pattern), plain) for pattern, plain in _PLAIN)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
