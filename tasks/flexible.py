@@ -26,7 +26,7 @@ _TAG = re.compile(r"<answer>(.*?)(?:</answer>|(?=<answer>)|\Z)", re.DOTALL)
 _AHEAD = (
     re.compile(r"####\s*([^\n]+)"),
     re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"),
-    re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?[ \t]*(?=([^\n]+))", re.IGNORECASE),
+    re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
 )
 _TAGS = re.compile(r"</?(?:reasoning|answer)>")
 _NUMBER = re.compile(r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?")

@@ -10,7 +10,7 @@ The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles aft
 data when num_iterations > 1 (issue 2290): there a batch is not a function of (seed, step).
 
 Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and what it was worth), `rollouts.jsonl` (a few of
-them, for eyes) and `curves.jsonl`.
+them, for eyes), `curves.jsonl` and, where code that passed its tests looks like a trick, `audit.jsonl` (`tasks.rl.audit`).
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tasks.sampling import Sampler
     from tasks.trainers import PolicyTrainer
 
-VERSION = 4
+VERSION = 5
 USES_DEVICES = True
 INPUTS = {
     "policy": Input(TRAINED),
@@ -188,6 +188,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
     compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
+    if warning := batches.audit.warning():
+        job.log.warning(warning)
+        write_jsonl(job.out / "audit.jsonl", batches.audit.examples)
     batches.write_ledger(job.out / "ledger.jsonl.gz", len(curve))
     save_trained(trainer, loaded, job, None if guard.stopped_at is None else guard.best_step)
 
@@ -205,6 +208,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "all_wrong": curve_mean("all_wrong", curve),
         "truncated_last": curve_mean("truncated", curve[-10:]),
         "sampler_gap": curve_mean("sampler_gap", curve),
+        **batches.audit.metrics(),
         **guard.metrics(),
         "compiles": {"train_step": trainer.compiles, **compiles},
     }

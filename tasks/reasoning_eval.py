@@ -10,6 +10,8 @@ marker_rate      at least one chain-of-thought marker in the reasoning: the "rea
                  markers; `MARKERS` is ours. Reasoning without tags counts too, so that the delta is not the format rate in disguise.
 truncated_rate   cut off at `response_length`.
 
+`suspicious_passes` counts the answers that pass their prompt's tests and that the audit (`tasks.code_audit`) flags, where there are tests.
+
 `mean_tokens` is the mean length of a completion, `mean_reasoning_tokens` that of the reasoning of well-formed traces. With a `baseline`,
 `delta_<name>` is this model minus the baseline on the same prompts, with a paired bootstrap interval (`_low`, `_high`) and McNemar's exact
 p-value (`_p`). A rate over no prompts is None, as `exact_answer` is in a domain of free text.
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Domain
+from tasks.code_audit import audit
 from tasks.evaluate import EvalConfig, Outcome, answer_all, answered, eval_programs, eval_prompts, eval_size, measure, read_baseline
 from tasks.flexible import flexible_answer
 from tasks.intervals import bootstrap_mean
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.programs import Program
 
-VERSION = 3
+VERSION = 4
 USES_DEVICES = True
 INPUTS = {
     "prompts": Input(("rebalance",), required=False),
@@ -131,11 +134,20 @@ def _summary(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, sam
         "n_verifiable": sum(item.check != "none" for item in items),
         "mean_tokens": sum(item.tokens for item in items) / len(items),
         "mean_reasoning_tokens": sum(reasoning) / len(reasoning) if reasoning else None,
+        **_audited(items),
         **measure(items, OUTCOMES, baseline=baseline, paired=OUTCOMES, seed=seed),
         **sampled_metrics(samples, seed=seed),
         **_ratings(items, baseline, seed),
         **opinion_metrics(items),
     }
+
+
+def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
+    """`suspicious_passes`, where some item has tests."""
+    tested = [item for item in items if item.check == "tests"]
+    passed = [item for item in tested if item.exact or item.flexible]
+    flagged = sum(bool(audit(item, flexible_answer(item, item.completion)).problems) for item in passed)
+    return {"suspicious_passes": flagged} if tested else {}
 
 
 def _ratings(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int) -> dict[str, float]:

@@ -243,6 +243,7 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
         }
         rows = [response | {"step": step, "completion": f"c{n}{text}", "advantage": n - 0.5} for step in (1, 39) for n in range(2)]
         write_jsonl(out / "rollouts.jsonl", rows)
+        write_jsonl(out / "audit.jsonl", [{"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}])
     write_jsonl(out / "curves.jsonl", curve)
     return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
 

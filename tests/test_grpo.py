@@ -218,6 +218,33 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(tmp_path
     assert successor.metrics == batches.metrics
 
 
+def test_responses_that_pass_their_tests_are_audited_once(tmp_path: Path, one_layer: LoadedModel, monkeypatch: pytest.MonkeyPatch):
+    """A policy that answers every prompt by walking frames; a successor that goes on in the middle of the rollout counts nothing twice."""
+    trick = "<reasoning>r</reasoning><answer>import sys\ndef f(x):\n    return sys._getframe().f_back.f_locals[x]</answer>"
+    monkeypatch.setattr("tasks.rollouts.are_correct", lambda prompts, texts: [True] * len(texts))  # by the sandbox's own tests
+    monkeypatch.setattr(
+        "tasks.rl.batches.sample_groups",
+        lambda sampler, prompts, size, **_: [
+            [replace(sampler.completion_of([9, 1], np.zeros(2, np.float32)), text=trick) for _ in range(size)] for _ in prompts
+        ],
+    )
+    coding = [example(n, check="tests", tests="assert f(1)", answer="", domain=Domain.CODING) for n in range(2)]
+    changes = {"num_iterations": 2, "batch_size": 16, "response_length": 8, "truncation": 0, "beta": 0}
+    batches = batches_of(tmp_path, config(**changes), one_layer, coding)
+    batches.batch_at(0)
+    counted = {"audit_passes": 16.0, "audit_short": 0.0, "audit_suspicious": 16.0}
+    assert counted.items() <= batches.metrics[1].items()
+    kept = batches.kept(1)[1]
+    batches.batch_at(1)
+    assert batches.audit.metrics() == {"audit_passes": 16, "audit_short": 0, "audit_suspicious": 16}
+    assert [row["step"] for row in batches.audit.examples] == [1] * 5
+    assert set(batches.audit.examples[0]["problems"]) == {"uses sys._getframe", "uses f_back", "uses f_locals"}
+    successor = batches_of(tmp_path, config(**changes), one_layer, coding)
+    successor.restore(1, {}, json.loads(json.dumps(kept)))
+    successor.batch_at(1)
+    assert successor.audit.kept() == batches.audit.kept()
+
+
 def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
     reference = initial_policy(one_layer.model)
     before = np.asarray(reference["final_norm"].get_value())

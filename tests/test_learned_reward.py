@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt, parse_trace
+from schemas.examples import Domain, Prompt, Trace, parse_trace
 from tasks import reward_model
 from tasks.data.steps import trace_row
 from tasks.hosts import make_mesh
@@ -80,10 +80,13 @@ def test_what_is_no_trace_is_worth_nothing_and_is_never_shown_to_the_model(artif
     assert len(shown) == 1
 
 
-def test_what_is_too_long_for_the_model_abstains(artifact: Path):
+def test_a_prompt_that_is_too_long_for_the_model_abstains_and_a_response_that_is_earns_nothing(artifact: Path):
     long = Prompt(id="1" * 16, prompt="word " * 30, domain=Domain.MATH)
     found = scorer(artifact).score([long, EXAMPLES[0].as_prompt()], [Response(EXAMPLES[0].response())] * 2)
     assert np.isnan(found.total).tolist() == [True, False]
+    wordy = Trace(reasoning="r is r. " * 200, answer="1").render()
+    (one,) = scorer(artifact).score([EXAMPLES[0].as_prompt()], [Response(wordy)]).components["reward_model"]
+    assert one == 0.0  # an abstention would be worth what its other rewards are
 
 
 def test_one_program_scores_any_number_of_responses(artifact: Path):

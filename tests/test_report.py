@@ -144,6 +144,8 @@ def test_samples_are_chosen_by_their_stated_rule(run: RunResults) -> None:
         "Training-token proof of sft",
         "Preference pairs of simpo",
         "Rollouts of grpo at step 39",
+        "Passing code of grpo that looks like a trick: the first 1",
+        "imports gc",
         "30 of 30",
         "broken_json",
         "a.jsonl:4: Expecting value",

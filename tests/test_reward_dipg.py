@@ -128,6 +128,7 @@ def test_how_a_trace_quotes_its_proof(reasoning: str):
         ("Ana lives in Rome.", -5),  # said, not quoted
         ('"Where does Ana live now?"', -5),
         ("<proof></proof>", -5),
+        ("<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>", -15),  # nor one proof another
         ('"Ana lives ín Rome"', -15),
         ('"Ana\u200b lives in Rome"', -15),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
+from tasks.checks import exact
 from tasks.checks.numeric import parse_number
 from tasks.grounding import abstains
 from tasks.plugins import plugin_names
@@ -276,7 +277,7 @@ def test_every_check_is_a_file() -> None:
 
 
 def test_versions_of_checks_are_named_for_the_stage_key() -> None:
-    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": 1}
+    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": exact.VERSION}
     assert check_versions().keys() == {f"checks.{name}" for name in plugin_names("checks")}
 
 

@@ -27,32 +27,56 @@ _PANELS = {
     "groups that teach, and those trained on": ("effective_groups", "trained_groups"),
     "sampler and trainer (nats per token)": ("sampler_gap",),
     "completion length (tokens)": ("completion_tokens",),
+    "code that passes its tests, and what of it looks like a trick (responses)": ("audit_passes", "audit_short", "audit_suspicious"),
 }
 """Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it. Other keys are drawn apart."""
 
 _MOST_LINES = len(plots.SERIES)
 _ROLLOUTS = 8
 _PROOFS = 5
+_AUDITED = 5
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What the audit flagged of the code that passed its tests: the counts in a sentence, and examples as `(update, problems, code)`."""
+
+    counts: str
+    examples: list[tuple[int, str, str]]
 
 
 @dataclass(frozen=True)
 class Training:
-    """One trained stage: its telling curves, the others, and its metrics as `(name, value)`."""
+    """One trained stage: its telling curves, the others, its metrics as `(name, value)`, and what the audit of its code flagged."""
 
     name: str
     kind: str
     curves: list[Markup]
     more_curves: list[Markup]
     metrics: list[tuple[str, str]]
+    audited: Audited | None
 
 
 def trainings(run: RunResults) -> list[Training]:
     """Every trained stage that left an artifact, in file order."""
     return [
-        Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics))
+        Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics), audited(stage))
         for stage in run.of_kind(*TRAINED, "reward_model")
         if stage.manifest
     ]
+
+
+def audited(stage: StageOutput) -> Audited | None:
+    """The stage's audit.jsonl (`tasks.rl.audit`); None where nothing was flagged."""
+    rows = stage.rows("audit.jsonl")
+    if not rows:
+        return None
+    passes, short, suspicious = (stage.metrics.get(f"audit_{name}", 0) for name in ("passes", "short", "suspicious"))
+    counts = (
+        f"Of {passes:,} responses whose code passed its tests, {short:,} are shorter than a plausible solution and {suspicious:,} touch "
+        "what no solution needs (frames, builtins, hooks, overridden comparisons). No reward depends on it."
+    )
+    return Audited(counts, [(row["step"], clip("; ".join(row["problems"]), 400), clip(row["code"], 600)) for row in rows[:_AUDITED]])
 
 
 def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:

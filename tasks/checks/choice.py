@@ -2,6 +2,7 @@
 
 `Prompt.answer` is the letter, and the constraint `choices` holds the texts of A, B, C, ... in this order. A letter whose text is another
 choice's (`B) Rome` where Rome is C), and two letters, choose nothing. Where a text is also a letter (blood group A), the letter counts.
+Texts that differ in case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) are told apart as they are written.
 """
 
 import re
@@ -12,13 +13,16 @@ from schemas.examples import Constraint, Prompt
 from tasks.checks import Outcome, unusable
 from tasks.checks.exact import normalise_answer
 
-VERSION = 1
+VERSION = 2
 
 CHOICES = "choices"
 """The name of the constraint."""
 
 _WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)\b|[{}]")
 _PHRASE = re.compile(r"(?:the\s+)?(?:correct|right|best|final)?\s*(?:answer|choice|option)\s*(?:is\b|:|=)?\s*:?\s*", re.IGNORECASE)
+_MOST_LETTERS = 3
+"""An answer that repeats its letter so often chooses nothing."""
+
 _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s)|$)\s*")
 
 
@@ -59,30 +63,58 @@ def asked(question: str, choices: Sequence[str]) -> str:
 
 def chosen(answer: str, choices: Sequence[str]) -> str:
     """The letters that an answer can mean: one, several where choices have the same text, none."""
-    plain = " ".join(_WRAPPED.sub(" ", answer).split())
-    phrase = _PHRASE.match(plain)
-    plain = plain[phrase.end() :] if phrase else plain
-    match = _LETTER.match(plain)
-    letter = match[1].upper() if match else ""
-    if match and letter in letters(choices):
-        rest = plain[match.end() :]
-        meant = _of_text(rest, choices) or chosen(rest, choices) if rest else letter
-        return letter if letter in meant or not meant else ""
-    for fold, text in ((normalise_answer, answer), (_folded, plain)):
-        if same := [name for name, choice in zip(letters(choices), choices, strict=True) if fold(choice) == fold(text) != ""]:
-            return "".join(same)
+    rest = _without_phrase(_unwrapped(answer))
+    whole, letter = rest, ""
+    for _ in range(_MOST_LETTERS):
+        match = _LETTER.match(rest)
+        if match is None or match[1].upper() not in letters(choices):
+            break
+        if letter and match[1].upper() != letter:
+            return ""
+        letter, rest = match[1].upper(), rest[match.end() :]
+        if begun := _of_text(rest, choices):
+            return letter if letter in begun else ""
+        rest = _without_phrase(rest)
+    else:
+        return ""
+    if not letter:
+        return _with_text(answer, whole, choices)
+    said = _with_text(rest, rest, choices)
+    return letter if letter in said or not said else ""
+
+
+def _without_phrase(text: str) -> str:
+    phrase = _PHRASE.match(text)
+    return text[phrase.end() :] if phrase else text
+
+
+def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
+    """The letters of the choices that a text is: as it is written, or folded where that leaves one text."""
+    for fold, text in ((str.strip, answer), (normalise_answer, answer), (_folded, plain)):
+        same = [name for name, choice in zip(letters(choices), choices, strict=True) if fold(choice) == fold(text) != ""]
+        if same:
+            texts = {choice.strip() for name, choice in zip(letters(choices), choices, strict=True) if name in same}
+            return "".join(same) if len(texts) == 1 else ""
     return ""
 
 
 def _of_text(text: str, choices: Sequence[str]) -> str:
-    """The letters of the choices with whose texts a text begins: of those, the longest."""
-    begun = [(len(choice), name) for name, choice in zip(letters(choices), map(_folded, choices), strict=True) if _begins(text, choice)]
-    return "".join(name for length, name in begun if length == max(begun)[0])
+    """The letters of the choices with whose texts a text begins: of those, the longest, and as they are
+    written where that tells them apart."""
+    folded = _folded(text)
+    begun = [(len(choice), name) for name, choice in zip(letters(choices), map(_folded, choices), strict=True) if _begins(folded, choice)]
+    longest = [name for length, name in begun if length == max(begun)[0]]
+    written = [name for name in longest if text.startswith(_unwrapped(choices[letters(choices).index(name)]))]
+    return "".join(written or longest)
 
 
-def _begins(text: str, choice: str) -> bool:
-    return bool(choice) and re.match(rf"{re.escape(choice)}(?!\w)", _folded(text)) is not None
+def _begins(folded: str, choice: str) -> bool:
+    return bool(choice) and re.match(rf"{re.escape(choice)}(?!\w)", folded) is not None
+
+
+def _unwrapped(text: str) -> str:
+    return " ".join(_WRAPPED.sub(" ", text).split())
 
 
 def _folded(text: str) -> str:
-    return normalise_answer(" ".join(_WRAPPED.sub(" ", text).split()))
+    return normalise_answer(_unwrapped(text))

@@ -3,13 +3,15 @@
 import unicodedata
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome
+from tasks.checks import Outcome, unusable
 
-VERSION = 1
+VERSION = 2
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer and the reference are equal after `normalise_answer`."""
+    """Whether the answer and the reference are equal after `normalise_answer`. Raises InputError: there is no reference."""
+    if not prompt.answer.strip():
+        raise unusable(prompt, "it has no answer to compare with; give it one, or the check 'none'")
     if normalise_answer(answer) == normalise_answer(prompt.answer):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}")

@@ -8,14 +8,17 @@ The comparison is not symmetric, and knows which of the two is the reference:
   question's own (`-1 < 2x - 3 < 1`), not solved.
 - a reference that is no equation accepts `x = ...`: `3` accepts `x = 3`. The reference `x = 3` accepts `3`, and `y = 2x + 1` accepts
   `2x + 1`; an equation accepts itself with terms moved (`y - 1 = 2x`), not multiplied.
-- arithmetic is its value: `17` accepts `2^4 + 1`. Where the question itself is arithmetic its own text would do: use check `numeric` there.
+- arithmetic is its value: `17` accepts `2^4 + 1`. What stands in the question is no answer to it, nor is an integral, a sum or a limit
+  that the reference has not; the question's expression in another order is: use check `numeric` for arithmetic.
+- two different numbers set equal (`4 = 3`) are none.
 - words are products of letters: `no solution` agrees with itself only; use check `exact` for references in words.
 - percents agree with both readings: `50` and `0.5` accept `50%`.
 - `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order and repetition do not count.
 - Units and words around a number are ignored; of several formulas in a sentence the last one counts.
 
 sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's own time limit uses signals, which threads
-have not: parsing and comparing happen in a process of its own (`tasks.apart`), and what meets its limits is wrong.
+have not: parsing and comparing happen in a process of its own (`tasks.apart`), and what meets its limits is wrong. What plainly would is
+refused before.
 """
 
 import re
@@ -23,11 +26,11 @@ from typing import Any
 
 from schemas.examples import Prompt
 from tasks.apart import Apart, LimitMet, serve
-from tasks.checks import Outcome, unusable
+from tasks.checks import Outcome, is_copied, unusable
 from tasks.checks.exact import normalise_answer
-from tasks.checks.numeric import parse_number
+from tasks.checks.numeric import parse_number, says_two
 
-VERSION = 1
+VERSION = 2
 SLOW = True
 
 _LONGEST = 2000  # characters; no honest formula is longer
@@ -39,11 +42,19 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     reference = prompt.answer
     if normalise_answer(answer) == normalise_answer(reference):
         return Outcome(True)
-    number, wanted = parse_number(answer), parse_number(reference)
-    if number and wanted and number.value == wanted.value:
-        return Outcome(True)
     if len(answer) > _LONGEST:
         return Outcome(False, f"an answer of {len(answer)} characters is no formula")
+    if is_copied(prompt, answer, letters=True):
+        return Outcome(False, f"{answer!r} is the question's own calculation")
+    if undone := set(_UNDONE.findall(answer)) - set(_UNDONE.findall(reference)):
+        return Outcome(False, f"{answer!r} is to be calculated: {', '.join(sorted(undone))}")
+    if _endless(answer) and not _endless(reference):
+        return Outcome(False, f"{answer[:80]!r} is too deep, or has too large a power, to be calculated")
+    if says_two(answer) and not says_two(reference):
+        return Outcome(False, f"{answer!r} sets two numbers equal")
+    number, wanted = parse_number(answer), parse_number(reference)
+    if number and wanted and number.value == wanted.value and not _VARIABLE.search(answer.partition("=")[2] or answer):
+        return Outcome(True)
     try:
         result = _APART.ask([as_latex(reference), as_latex(answer)])
     except LimitMet as error:
@@ -53,6 +64,23 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if result["ok"]:
         return Outcome(True)
     return Outcome(False, f"{answer!r}, read as {result['answer'] or 'nothing'}, is not {reference!r}, read as {result['reference']}")
+
+
+_UNDONE = re.compile(r"\\(?:i*int|oint|sum|prod|lim|max|min|sup|inf|gcd|lcm|det|[bp]?mod|frac\{\s*d)(?![A-Za-z])")
+"""What a question asks to be carried out: an integral, a limit, a remainder."""
+_VARIABLE = re.compile(r"(?<![^\W\d_])[A-Za-z](?![^\W\d_])")
+"""A letter by itself, which may be a unit or a factor: 2x is not 2."""
+_LARGE = re.compile(r"\^\s*\{?\s*\d{4,}|\d\s*\^\s*\{?\s*\d+\s*\^|\d{5,}\s*!|\^[\s{}^\d]*!|\\binom\s*\{\s*\d{5,}")
+_DEEPEST = 20
+
+
+def _endless(text: str) -> bool:
+    """Whether a formula has powers or brackets whose calculation would only meet the process's limits."""
+    depth = deepest = 0
+    for sign in text:
+        depth += (sign in "({[") - (sign in ")}]")
+        deepest = max(deepest, depth)
+    return deepest > _DEEPEST or _LARGE.search(text) is not None
 
 
 _MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed")

@@ -2,7 +2,7 @@
 
 Without a tolerance a whole-number reference must be met exactly; a decimal one to the digits it is written with (3.14 accepts 3.1416 and
 22/7 = 3.1428..., not 3.13) and within 1 %; a fraction within 0.1 %. With `Prompt.tolerance` every reference must be met within that
-fraction of it.
+fraction of it. A calculation that stands in the question ("What is 144/12?") is no answer to it.
 """
 
 import re
@@ -12,10 +12,10 @@ from decimal import Decimal
 from fractions import Fraction
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.checks import Outcome, is_copied, unusable
 from tasks.checks.exact import normalise_answer
 
-VERSION = 1
+VERSION = 2
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -26,6 +26,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     value = parse_number(answer)
     if value is None:
         return Outcome(False, f"{answer!r} is no number")
+    if is_copied(prompt, answer):
+        return Outcome(False, f"{answer!r} is the question's own calculation")
     if is_close(value, reference, prompt.tolerance):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}")
@@ -42,15 +44,25 @@ class Number:
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _NUMBER = re.compile(
-    rf"(?:[a-z]\w{{0,15}} ?= ?)?(?P<sign>[-+]?) ?[$€£]? ?(?P<inner_sign>[-+]?)"
+    rf"(?:(?P<name>[a-z]\w{{0,15}}) ?= ?)?(?P<sign>[-+]?) ?[$€£]? ?(?P<inner_sign>[-+]?)"
     rf"(?:(?:(?P<whole>{_DIGITS}) )?(?P<numerator>{_DIGITS}) ?/ ?(?P<denominator>{_DIGITS})"
     rf"|(?P<mantissa>{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:e(?P<exponent>[-+]?[0-9]{1,3})| ?[x×*] ?10\^\{?(?P<power>[-+]?[0-9]{1,3})\}?)?)"
     r" ?(?P<unit>.*)"
 )
 _UNIT = re.compile(r"(?:[^\W\d_]|[°%$€£])(?:[^\W\d_]|[ °%$/.·'()-]|\^-?[0-9])*")
+_LETTERS = re.compile(r"[^\W\d_]+")
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MOST_UNIT_WORDS = 3
+NO_UNITS = frozenset(
+    _LETTERS.findall(
+        """
+        or and not nor but maybe perhaps between minus plus times over half squared cubed factorial root sqrt pi π τ tau
+        zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
+        """
+    )
+)
+"""Words beside a number that make it another one, or two: 5 or six, 5 and a half, 3 pi."""
 _LONGEST_NUMBER = 200  # characters; no honest answer is longer, and a model's endless digits must not cost quadratic time
 
 
@@ -60,12 +72,12 @@ def parse_number(text: str) -> Number | None:
     Understands thousands separators (1,234), a currency sign, a percent sign or a unit of up to three words after the number (both are
     ignored: the question fixes the unit), a leading `x =`, fractions (3/4, 1 1/2, ½), scientific notation (1.2e5, 1.2 × 10^5, 1.2×10⁵),
     the words dozen to trillion, the Unicode minus sign and the decimal digits of every script. Two numbers ("5 or 6", 3:30), a decimal
-    comma, NaN, infinity and a zero denominator are no number.
+    comma, NaN, infinity, a zero denominator, and words that change a number ("5 or six", "3 pi") are no number.
     """
-    if len(text) > _LONGEST_NUMBER:
-        return None
+    if len(text) > _LONGEST_NUMBER or any(unicodedata.category(char) in ("Nl", "Lo") and unicodedata.numeric(char, 0) for char in text):
+        return None  # numbers that are letters: Ⅵ, 五
     match = _NUMBER.fullmatch(_plain(text))
-    if match is None or (match["sign"] and match["inner_sign"]):
+    if match is None or match["name"] in NO_UNITS or (match["sign"] and match["inner_sign"]):
         return None
     scale = _scale(match["unit"])
     if scale is None:
@@ -80,6 +92,19 @@ def parse_number(text: str) -> Number | None:
     mantissa = match["mantissa"].replace(",", "")
     value = Fraction(Decimal(mantissa)) * Fraction(10) ** exponent
     return Number(sign * scale * value, len(mantissa.partition(".")[2]) - exponent)
+
+
+_CHAIN = re.compile(r"=|≈|≃|∼|\\(?:approx|simeq|sim|neq|ne|equiv)\b|≠|≡")
+_MARKS = re.compile(r"\\(?:boxed|text|mathrm|left|right)\b|[$\\{}\[\]]")
+_ROUNDING = Fraction(1, 50)
+
+
+def says_two(text: str) -> bool:
+    """Whether a text sets one number equal to another: 4 = 3. Rounded ones are the same: 1/3 = 0.33."""
+    if len(text) > _LONGEST_NUMBER:
+        return False
+    numbers = [number.value for part in _CHAIN.split(text) if (number := parse_number(_MARKS.sub(" ", part).strip()))]
+    return len(numbers) > 1 and max(numbers) - min(numbers) > _ROUNDING * max(map(abs, numbers))
 
 
 def _plain(text: str) -> str:
@@ -102,6 +127,8 @@ def _scale(unit: str) -> int | None:
     scale = _SCALES.get(words[0].removesuffix("s"), 1)
     named = words[1:] if scale > 1 else words
     if len(named) > _MOST_UNIT_WORDS or any(word.removesuffix("s") in _SCALES for word in named) or not _UNIT.fullmatch(unit):
+        return None
+    if not NO_UNITS.isdisjoint(_LETTERS.findall(unit)):
         return None
     return scale
 

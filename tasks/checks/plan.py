@@ -23,7 +23,7 @@ VERSION = 1
 
 _MOST_ACTIONS = 100
 _SEPARATORS = re.compile(r"[,;\n]|\.\s|\bthen\b")
-_NUMBERING = re.compile(r"^\s*(?:\d+[.):]\s*|[-*]\s+)", re.MULTILINE)
+_NUMBERING = re.compile(r"^[ \t]*(?:\d+[.):][ \t]*|[-*](?:[ \t]+|$))", re.MULTILINE)
 
 
 @dataclass(frozen=True)

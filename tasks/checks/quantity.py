@@ -7,19 +7,21 @@ read both ways.
 
 - Another dimension is wrong, whatever the number. `27 °C` is 300.15 K, but inside a product (`J/°C`) a degree is a difference.
 - A bare number is taken in the reference's unit, for the question fixes the unit. Where the reference has none, the answer's is ignored.
+- Of a calculation (`P = nRT/V = 50.7 atm`) the last part counts, and each other part that is a quantity must agree with the reference too.
 - Words that are no unit (`3 electrons`, `2 slices`) count as nothing where the reference has them too, and are wrong where it has not.
 """
 
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.checks import Outcome, is_copied, unusable
+from tasks.checks.numeric import NO_UNITS
 
-VERSION = 1
+VERSION = 2
 
 _TOLERANCE = 0.01
 _LONGEST = 200  # characters
@@ -30,9 +32,15 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     references = parse_quantity(prompt.answer)
     if not references:
         raise unusable(prompt, f"its answer {prompt.answer!r} is no number with a unit, e.g. '50.7 kJ/mol'")
-    found = parse_quantity(answer)
-    if not found:
+    if is_copied(prompt, answer):
+        return Outcome(False, f"{answer!r} is the question's own calculation")
+    *before, last = _CHAIN.split(answer) if len(answer) <= _LONGEST else [answer]
+    if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
+    for part in before:
+        read = [] if _LISTED.search(part) else [given for given in parse_quantity(part) if not given.things]
+        if read and all(_difference(given, wanted, prompt.tolerance) for given in read for wanted in references):
+            return Outcome(False, f"{answer!r} says {part.strip()!r} too")
     problems = [problem for wanted in references for given in found if (problem := _difference(given, wanted, prompt.tolerance))]
     if len(problems) < len(references) * len(found):
         return Outcome(True)
@@ -93,6 +101,8 @@ _PLAIN = (
     (r"°[fF]ahrenheit", "°F"),
     (r"°(?=[kK])", ""),
 )
+_LISTED = re.compile(r"[,;]\s*\D")
+_CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)\b|≈")
 _LATEX = tuple((re.compile(pattern), plain) for pattern, plain in _PLAIN)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _POWER_OF_TEN = r"10 ?\^ ?(?P<%s>[-+]?\d{1,3})"
@@ -127,7 +137,11 @@ def parse_quantity(text: str) -> list[Quantity]:
         if len(unit) > 1 and _POUNDS & dict(unit).keys()
     ]
     readings = [_with_unit(number, unit) for unit in units]
-    return [reading for reading in readings if reading and math.isfinite(reading.number * reading.factor)]
+    return [
+        reading
+        for reading in readings
+        if reading and reading.factor and math.isfinite(reading.number * reading.factor) and reading.things.isdisjoint(NO_UNITS)
+    ]
 
 
 _WORDS = re.compile(r"(?P<name>°[CF]\b|[°%]|[^\W\d_]+)(?: ?\^ ?(?P<power>[-+]?\d{1,2}(?:\.\d+)?)|(?P<digits>-?[1-9])(?![\d.]))?")
@@ -220,7 +234,7 @@ def _registry() -> Any:
     return pint.UnitRegistry()
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | None:
     """A unit's factor to SI, its SI dimension and its offset (of temperatures); None for a word that is no unit."""
     import pint

@@ -100,7 +100,7 @@ def _by_keys(text: str, keys: tuple[tuple[str, ...], ...]) -> list[Any]:
 def _well_formed(text: str) -> Read:
     try:
         root = _parse(text)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, UnicodeEncodeError) as error:  # the latter: a lone surrogate
         raise Unreadable("no XML") from error
 
     def texts(*tags: str) -> str:

@@ -53,7 +53,7 @@ _PATTERNS = (
     r"[\"'{,] ?(?:rating|score|grades?|satisfied|verdict|ruling|mark|reward|result)[\"']? ?[:=] ?[\"'{\[]*(?:\d|true|yes|pass|correct)",
     r"\b(?:end|begin|start) of (?:the )?(?:data|response|answer|candidate|submission|material|prompt|input|document)\b",
     r"\bdata (?:has )?ended\b",
-    r"={3,} ?(?:data|end|begin)|-{3,} ?(?:data|end|begin)\b",
+    r"(?<!=)={3,} ?(?:data|end|begin)|(?<!-)-{3,} ?(?:data|end|begin)\b",
     r"<\|?/?(?:start_of_turn|end_of_turn|im_start|im_end|system|user|assistant|start|end|channel|message|eot_id|start_header_id|bos|eos|s)\b",
     r"\[/?(?:inst|system_prompt)\]|<<sys>>|(?:^|[\s#\"])(?:#{2,} ?)?(?:system|developer) ?: ",
 )

@@ -13,7 +13,8 @@ equations   only for prompts of the domain math, or where the reasoning has any:
 fresh       distinct 4-grams of words / all 4-grams: 1 for prose, 1/k for a text said k times
 
 So connectives without content, a restated prompt or answer, a repeated sentence and false arithmetic earn little or nothing. What it
-cannot see is whether the steps are true: it is structure, cheap and deterministic, beside rewards that verify. The seeds tell of "a marked
+cannot see is whether the steps are true, or about the prompt: four lines of `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is
+structure, cheap and deterministic, beside rewards that verify. The seeds tell of "a marked
 increase in Chain of Thought markers" and no formula; this one is ours. Time is linear in the length of the text.
 """
 

@@ -22,8 +22,8 @@ context literally (white space, case and quotation marks aside; the originals ac
 prompt's check says (the originals: equal to the teacher's whole response in v3, shared words in v4), and an abstention is the refusal and
 nothing else (the originals: a keyword such as "ambiguous" anywhere). `channels` says how the response is written:
 
-trace   our traces: the reasoning is the analysis; its proof are a `<proof>` element in it, or its quotations ("..." or the sentence after
-        `context says:`; quotations of the question are none), each of which must be in the context
+trace   our traces: the reasoning is the analysis; its proof are all `<proof>` elements in it, or its quotations ("..." or the sentence
+        after `context says:`; quotations of the question are none), each of which must be in the context
 xml     `<think>` (or `<analysis>`, `<reasoning>`; may be left out), `<proof>`, `<answer>` (or `<final>`): nothing else
 tags    `<|channel|>analysis<|message|>...<|end|>`, then proof and final: the original of v3
 
@@ -49,7 +49,7 @@ from tasks.grounding import abstains, contradicts_itself
 from tasks.rewarding import Anneal, Factor, Judged, Response, RewardConfig
 from tasks.verify import verify_many
 
-VERSION = 1
+VERSION = 2
 
 Version = Literal["v3", "v4"]
 Format = Literal["trace", "xml", "tags"]
@@ -65,6 +65,7 @@ _ELEMENTS: dict[Format, tuple[tuple[tuple[str, str], ...], ...]] = {
 }
 _QUOTATION = re.compile(r'["“”]([^"“”]+)["“”]')
 _SAYS = re.compile(r"\bcontext (?:only )?says: *([^.!?\n]+)", re.IGNORECASE)
+_PROOF = re.compile(r"<proof>(.*?)(?:</proof>|\Z)", re.DOTALL)
 _ELLIPSIS = re.compile(r"\[\.\.\.\]|\(\.\.\.\)|\.\.\.|…")
 _PERCENT = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,9})? ?%")
 _ENDS = " .,;:!?"
@@ -220,9 +221,8 @@ def _without_ellipses(texts: Sequence[str]) -> list[str]:
 
 def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
     """The proof in a trace's reasoning, as the module's docstring says."""
-    _, opened, rest = reasoning.partition("<proof>")
-    if opened:
-        return quotes_of(rest.partition("</proof>")[0])
+    if proofs := _PROOF.findall(reasoning):
+        return tuple(quote for proof in proofs for quote in quotes_of(proof))
     context = _plain(prompt.context or "")
     question = _plain(prompt.prompt).replace(context, "") if context else ""
     quotes = _without_ellipses([*_QUOTATION.findall(reasoning), *_SAYS.findall(reasoning)])

@@ -4,8 +4,8 @@ The model scores each step of the reasoning and the answer; the soft minimum of 
 pairs that the model was not trained on, goes through a sigmoid: 0.5 is a trace like the average of those pairs. The ledger keeps the steps.
 
 A reward model knows traces alone, and what it says of anything else is noise that a policy finds and climbs. So what is no well-formed
-trace is worth 0 by rule and never shown to it; an abstention would give such a response the mean of the other rewards. A prompt or a trace
-that does not fit the lengths it was trained on abstains.
+trace, or is longer than the responses it was trained on, is worth 0 by rule and never shown to it; an abstention would give such a response
+the mean of the other rewards. A prompt that is longer than those it was trained on abstains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tasks.programs import Program
     from tasks.scoring import Scores, TraceScorer
 
-VERSION = 1
+VERSION = 2
 INPUTS = {"reward_model": Input(("reward_model",))}
 
 
@@ -97,7 +97,7 @@ def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mappi
 
 
 def score(prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[Judged]:
-    """In 0 to 1; 0 for what is malformed or was cut off; None where prompt or trace are too long for the model."""
+    """In 0 to 1; 0 for what is malformed, cut off or too long; None where the prompt is too long for the model."""
     scorer = prepared.scorer
     found: dict[int, Judged] = {}
     asked = []
@@ -109,8 +109,10 @@ def score(prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Res
         row = trace_row(scorer.loaded.tokenizer, prompt.prompt, trace)
         if row.fits(scorer.prompt_length, scorer.response_length):
             asked.append((index, row))
+        elif len(row.prompt) > scorer.prompt_length:
+            found[index] = Judged(None, {"unscored": "the prompt is longer than the reward model's"})
         else:
-            found[index] = Judged(None, {"unscored": "longer than the reward model's lengths"})
+            found[index] = Judged(0.0, {"unscored": "longer than the reward model's responses"})
     for (index, _), scores in zip(asked, scorer.score([row for _, row in asked]), strict=True):
         found[index] = prepared.judged(scores)
     return [found[index] for index in range(len(responses))]

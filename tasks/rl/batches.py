@@ -29,6 +29,7 @@ from tasks.hosts import agree, is_committer
 from tasks.job import Job
 from tasks.journal import Journal, Rows
 from tasks.rewarding import Anneal, Resources, Response, Rewards, Scorer, combine, parse_rewards
+from tasks.rl.audit import Tally
 from tasks.rl.collapse import Sign
 from tasks.rl.config import GrpoConfig
 from tasks.rl.curriculum import Chooser
@@ -48,9 +49,9 @@ class RolloutBatches:
     """The training input of each update.
 
     Attributes:
-        metrics: update (from 1) -> what its rollout measured: `Rollout.metrics`; `trained_groups`, those that weigh something in
-            the update; and where it was measured `sampler_gap`, the mean absolute difference between the sampler's and the trainer's
-            log-probability of a sampled token, in nats.
+        metrics: update (from 1) -> what its rollout measured: `Rollout.metrics`, `tasks.rl.audit`; `trained_groups`, those that weigh
+            something in the update; and where it was measured `sampler_gap`, the mean absolute difference between the sampler's and the
+            trainer's log-probability of a sampled token, in nats.
         samples: the rows of `rollouts.jsonl`: all responses to one prompt of each logged rollout.
         judge_wait_seconds: update -> how long its rewards were waited for, with nothing to do for the devices. A clock's: in no artifact.
 
@@ -75,6 +76,7 @@ class RolloutBatches:
         self.chooser = Chooser(config.curriculum, examples, config.seed, config.steps)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
+        self.audit = Tally()
         self.judge_wait_seconds: dict[int, float] = {}
         self.put_back_before: int | None = None
         self.held: int | None = None
@@ -98,7 +100,8 @@ class RolloutBatches:
         rollout, chosen = self._scored(index, first, sampled, scored)
         self._batch = self._assemble(rollout, chosen, sampled)
         trained = {"trained_groups": float(np.sum(self._batch.weights.reshape(self.config.groups, -1).max(axis=1) > 0))}
-        self.metrics[step + 1] = rollout.metrics() | trained | ({} if sampled.gap is None else {"sampler_gap": sampled.gap})
+        gap = {} if sampled.gap is None else {"sampler_gap": sampled.gap}
+        self.metrics[step + 1] = rollout.metrics() | trained | gap | self.audit.add(rollout, first, again=reused > 0)
         self._sign = self._sign_of(rollout)
         if not reused:
             for number, prompt in enumerate(sampled.chosen):
@@ -280,6 +283,7 @@ class RolloutBatches:
         """What the updates after the first `step` ones need: see `tasks.training.Keeps`. Rollouts are in the journal."""
         values = {
             "samples": self.samples,
+            "audit": self.audit.kept(),
             "compiles": self.compiles(),
             "chooser": self.chooser.kept(),
             "next": self._next,
@@ -293,6 +297,7 @@ class RolloutBatches:
         self.samples, self._compiled_before = values["samples"], values["compiles"]
         self.held, self.put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
+        self.audit.restore(values["audit"])
         self._next = values["next"]
         for index in range(step // self.config.num_iterations, self._next):
             self._begin(index, Sampled.of(self._read(f"{self.entry(index)}.sampled"), self.sampler))
