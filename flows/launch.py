@@ -9,12 +9,13 @@ from typing import Any
 from flows.endpoints import check_endpoints
 from flows.interrupt import interruptible
 from flows.planning import check_fit
-from flows.prefect_api import prefect_api
+from flows.prefect_api import is_kept_up, prefect_api
 from flows.resolve import resolve
 from flows.terminal import Terminal
 from infra.settings import Settings
 from infra.store import open_store
 from infra.targets import check_reach, check_target
+from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
 
 
@@ -29,7 +30,7 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     Raises:
         InputError: bad input; nothing was started.
         DoesNotFit: a program is too large for the target; nothing was started.
-        StageFailed: a program does not compile for the target; nothing was started.
+        StageFailed: a program does not compile for the target, or Prefect's API does not answer; nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
     resolved = resolve(recipe, overrides, data)
@@ -46,23 +47,30 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:
         terminal.say("Looking for a Prefect API ...")
-        with prefect_api(stop) as api:
+        with prefect_api(stop, terminal.say) as api:
+            import httpx
             from prefect.exceptions import CancelledRun, FailedRun
 
             from flows.post_train import post_train
+            from flows.prefect_view import prefect_view
             from tasks.stage import WATCH, Watch
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
             WATCH.set(Watch(stop, terminal.progress, terminal.say_of, terminal.record))
-            with suppress(CancelledRun, FailedRun):  # the record says so, and says more
-                post_train(
-                    recipe=recipe,
-                    target=target,
-                    store=opened.uri,
-                    overrides=tuple(overrides),
-                    data=str(data) if data else "",
-                    force=tuple(force),
-                )
+            with prefect_view(api, terminal.say, stop, ours=is_kept_up(api)), suppress(CancelledRun, FailedRun):  # the record says so, and says more
+                try:
+                    post_train(
+                        recipe=recipe,
+                        target=target,
+                        store=opened.uri,
+                        overrides=tuple(overrides),
+                        data=str(data) if data else "",
+                        force=tuple(force),
+                    )
+                except httpx.TransportError as error:
+                    if stop.is_set():
+                        raise Stopped from error
+                    raise StageFailed(f"{error}; nothing was started. Start the server, or unset PREFECT_API_URL.") from error
     assert terminal.latest is not None, "the flow begins its record before it returns a state"
     return terminal.latest
 

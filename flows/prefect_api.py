@@ -14,13 +14,14 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
 from flows import tied
+from flows.supervision import kept_up
 from infra.secrets import has_userinfo, mask
-from schemas.base import InputError, Stopped
+from schemas.base import InputError, StageFailed, Stopped
 
 LOCAL_SERVER = "http://127.0.0.1:4200/api"
 STARTUP_SECONDS = 300.0
@@ -36,13 +37,13 @@ QUIET = {
 
 
 @contextmanager
-def prefect_api(stop: threading.Event) -> Iterator[str]:
-    """Make a Prefect API available to this process; yields its URL.
+def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[str]:
+    """Make a Prefect API available to this process; yields its URL. `say` is told when the temporary server is started again.
 
     Raises:
         InputError: the configured API does not answer, or its URL holds a password.
         Stopped: `stop` was set before the temporary server was ready.
-        RuntimeError: the temporary server did not start; the message ends with its log.
+        StageFailed: the temporary server did not start; the message ends with its log.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -62,27 +63,50 @@ def prefect_api(stop: threading.Event) -> Iterator[str]:
         with temporary_settings({PREFECT_API_URL: LOCAL_SERVER, **no_heartbeat}):
             yield LOCAL_SERVER
     else:
-        with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), stop) as url:
+        with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), stop, say, gave_up=say) as url:
             with temporary_settings({PREFECT_API_URL: url, **no_heartbeat}):
-                try:
-                    yield url
-                finally:
-                    _send_what_is_queued()
+                yield url
 
 
 @contextmanager
-def prefect_server(port: int, options: Sequence[str], stop: threading.Event) -> Iterator[str]:
-    """Run a Prefect server on 127.0.0.1 while inside; yields its API's URL. Raises Stopped or RuntimeError."""
+def prefect_server(
+    port: int, options: Sequence[str], stop: threading.Event, say: Callable[[str], None], gave_up: Callable[[str], None]
+) -> Iterator[str]:
+    """Run a Prefect server on 127.0.0.1 while inside; yields its API's URL. Raises Stopped or StageFailed.
+
+    It is started again when it dies: `say` is told so, and `gave_up` when it does not stay up.
+    """
     url = f"http://127.0.0.1:{port}/api"
     command = ("server", "start", "--host", "127.0.0.1", "--port", str(port), *options)
     # Without the latter two the UI asks port 4200, or the API that is configured here.
     environment = {**os.environ, **QUIET, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_API_URL": url}
-    with tempfile.TemporaryFile() as log, ExitStack() as stack:
-        with _starting_alone(stop):
-            process = tied.start("prefect", *command, environment=environment, log=log)
-            stack.callback(tied.stop, process)
-            _wait_until_ready(process, url, stop, log.fileno())
-        yield url
+    with tempfile.TemporaryFile() as log:
+
+        def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
+            with _starting_alone(stop):
+                process = tied.start("prefect", *command, environment=environment, log=log)
+                try:
+                    _wait_until_ready(process, url, stop, log.fileno())
+                except Stopped:
+                    tied.stop(process)
+                    raise
+                except BaseException:
+                    tied.kill(process)
+                    raise
+                return process
+
+        with kept_up(start, lambda: answers(url), stop, say, gave_up):
+            _KEPT_UP.add(url)
+            yield url
+
+
+_KEPT_UP = {LOCAL_SERVER}
+"""URLs of servers that are started again when they die; `lyceum serve` sees to the one on the usual port."""
+
+
+def is_kept_up(url: str) -> bool:
+    """Whether somebody starts the server at a URL again when it dies."""
+    return url in _KEPT_UP
 
 
 def api_problem(url: str) -> str | None:
@@ -144,13 +168,4 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, stop: thread
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:
             tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
-            raise RuntimeError(f"the temporary Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")
-
-
-def _send_what_is_queued() -> None:
-    """Task states and logs travel on background threads; they must arrive before the server that receives them stops."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    APILogWorker.drain_all(timeout=10)
-    EventsWorker.drain_all(timeout=10)
+            raise StageFailed(f"the Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")

@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,16 +45,19 @@ def serve(port: int, recipes: Path | None = None) -> None:
 
     Raises:
         InputError: something else listens on the port, another `lyceum serve` works here, or the directory has no recipes.
-        StageFailed: the worker ended by itself; the message ends with its output.
+        StageFailed: the worker ended by itself, and the message ends with its output; or the server does not stay up.
     """
     stop = threading.Event()
-    with interruptible(stop), _alone(), _server(port, stop) as api, tempfile.TemporaryFile() as log:
+    gone: list[str] = []
+    with interruptible(stop), _alone(), _server(port, stop, gone.append) as api, tempfile.TemporaryFile() as log:
         page = _register(api, recipes)
         environment = {"PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS, **os.environ, **QUIET, "PREFECT_API_URL": api}
         process = tied.start("flows.serve", environment=environment, log=log)
         try:
             sys.stderr.write(f"Prefect UI: {api.removesuffix('/api')}\nStart a run: {page}\nCtrl-C stops everything.\n")
             while not stop.wait(LOOK_SECONDS):
+                if gone:
+                    raise StageFailed(gone[0])
                 if process.poll() is not None:
                     tail = os.pread(log.fileno(), 1 << 20, 0).decode("utf-8", "replace")[-2000:]
                     raise StageFailed(f"the worker that runs flows ended with exit code {process.returncode}. It said:\n{tail}")
@@ -78,8 +81,12 @@ def _alone() -> Iterator[None]:
         yield
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 @contextmanager
-def _server(port: int, stop: threading.Event) -> Iterator[str]:
+def _server(port: int, stop: threading.Event, gave_up: Callable[[str], None]) -> Iterator[str]:
     if not 0 < port < 65536:
         raise InputError(f"--port {port} is not a TCP port; give one from 1 to 65535.")
     bypass_proxy()
@@ -94,7 +101,7 @@ def _server(port: int, stop: threading.Event) -> Iterator[str]:
         except OSError as error:
             raise InputError(f"--port {port} cannot be used ({error.strerror}); give another one, e.g. --port {port + 1}.") from error
     sys.stderr.write("Starting the Prefect server ...\n")
-    with prefect_server(port, (), stop) as started:
+    with prefect_server(port, (), stop, _say, gave_up) as started:
         yield started
 
 
@@ -108,7 +115,7 @@ def _register(api: str, recipes: Path | None) -> str:
     from flows.deploy import POOL_TYPE, register
 
     store = Settings.from_environment().store
-    command = shlex.join([sys.executable, "-m", "flows.tied", "prefect.engine"])
+    command = shlex.join([sys.executable, "-m", "flows.tied", "flows.engine"])
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
         if POOL not in [pool.name for pool in client.read_work_pools()]:
             template = ProcessWorker.get_default_base_job_template()
