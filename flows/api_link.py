@@ -36,7 +36,7 @@ class ApiLink:
     ) -> None:
         self.url = url
         self._say, self._stop = say, stop
-        self._patience, self._end_seconds = start_seconds, end_seconds
+        self._patience, self._end_seconds, self._begun = start_seconds, end_seconds, False
         self._up, self._closed, self._lock = threading.Event(), threading.Event(), threading.Lock()
         self._up.set()
         self._since = 0.0  # monotonic time of the loss
@@ -53,15 +53,15 @@ class ApiLink:
                 return
             self._up.clear()
             self._since = time.monotonic()
-        self._say(
-            f"The Prefect server at {self.url.removesuffix('/api')} does not answer: the run goes on "
-            "without it, and what it should record is sent when it is back."
-        )
+        meanwhile = "the run goes on without it, and what it should record is sent when it is back"
+        waiting = f"waiting for it, up to {self._patience:.0f} s"
+        server = self.url.removesuffix("/api")
+        self._say(f"The Prefect server at {server} does not answer: {meanwhile if self._begun else waiting}.")
         threading.Thread(target=self._look, name="prefect-api-link", daemon=True).start()
 
     def begun(self) -> None:
         """Note that the flow has begun."""
-        self._patience = self._end_seconds
+        self._patience, self._begun = self._end_seconds, True
 
     def wait(self) -> bool:
         """Wait for an API that has been away for a short time only; returns whether it answers."""

@@ -9,6 +9,9 @@ import threading
 
 from flows.prefect_api import bypass_proxy
 
+PATIENCE_SECONDS = 120.0
+"""How long a run waits for a server that is lost before the run begins, or shortly before it ends: it is being started again."""
+
 
 def main() -> None:
     """Run the flow. Ends as Prefect's engine does."""
@@ -19,7 +22,7 @@ def main() -> None:
 
     url = get_current_settings().api.url
     assert url is not None, "a worker gives each run PREFECT_API_URL"
-    with prefect_view(url, _say, threading.Event(), ours=True):
+    with prefect_view(url, _say, threading.Event(), start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
         runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from flows.endpoints import check_endpoints
 from flows.interrupt import interruptible
 from flows.planning import check_fit
-from flows.prefect_api import is_kept_up, prefect_api
+from flows.prefect_api import prefect_api, startup_seconds
 from flows.resolve import resolve
 from flows.terminal import Terminal
 from infra.settings import Settings
@@ -17,6 +17,12 @@ from infra.store import open_store
 from infra.targets import check_reach, check_target
 from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
+
+START_SECONDS = 25.0
+"""A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long as its start may take."""
+
+END_SECONDS = 20.0
+"""How long after the loss of the API a run that ends waits for it, so that how it ended is recorded."""
 
 
 def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
@@ -57,7 +63,8 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
             WATCH.set(Watch(stop, terminal.progress, terminal.say_of, terminal.record))
-            with prefect_view(api, terminal.say, stop, ours=is_kept_up(api)), suppress(CancelledRun, FailedRun):  # the record says so, and says more
+            patience = {"start_seconds": startup_seconds(api) or START_SECONDS, "end_seconds": END_SECONDS}
+            with prefect_view(api, terminal.say, stop, **patience), suppress(CancelledRun, FailedRun):  # the record says it, and more
                 try:
                     post_train(
                         recipe=recipe,
@@ -67,10 +74,8 @@ def launch(recipe: str, *, store: str | None, target: str, overrides: Sequence[s
                         data=str(data) if data else "",
                         force=tuple(force),
                     )
-                except httpx.TransportError as error:
-                    if stop.is_set():
-                        raise Stopped from error
-                    raise StageFailed(f"{error}; nothing was started. Start the server, or unset PREFECT_API_URL.") from error
+                except httpx.TransportError as error:  # before the flow began; after that nobody asks for an answer
+                    raise Stopped if stop.is_set() else StageFailed(f"{error}, so the run could not begin") from error
     assert terminal.latest is not None, "the flow begins its record before it returns a state"
     return terminal.latest
 

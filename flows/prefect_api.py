@@ -101,12 +101,12 @@ def prefect_server(
 
 
 _KEPT_UP = {LOCAL_SERVER}
-"""URLs of servers that are started again when they die; `lyceum serve` sees to the one on the usual port."""
+"""URLs of servers that are started again when they die. `lyceum serve` sees to the one on the usual port."""
 
 
-def is_kept_up(url: str) -> bool:
-    """Whether somebody starts the server at a URL again when it dies."""
-    return url in _KEPT_UP
+def startup_seconds(url: str) -> float | None:
+    """How long it may take until a server that dies answers again; None for one that we do not start again."""
+    return STARTUP_SECONDS if url in _KEPT_UP else None
 
 
 def api_problem(url: str) -> str | None:

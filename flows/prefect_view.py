@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import httpx
@@ -39,7 +39,7 @@ from prefect.states import State
 
 from flows.api_link import ApiLink
 from flows.prefect_api import answers
-from schemas.base import StageFailed
+from schemas.base import StageFailed, Stopped
 
 ANSWER_SECONDS = 10.0
 """A request may take so long. One that does not answer is made again if the API's health answers."""
@@ -47,14 +47,6 @@ ANSWER_SECONDS = 10.0
 BUSY_SECONDS = 30.0
 """An API that says it is busy (its database is locked) is asked again for so long."""
 
-START_SECONDS = 25.0
-"""A flow that has not begun waits so long for an API that was lost; for a server of ours, `OWN_START_SECONDS`."""
-
-OWN_START_SECONDS = 300.0
-END_SECONDS = 20.0
-"""How long after its loss a run that ends still waits for the API; a server of ours starts within that time."""
-
-OWN_END_SECONDS = 60.0
 SEND_SECONDS = 1.0
 """The outbox sends at most so often."""
 
@@ -66,15 +58,15 @@ RECENT_SECONDS = 10.0
 
 BATCH = 200
 T = TypeVar("T")
+Record = tuple[Literal["/logs/", "/events"], Any]
+"""Where something is recorded, and what."""
 
 
 class ViewClient(SyncPrefectClient):
     """Prefect's client, for an API that may be away."""
 
     def __init__(self, link: ApiLink) -> None:
-        super().__init__(
-            link.url, auth_string=PREFECT_API_AUTH_STRING.value(), api_key=PREFECT_API_KEY.value()
-        )
+        super().__init__(link.url, auth_string=PREFECT_API_AUTH_STRING.value(), api_key=PREFECT_API_KEY.value())
         self._link = link
 
     def request(self, *arguments: Any, **named: Any) -> httpx.Response:
@@ -82,7 +74,7 @@ class ViewClient(SyncPrefectClient):
         busy_until, repeated = time.monotonic() + BUSY_SECONDS, False
         while True:
             if not self._link.up:
-                raise httpx.ConnectError(f"the Prefect API at {self._link.url} does not answer")
+                raise _away(self._link)
             try:
                 return super().request(*arguments, **named)
             except httpx.TransportError:
@@ -96,8 +88,8 @@ class ViewClient(SyncPrefectClient):
                 time.sleep(1)
 
     def api_healthcheck(self) -> Exception | None:
-        """Wait a moment for an API that is away."""
-        return None if self._link.wait() else super().api_healthcheck()
+        """Wait a moment for an API that is away; returns an error when it stays away."""
+        return None if self._link.wait() else _away(self._link)
 
     def api_version(self) -> str:
         return str(self._patiently(lambda: self.request("GET", "/admin/version").json()))
@@ -114,9 +106,7 @@ class ViewClient(SyncPrefectClient):
         update = super().update_flow_run
         return self._patiently(lambda: update(*arguments, **named))
 
-    def set_flow_run_state(
-        self, flow_run_id: UUID | str, state: State[T], force: bool = False
-    ) -> OrchestrationResult[T]:
+    def set_flow_run_state(self, flow_run_id: UUID | str, state: State[T], force: bool = False) -> OrchestrationResult[T]:
         """Record a state. That a run has ended is so, whether or not the API takes it down."""
         record = super().set_flow_run_state
         try:
@@ -124,9 +114,7 @@ class ViewClient(SyncPrefectClient):
         except (httpx.HTTPError, ObjectNotFound):
             if not (state.is_final() or state.is_cancelling()):
                 raise
-            return OrchestrationResult(
-                state=state, status=SetStateStatus.ACCEPT, details=StateAcceptDetails()
-            )
+            return OrchestrationResult(state=state, status=SetStateStatus.ACCEPT, details=StateAcceptDetails())
         if state.is_running():
             self._link.begun()
         return result
@@ -148,11 +136,13 @@ class ViewClient(SyncPrefectClient):
                     raise
 
 
+def _away(link: ApiLink) -> httpx.ConnectError:
+    return httpx.ConnectError(f"the Prefect API at {link.url} does not answer")
+
+
 def _is_passing(response: httpx.Response) -> bool:
     """Whether the same request may be accepted in a moment: the server is busy, or wants its new CSRF token."""
-    return response.status_code in (408, 429, 502, 503) or (
-        response.status_code == 403 and "Invalid CSRF token" in response.text
-    )
+    return response.status_code in (408, 429, 502, 503) or (response.status_code == 403 and "Invalid CSRF token" in response.text)
 
 
 class Outbox:
@@ -165,23 +155,21 @@ class Outbox:
     def __init__(self, link: ApiLink) -> None:
         self.dropped = 0
         self._link = link
-        self._queue: deque[tuple[str, Any]] = deque()
-        self._sent: deque[tuple[float, tuple[str, Any]]] = deque(maxlen=BATCH)
+        self._queue: deque[Record] = deque()
+        self._sent: deque[tuple[float, Record]] = deque(maxlen=BATCH)
         self._closing = threading.Event()
         context = contextvars.copy_context()  # Prefect's settings are in it
-        self._thread = threading.Thread(
-            target=context.run, args=(self._run,), name="prefect-outbox", daemon=True
-        )
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="prefect-outbox", daemon=True)
         self._thread.start()
 
     def log(self, log: dict[str, Any]) -> None:
         """Take one line of log, as Prefect's log handler makes it."""
         log.pop("__payload_size__", None)
-        self._add("/logs/", log)
+        self._add(("/logs/", log))
 
     def put(self, item: tuple[str, Any]) -> None:
         """Take one event, as Prefect's `ProcessPoolForwardingEventsClient` puts it."""
-        self._add("/events", item[1].model_dump(mode="json"))
+        self._add(("/events", item[1].model_dump(mode="json")))
 
     def close(self) -> int:
         """Send what is left, if the API answers; returns how many records are lost."""
@@ -189,9 +177,9 @@ class Outbox:
         self._thread.join(timeout=3 * ANSWER_SECONDS)
         return self.dropped + len(self._queue)
 
-    def _add(self, path: str, record: Any) -> None:
+    def _add(self, record: Record) -> None:
         if len(self._queue) < MOST_KEPT:
-            self._queue.append((path, record))
+            self._queue.append(record)
         else:
             self.dropped += 1
 
@@ -203,7 +191,7 @@ class Outbox:
                 while self._queue and self._link.up:
                     self._send(client)
 
-    def _send(self, client: ViewClient) -> None:
+    def _send(self, client: SyncPrefectClient) -> None:
         """Send the records at the head of the queue that go to the same place."""
         path = self._queue[0][0]
         batch = list(takewhile(lambda one: one[0] == path, islice(self._queue, BATCH)))
@@ -223,7 +211,12 @@ class Outbox:
 
 @contextmanager
 def prefect_view(
-    url: str, say: Callable[[str], None], stop: threading.Event, *, ours: bool
+    url: str,
+    say: Callable[[str], None],
+    stop: threading.Event,
+    *,
+    start_seconds: float,
+    end_seconds: float,
 ) -> Iterator[None]:
     """Make Prefect a view of what runs inside, in this thread and in those that flows start.
 
@@ -231,18 +224,14 @@ def prefect_view(
         url: the API that is configured.
         say: is told what a person should know, a line each.
         stop: when set, nothing waits for the API any more.
-        ours: whether the server is started again when it dies, which is worth waiting for.
+        start_seconds: how long after its loss a flow that has not begun waits for the API.
+        end_seconds: the same for a flow that ends, so that how it ended is recorded.
 
     Raises:
         StageFailed: the API does not answer, or is not of a version that this client speaks to.
+        Stopped: `stop` was set while it did not answer.
     """
-    link = ApiLink(
-        url,
-        say,
-        stop,
-        start_seconds=OWN_START_SECONDS if ours else START_SECONDS,
-        end_seconds=OWN_END_SECONDS if ours else END_SECONDS,
-    )
+    link = ApiLink(url, say, stop, start_seconds=start_seconds, end_seconds=end_seconds)
     bounds = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS}
     with temporary_settings(bounds):
         context = SyncClientContext()
@@ -251,7 +240,7 @@ def prefect_view(
             context.__enter__()  # asks for the server's version
         except RuntimeError as error:
             link.close()
-            raise StageFailed(str(error)) from error
+            raise Stopped if stop.is_set() else StageFailed(str(error)) from error
         outbox = Outbox(link)
         set_api_log_sink(outbox.log)
         EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=outbox)
@@ -265,4 +254,4 @@ def prefect_view(
             link.close()
             context.__exit__(None, None, None)
             if lost:
-                say(f"{lost} lines of log and events did not reach the Prefect server; the run's own record has all that counts.")
+                say(f"{lost} records (log, task states) did not reach the Prefect server; the store has all.")
