@@ -96,7 +96,7 @@ def main() -> None:
 @contextmanager
 def _prefect() -> Iterator[None]:
     """A Prefect server of our own, which runs that are measured talk to."""
-    with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), threading.Event()) as url:
+    with prefect_server(free_port(), ("--no-ui", "--no-scheduler", "--no-late-runs"), threading.Event(), print, print) as url:
         os.environ |= {"PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
         yield
 

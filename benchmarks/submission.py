@@ -53,7 +53,10 @@ def main() -> None:
         os.environ |= {**gcs.environment, "LYCEUM_CACHE": scratch, "PREFECT_HOME": f"{scratch}/prefect"}
         recipe = Path(scratch, "tiny.toml")
         recipe.write_text(RECIPE, encoding="utf-8")
-        with prefect_server(free_port(), ("--no-ui",), threading.Event()) as api, FakeTpu(vm_environment=gcs.environment) as tpu:
+        with (
+            prefect_server(free_port(), ("--no-ui",), threading.Event(), print, print) as api,
+            FakeTpu(vm_environment=gcs.environment) as tpu,
+        ):
             tpu.set_seconds(**INSTANT)
             os.environ |= {**tpu.environment, "PREFECT_API_URL": api}
             for number in range(rounds):

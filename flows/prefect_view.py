@@ -77,10 +77,10 @@ class ViewClient(SyncPrefectClient):
                 raise _away(self._link)
             try:
                 return super().request(*arguments, **named)
-            except httpx.TransportError:
+            except httpx.TransportError as error:
                 if repeated or not answers(self._link.url):
                     self._link.lost()
-                    raise
+                    raise _away(self._link) from error
                 repeated = True
             except httpx.HTTPStatusError as error:
                 if not _is_passing(error.response) or time.monotonic() > busy_until:

@@ -18,9 +18,11 @@ HUNG_SECONDS = 60.0
 """A server that lives but leaves its health unanswered this long is killed; a busy one takes seconds."""
 
 MOST_RESTARTS = 5
-"""So often within `MEMORY_SECONDS`; each waits twice as long as the one before."""
+"""A server is started again so often within `MEMORY_SECONDS`."""
 
 MEMORY_SECONDS = 600.0
+RESTART_SECONDS = 2.0
+"""The second try waits so long, each later one twice as long as the one before."""
 
 Server = subprocess.Popen[bytes]
 
@@ -114,7 +116,7 @@ class _Keeper:
                 return
             self._restarts.append(now)
             self._say(f"{what}; starting it again ({tries + 1} of at most {MOST_RESTARTS} times)")
-            if tries and self.done.wait(2.0**tries):
+            if tries and self.done.wait(RESTART_SECONDS * 2 ** (tries - 1)):
                 return
             try:
                 self.server = self._start(self.done)
@@ -126,4 +128,4 @@ class _Keeper:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
+    return str(error).partition("\n")[0].partition(". Its log ends")[0]
