@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice, takewhile
 from typing import Any, Literal, TypeVar
 from uuid import UUID
@@ -25,8 +25,9 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus, StateAcceptDetails
 from prefect.context import SyncClientContext
+from prefect.events.related import RESOURCE_CACHE
 from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging.handlers import set_api_log_sink
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
@@ -36,6 +37,7 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import State
+from prefect.types import DateTime
 
 from flows.api_link import ApiLink
 from flows.prefect_api import answers
@@ -100,7 +102,9 @@ class ViewClient(SyncPrefectClient):
 
     def read_flow_run(self, flow_run_id: UUID) -> FlowRun:
         read = super().read_flow_run
-        return self._patiently(lambda: read(flow_run_id))
+        run = self._patiently(lambda: read(flow_run_id))
+        self._learn_related(run)
+        return run
 
     def update_flow_run(self, *arguments: Any, **named: Any) -> httpx.Response:
         update = super().update_flow_run
@@ -125,6 +129,22 @@ class ViewClient(SyncPrefectClient):
             return super().renew_concurrency_lease(lease_id, lease_duration)
         except httpx.HTTPError:
             return httpx.Response(204)
+
+    def _learn_related(self, run: FlowRun) -> None:
+        """Read, while the API answers, what Prefect attaches to each event of a run. Later its worker
+        would ask for that, and drop the events when it got no answer."""
+        related: list[tuple[str, Callable[[Any], Any], UUID | str | None]] = [
+            ("flow", self.read_flow, run.flow_id),
+            ("deployment", self.read_deployment, run.deployment_id),
+            ("work-queue", self.read_work_queue, run.work_queue_id),
+            ("work-pool", self.read_work_pool, run.work_pool_name),
+        ]
+        for kind, read, name in related:
+            if name is not None and f"{kind}.{name}" not in RESOURCE_CACHE:
+                found = None
+                with suppress(httpx.HTTPError, PrefectException):
+                    found = read(name)
+                RESOURCE_CACHE[f"{kind}.{name}"] = ({"kind": kind, "object": found}, DateTime.now())
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Ask again whenever the API is back; raises the API's error when it is not waited for any more."""
