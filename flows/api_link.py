@@ -7,7 +7,6 @@ or that accepts requests and never answers them, costs a run seconds once, not a
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from flows.prefect_api import answers
 
@@ -78,6 +77,6 @@ class ApiLink:
         while not self._closed.wait(LOOK_SECONDS):
             if answers(self.url):
                 self._up.set()
-                with suppress(ValueError):  # the terminal may be closed by now
+                if not self._closed.is_set():
                     self._say("The Prefect server answers again.")
                 return

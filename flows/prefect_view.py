@@ -177,7 +177,8 @@ class Outbox:
         self._link = link
         self._queue: deque[Record] = deque()
         self._sent: deque[tuple[float, Record]] = deque(maxlen=BATCH)
-        self._closing = threading.Event()
+        self._unsure: list[Any] = []  # events that were sent shortly before a loss
+        self._lock, self._closing = threading.Lock(), threading.Event()
         context = contextvars.copy_context()  # Prefect's settings are in it
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="prefect-outbox", daemon=True)
         self._thread.start()
@@ -198,10 +199,11 @@ class Outbox:
         return self.dropped + len(self._queue)
 
     def _add(self, record: Record) -> None:
-        if len(self._queue) < MOST_KEPT:
-            self._queue.append(record)
-        else:
-            self.dropped += 1
+        with self._lock:
+            if len(self._queue) < MOST_KEPT:
+                self._queue.append(record)
+            else:
+                self.dropped += 1
 
     def _run(self) -> None:
         with ViewClient(self._link) as client:
@@ -213,20 +215,25 @@ class Outbox:
 
     def _send(self, client: SyncPrefectClient) -> None:
         """Send the records at the head of the queue that go to the same place."""
-        path = self._queue[0][0]
-        batch = list(takewhile(lambda one: one[0] == path, islice(self._queue, BATCH)))
+        with self._lock:
+            path = self._queue[0][0]
+            batch = list(takewhile(lambda one: one[0] == path, islice(self._queue, BATCH)))
         try:
+            if self._unsure:
+                client.request("POST", "/events", json=self._unsure)
+                self._unsure = []
             client.request("POST", path, json=[record for _, record in batch])
         except httpx.TransportError:
-            recent = [one for at, one in self._sent if at > time.monotonic() - RECENT_SECONDS]
-            self._queue.extendleft(reversed([one for one in recent if one[0] == "/events"]))
+            after = time.monotonic() - RECENT_SECONDS
+            self._unsure += [record for at, (path, record) in self._sent if path == "/events" and at > after]
             self._sent.clear()
             return
         except httpx.HTTPStatusError:
             self.dropped += len(batch)
-        for one in batch:
-            self._sent.append((time.monotonic(), one))
-            self._queue.popleft()
+        with self._lock:
+            for one in batch:
+                self._sent.append((time.monotonic(), one))
+                self._queue.popleft()
 
 
 @contextmanager
@@ -274,4 +281,4 @@ def prefect_view(
             link.close()
             context.__exit__(None, None, None)
             if lost:
-                say(f"{lost} records (log, task states) did not reach the Prefect server; the store has all.")
+                say(f"{lost} records (log, task states) did not reach the Prefect server; the run's record in the store is whole.")

@@ -278,6 +278,25 @@ def test_the_outbox_says_how_much_is_lost(api: Api, monkeypatch: pytest.MonkeyPa
         assert outbox.close() == 16
 
 
+def test_events_that_the_server_may_not_have_stored_are_sent_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server keeps events in memory for a moment; it knows those that come twice by their id."""
+    from prefect.events import Event
+
+    monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
+    events = [Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in ("first", "second")]
+    with Gate(api.url) as gate, prefect_settings(monkeypatch):
+        outbox = Outbox(link(gate.url, []))
+        outbox.put(("event", events[0]))
+        until(lambda: len(api.got) == 1)
+        gate.turn("refuse")
+        outbox.put(("event", events[1]))
+        time.sleep(0.5)
+        gate.turn("forward")
+        until(lambda: len(api.got) == 3)
+        assert outbox.close() == 0
+    assert [record["event"] for _, record in api.got] == ["first", "first", "second"]
+
+
 def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
     """As `prefect_view` sets them, with a second per request."""
     from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
