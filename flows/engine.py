@@ -19,10 +19,12 @@ def main() -> None:
     from prefect.settings import get_current_settings
 
     from flows.prefect_view import prefect_view
+    from tasks.stage import WATCH, Watch
 
-    url = get_current_settings().api.url
+    url, stop = get_current_settings().api.url, threading.Event()
     assert url is not None, "a worker gives each run PREFECT_API_URL"
-    with prefect_view(url, _say, threading.Event(), start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
+    WATCH.set(Watch(stop))  # a run that is stopped does not wait for the server either
+    with prefect_view(url, _say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
         runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
 
 

@@ -18,7 +18,7 @@ from infra.targets import check_reach, check_target
 from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
 
-START_SECONDS = 25.0
+START_SECONDS = 15.0
 """A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long as its start may take."""
 
 END_SECONDS = 20.0

@@ -267,7 +267,7 @@ def prefect_view(
             context.__enter__()  # asks for the server's version
         except RuntimeError as error:
             link.close()
-            raise Stopped if stop.is_set() else StageFailed(str(error)) from error
+            raise Stopped if stop.is_set() else StageFailed(f"{error.__cause__ or error}, so the run could not begin") from error
         outbox = Outbox(link)
         set_api_log_sink(outbox.log)
         EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=outbox)

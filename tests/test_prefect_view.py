@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -234,14 +235,20 @@ def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(api
 
 def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     run = "00000000-0000-0000-0000-000000000001"
-    with Gate(api.url) as gate, prefect_settings(monkeypatch), ViewClient(link(gate.url, [])) as client:
+    said: list[str] = []
+    with Gate(api.url) as gate, prefect_settings(monkeypatch), ViewClient(link(gate.url, said)) as client:
         gate.turn("refuse")
         began = time.monotonic()
         state: Any = Completed(message="done")
         assert client.set_flow_run_state(run, state).state == state
         with pytest.raises(httpx.TransportError):
             client.set_flow_run_state(run, Running())
+        client.renew_concurrency_lease(UUID(run), 300)  # raised, it would kill a night that holds its deployment's slot
         assert time.monotonic() - began < 10
+        gate.turn("forward")
+        until(lambda: len(said) == 2)
+        api.status = 410  # the slot has expired meanwhile
+        client.renew_concurrency_lease(UUID(run), 300)
 
 
 def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
