@@ -317,3 +317,40 @@ def until(condition: Any, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+NIGHT = """
+import sys, threading
+from flows.nightly import nightly
+from flows.prefect_view import prefect_view
+recipe, store, url = sys.argv[1:]
+with prefect_view(url, print, threading.Event(), start_seconds=15, end_seconds=15):
+    state = nightly(recipe=recipe, store=store, return_state=True)
+print(state.name, state.message)
+"""
+
+
+@pytest.mark.slow
+def test_a_night_is_decided_although_the_api_has_gone_away(prefect_api: str, command: Command) -> None:
+    """The run within it ends, and the night judges it, with the same outcome as with an API."""
+    outcomes = []
+    for then in ("forward", "refuse"):
+        store = command.store_path.with_name(then)
+        with Gate(prefect_api, when=b"POST /api/artifacts/", then=then) as gate:
+            night = subprocess.run(
+                [sys.executable, "-c", NIGHT, str(command.recipe), str(store), gate.url],
+                cwd=ROOT,
+                env={**os.environ, "PREFECT_API_URL": gate.url},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            assert gate.turned.is_set()
+        assert night.returncode == 0, night.stderr
+        assert "Traceback" not in night.stdout
+        assert (LOST in night.stdout) == (then == "refuse")
+        [run] = open_store(store, write=False).list_runs()
+        outcomes.append(night.stdout.splitlines()[-1].replace(run, "RUN"))
+        assert command.files(store).keys() == {"distill", "rebalance"}
+    assert outcomes[0] == outcomes[1]
