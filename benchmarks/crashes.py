@@ -127,7 +127,7 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
     dice = random.Random(options.seed)
     kills: Counter[tuple[str, str]] = Counter()
     rounds, wrong, runs = 0, [], 0
-    with prefect_api(threading.Event()) as api, places(options.store, root) as place:
+    with prefect_api(threading.Event(), print) as api, places(options.store, root) as place:
         os.environ |= api.environment
         counts = count(place("undisturbed"), root / "counts")
         undisturbed = artifacts(open_store(place("undisturbed")))

@@ -96,7 +96,7 @@ def main() -> None:
 @contextmanager
 def _prefect() -> Iterator[None]:
     """A Prefect server of our own, which runs that are measured talk to."""
-    with prefect_server(free_port(), TEMPORARY, threading.Event()) as api:
+    with prefect_server(free_port(), TEMPORARY, threading.Event(), print, print) as api:
         os.environ |= {**api.environment, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
         yield
 

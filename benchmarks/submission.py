@@ -53,7 +53,7 @@ def main() -> None:
         os.environ |= {**gcs.environment, "LYCEUM_CACHE": scratch, "PREFECT_HOME": f"{scratch}/prefect"}
         recipe = Path(scratch, "tiny.toml")
         recipe.write_text(RECIPE, encoding="utf-8")
-        server = prefect_server(free_port(), {"PREFECT_SERVER_UI_ENABLED": "false"}, threading.Event())
+        server = prefect_server(free_port(), {"PREFECT_SERVER_UI_ENABLED": "false"}, threading.Event(), print, print)
         with server as api, FakeTpu(vm_environment=gcs.environment) as tpu:
             tpu.set_seconds(**INSTANT)
             os.environ |= {**tpu.environment, **api.environment}

@@ -9,13 +9,20 @@ from typing import Any
 from flows.endpoints import check_endpoints
 from flows.interrupt import interruptible
 from flows.planning import check_fit
-from flows.prefect_api import prefect_api
+from flows.prefect_api import prefect_api, startup_seconds
 from flows.resolve import resolve
 from flows.terminal import Terminal
 from infra.settings import Settings
 from infra.store import open_store
 from infra.targets import check_reach, check_target
+from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
+
+START_SECONDS = 15.0
+"""A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long as its start may take."""
+
+END_SECONDS = 20.0
+"""How long after the loss of the API a run that ends waits for it, so that how it ended is recorded."""
 
 
 def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
@@ -29,7 +36,7 @@ def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], da
     Raises:
         InputError: bad input; nothing was started.
         DoesNotFit: a program is too large for the target; nothing was started.
-        StageFailed: a program does not compile for the target; nothing was started.
+        StageFailed: a program does not compile for the target, or Prefect's API does not answer; nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
     resolved = resolve(recipe, overrides, data)
@@ -47,23 +54,29 @@ def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], da
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:
         terminal.say("Looking for a Prefect API ...")
-        with prefect_api(stop) as api:
+        with prefect_api(stop, terminal.say) as api:
+            import httpx
             from prefect.exceptions import CancelledRun, FailedRun
 
             from flows.post_train import post_train
+            from flows.prefect_view import prefect_view
             from tasks.stage import WATCH, Watch
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
             WATCH.set(Watch(stop, terminal.progress, terminal.say_of, terminal.record))
-            with suppress(CancelledRun, FailedRun):  # the record says so, and says more
-                post_train(
-                    recipe=recipe,
-                    target=target,
-                    store=opened.uri,
-                    overrides=tuple(overrides),
-                    data=str(data) if data else "",
-                    force=tuple(force),
-                )
+            patience = {"start_seconds": startup_seconds(api) or START_SECONDS, "end_seconds": END_SECONDS}
+            with prefect_view(api.url, terminal.say, stop, **patience), suppress(CancelledRun, FailedRun):  # the record says it, and more
+                try:
+                    post_train(
+                        recipe=recipe,
+                        target=target,
+                        store=opened.uri,
+                        overrides=tuple(overrides),
+                        data=str(data) if data else "",
+                        force=tuple(force),
+                    )
+                except httpx.TransportError as error:  # before the flow began; after that nobody asks for an answer
+                    raise Stopped if stop.is_set() else StageFailed(f"{error}, so the run could not begin") from error
     assert terminal.latest is not None, "the flow begins its record before it returns a state"
     return terminal.latest
 

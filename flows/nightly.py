@@ -56,7 +56,12 @@ def nightly(
     if last and not force and is_unchanged(opened, resolved, *last, champion):
         return Completed(name="Unchanged", message=f"nothing is new since run {last[0].run_id}; {_stays(champion)}")
     with _watched() as (watch, seen), interruptible(watch.stop):
-        state = post_train(recipe=recipe, target=target, store=opened.uri, overrides=overrides, data=data, force=force, return_state=True)
+        try:
+            state = post_train(
+                recipe=recipe, target=target, store=opened.uri, overrides=overrides, data=data, force=force, return_state=True
+            )
+        except httpx.TransportError as error:
+            return Failed(message=f"{error}, so the run could not begin; {_stays(champion)}")
         if state.is_cancelled():
             return Cancelled(message=state.message)
         if not state.is_completed():

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
@@ -26,8 +26,9 @@ from flows import tied
 from flows.server import key
 from flows.server.key import Api, in_url
 from flows.server.port import bound
+from flows.supervision import kept_up
 from infra.secrets import has_userinfo, mask
-from schemas.base import InputError, Stopped
+from schemas.base import InputError, StageFailed, Stopped
 
 SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
 
@@ -52,13 +53,13 @@ TEMPORARY = {
 
 
 @contextmanager
-def prefect_api(stop: threading.Event) -> Iterator[Api]:
-    """Make a Prefect API available to this process.
+def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
+    """Make a Prefect API available to this process. `say` is told when the temporary server is started again.
 
     Raises:
         InputError: the configured API does not answer, asks for a key that is not set, or its URL holds a password.
         Stopped: `stop` was set before the temporary server was ready.
-        RuntimeError: the temporary server did not start; the message ends with its log.
+        StageFailed: the temporary server did not start; the message ends with its log.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -72,12 +73,9 @@ def prefect_api(stop: threading.Event) -> Iterator[Api]:
                 raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
         else:
             api = key.ours(get_current_settings().home)
-        if api is not None:
-            stack.enter_context(reaching(api))
-        else:
-            api = stack.enter_context(prefect_server(free_port(), TEMPORARY, stop))
-            stack.enter_context(reaching(api))
-            stack.callback(_send_what_is_queued)
+        if api is None:
+            api = stack.enter_context(prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say))
+        stack.enter_context(reaching(api))
         yield api
 
 
@@ -101,19 +99,28 @@ def reaching(api: Api) -> Iterator[None]:
 
 @contextmanager
 def prefect_server(
-    port: int, options: Mapping[str, str], stop: threading.Event, *, host: str = "127.0.0.1", front: str | None = None
+    port: int,
+    options: Mapping[str, str],
+    stop: threading.Event,
+    say: Callable[[str], None],
+    gave_up: Callable[[str], None],
+    *,
+    host: str = "127.0.0.1",
+    front: str | None = None,
 ) -> Iterator[Api]:
-    """Run a Prefect server of ours while inside, with a key of its own.
+    """Run a Prefect server of ours while inside, with a key of its own. It is started again when it dies.
 
     Args:
         options: Prefect's settings for it; with PREFECT_SERVER_API_AUTH_STRING the key is that one.
+        say: is told of each restart.
+        gave_up: is told when the server does not stay up.
         host: the address that it listens on.
         front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
 
     Raises:
         OSError: the port cannot be had.
         Stopped: `stop` was set before the server was ready.
-        RuntimeError: it did not start; the message ends with its log.
+        StageFailed: it did not start; the message ends with its log.
     """
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
@@ -122,12 +129,28 @@ def prefect_server(
     origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui}
     environment = {**os.environ, **QUIET, **options, **origin, **own, **api.environment}
     arguments = (host, str(port), *([front] if front else []))
-    with bound(host, port), tempfile.TemporaryFile() as log, ExitStack() as stack:
-        with _starting_alone(stop):
-            process = tied.start("flows.server.app", *arguments, environment=environment, log=log)
-            stack.callback(tied.stop, process)
-            _wait_until_ready(process, api, stop, log.fileno())
-        yield api
+    with bound(host, port), tempfile.TemporaryFile() as log:
+
+        def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
+            with _starting_alone(stop):
+                process = tied.start("flows.server.app", *arguments, environment=environment, log=log)
+                try:
+                    _wait_until_ready(process, api, stop, log.fileno())
+                except Stopped:
+                    tied.stop(process)
+                    raise
+                except BaseException:
+                    tied.kill(process)
+                    raise
+                return process
+
+        with kept_up(start, lambda: answers(api.url), stop, say, gave_up):
+            yield api
+
+
+def startup_seconds(api: Api) -> float | None:
+    """How long it may take until a server that dies answers again; None for one that we do not start again."""
+    return STARTUP_SECONDS if key.proves(api) else None
 
 
 def configured_api() -> Api | None:
@@ -224,13 +247,4 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", api: Api, stop: thread
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:
             tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
-            raise RuntimeError(f"the temporary Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")
-
-
-def _send_what_is_queued() -> None:
-    """Task states and logs travel on background threads; they must arrive before the server that receives them stops."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    APILogWorker.drain_all(timeout=10)
-    EventsWorker.drain_all(timeout=10)
+            raise StageFailed(f"the Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")

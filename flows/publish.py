@@ -51,6 +51,8 @@ def publish(results: RunResults, report: str) -> None:
     record = results.record
 
     def show() -> None:
+        with get_client(sync_client=True) as client:
+            client.api_healthcheck()  # waits a moment for a server that is being started again
         create_table_artifact(table=stage_rows(record), key=_key(record, "stages"), description=f"Stages of run {record.run_id}")
         _markdown(record, "report", page(record, verdict_markdown(results)), f"Run {record.run_id}: {record.status}")
         for name, text, what in (("plots", plots(report), "Plots"), ("samples", answers(samples(results)), "Held-out prompts and answers")):

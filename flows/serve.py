@@ -14,7 +14,7 @@ import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,12 +53,18 @@ def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front
 
     Raises:
         InputError: the address cannot be used, another `lyceum serve` works here, or the directory has no recipes.
-        StageFailed: the worker ended by itself; the message ends with its output.
+        StageFailed: the worker ended by itself, and the message ends with its output; or the server does not stay up.
     """
     host = "127.0.0.1" if host == "localhost" else host
     front = _checked(port, host, front)
     stop = threading.Event()
-    with interruptible(stop), _alone() as home, _server(port, stop, host, front) as api, tempfile.TemporaryFile() as log:
+    gone: list[str] = []
+    with (
+        interruptible(stop),
+        _alone() as home,
+        _server(port, stop, gone.append, host, front) as api,
+        tempfile.TemporaryFile() as log,
+    ):
         page = _register(api, recipes)
         kept = {name: value for name, value in os.environ.items() if name not in (SERVER_KEY, "PREFECT_API_KEY")}
         environment = {"PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS, **kept, **QUIET, **api.environment}
@@ -71,6 +77,8 @@ def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front
                 f"The login page takes {key.KEY} of {file}\nCtrl-C stops everything.\n"
             )
             while not stop.wait(LOOK_SECONDS):
+                if gone:
+                    raise StageFailed(gone[0])
                 if process.poll() is not None:
                     tail = os.pread(log.fileno(), 1 << 20, 0).decode("utf-8", "replace")[-2000:]
                     raise StageFailed(f"the worker that runs flows ended with exit code {process.returncode}. It said:\n{mask(tail)}")
@@ -122,8 +130,12 @@ def _alone() -> Iterator[Path]:
         yield home
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 @contextmanager
-def _server(port: int, stop: threading.Event, host: str, front: str | None) -> Iterator[Api]:
+def _server(port: int, stop: threading.Event, gave_up: Callable[[str], None], host: str, front: str | None) -> Iterator[Api]:
     bypass_proxy()
     try:
         bound(host, port).close()
@@ -135,7 +147,7 @@ def _server(port: int, stop: threading.Event, host: str, front: str | None) -> I
     chosen = get_current_settings().server.api.auth_string
     options = {SERVER_KEY: chosen.get_secret_value()} if chosen else {}
     sys.stderr.write("Starting the Prefect server ...\n")
-    with prefect_server(port, options, stop, host=host, front=front) as started:
+    with prefect_server(port, options, stop, _say, gave_up, host=host, front=front) as started:
         yield started
 
 
@@ -166,7 +178,7 @@ def template() -> dict[str, Any]:
     """
     return {
         "job_configuration": {
-            "command": shlex.join([sys.executable, "-m", "flows.tied", "prefect.engine"]),
+            "command": shlex.join([sys.executable, "-m", "flows.tied", "flows.engine"]),
             "working_dir": str(Path.cwd()),
             "stream_output": False,
         },

@@ -33,9 +33,14 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
         while time.monotonic() < deadline and _some_are_left(process):
             time.sleep(0.05)
     finally:  # also after a second Ctrl-C
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill(process)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """End all of the tree at once, also what its first process has left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _some_are_left(process: "subprocess.Popen[bytes]") -> bool:

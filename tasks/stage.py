@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -81,7 +82,8 @@ BAD_INPUT = "Bad input"
 
 def submit_stage(spec: JobSpec) -> PrefectFuture[Any]:
     """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may end in."""
-    configured = run_stage.with_options(description=f"{spec.kind} {spec.key}", tags={spec.kind})
+    # No tags: for each, Prefect's engine would ask its API for a slot before the stage may begin.
+    configured = run_stage.with_options(description=f"{spec.kind} {spec.key}")
     return configured.submit(spec.model_dump(mode="json"))
 
 
@@ -171,7 +173,7 @@ class _Follower:
         self.job, self.say = job, say
         self.machines = backend(job.target)
         self._watch, self._settings, self._logger = watch, settings, logger
-        self._bar = _ProgressArtifact(job, logger)
+        self._bar = _ProgressArtifact(job)
         self._spent = 0.0
 
     def submit(self, attempt: str) -> JobStatus:
@@ -229,9 +231,8 @@ def _run_to_the_end(follower: _Follower, store: Store, attempt: str, restarts: i
 class _ProgressArtifact:
     """The job's progress in percent, as a Prefect artifact. It is only a view: when Prefect's API cannot be reached the work goes on."""
 
-    def __init__(self, job: JobSpec, logger: Logger) -> None:
+    def __init__(self, job: JobSpec) -> None:
         self._key = job.stage.replace("_", "-")
-        self._logger = logger
         self._id: UUID | None = None
         self._next = 0.0
 
@@ -243,10 +244,8 @@ class _ProgressArtifact:
         percent = 100.0 * progress.done / progress.total if progress.total else 0.0
         values = ", ".join(f"{name} {value:.4g}" for name, value in progress.values.items())
         text = status.phase or f"{progress.done}/{progress.total} {progress.unit} {values}".strip()
-        try:
+        with suppress(httpx.HTTPError):  # whoever started the flow says that the API is away
             if self._id is None:
                 self._id = cast(UUID, create_progress_artifact(percent, key=self._key, description=text))
             else:
                 update_progress_artifact(self._id, percent, description=text)
-        except httpx.HTTPError as error:
-            self._logger.warning("the progress could not be shown in Prefect: %s", error)

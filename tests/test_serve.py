@@ -34,7 +34,7 @@ def jobs(served: Served) -> list[int]:
 
 
 def flow_processes(served: Served) -> list[int]:
-    return [pid for pid, command in served.processes().items() if "prefect.engine" in command]
+    return [pid for pid, command in served.processes().items() if "flows.engine" in command]
 
 
 @pytest.mark.slow

@@ -124,14 +124,14 @@ def test_a_run_adopts_no_server_that_merely_listens(home: Path, monkeypatch: pyt
     started: list[int] = []
 
     @contextmanager
-    def server(port: int, *_: object) -> Iterator[Api]:
+    def server(port: int, *_: object, **__: object) -> Iterator[Api]:
         started.append(port)
         yield api_at(port)
 
     monkeypatch.setattr(module, "prefect_server", server)
     with foreign() as port:
         write(home, api_at(port))
-        with prefect_api(threading.Event()) as api:
+        with prefect_api(threading.Event(), print) as api:
             assert [urlsplit(api.url).port] == started
     assert all("Authorization" not in one for one in _Foreign.heard)
 
@@ -203,7 +203,7 @@ def test_another_user_cannot_share_the_port() -> None:
 def test_the_temporary_server_has_a_key_that_no_command_line_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no log, no file of the Prefect home, and no environment of this process."""
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "not:the-one-of-the-user")
-    with prefect_server(free_port(), TEMPORARY, threading.Event()) as api:
+    with prefect_server(free_port(), TEMPORARY, threading.Event(), print, print) as api:
         key = api.key or ""
         assert len(key) > 40
         assert key != "not:the-one-of-the-user"
