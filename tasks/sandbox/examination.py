@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
-from tasks.sandbox.wire import ENDED
+from tasks.sandbox.client import GONE
 
 _LONGEST_VERDICT = 1024 * 1024  # bytes
 
@@ -25,6 +25,7 @@ class Examined:
     Attributes:
         ok: whether all tests passed.
         detail: if not, what was seen, for a person.
+        verifiable: whether the code could be examined. If not, it has not passed; `detail` says why.
         passed, cases: how many of how many cases passed, where every one was asked for. Tests without assertions have no cases.
     """
 
@@ -32,6 +33,7 @@ class Examined:
     detail: str
     passed: int = 0
     cases: int = 0
+    verifiable: bool = True
 
 
 def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False) -> Examined:  # noqa: B008  frozen
@@ -75,7 +77,7 @@ def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) 
         verdict: dict[str, Any] = said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
         for one in () if verdict["ok"] else (candidate, examiner):
             one.status(0)  # raises SandboxFailed if that is why
-        detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if ENDED in verdict["detail"] else "")
+        detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if GONE in verdict["detail"] else "")
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
     passed = {line["case"]: line["passed"] for line in said if "case" in line}
@@ -84,6 +86,7 @@ def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) 
         detail=detail,
         passed=sum(passed.values()),
         cases=next((line["cases"] for line in said if "cases" in line), 0),
+        verifiable=verdict.get("verifiable", True),
     )
 
 

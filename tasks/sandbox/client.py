@@ -1,0 +1,386 @@
+"""The examiner's end of the pipes: it asks the candidate for values and believes nothing else. Runs inside the sandbox.
+
+The candidate's process is hostile: the answer's code can write any bytes at any time. So whatever arrives is either exactly what the
+request under way may be answered with, built anew out of the types of `tasks.sandbox.plain`, or it ends the examination for good
+(`Client.stopped`): as `Stopped`, which is no Exception, and which stays known where tests swallow it.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from tasks.sandbox import plain
+from tasks.sandbox.remote import ENDED, ErrorClass, Remote, decides
+from tasks.sandbox.wire import Pipe
+
+GONE = "the answer's process ended"
+_SHORTEN = 300  # characters of a value that a detail shows
+_ENDS_ITERATION = (StopIteration, StopAsyncIteration)
+
+
+class Stopped(BaseException):
+    """The examination cannot go on, and the answer has not passed."""
+
+
+class AnswerError(Exception):
+    """The answer raised what is no exception that its tests could know."""
+
+
+class Client:
+    """The candidate, as the examiner has it.
+
+    Args:
+        failed: told of an assertion of the tests that failed while the answer called back.
+
+    Attributes:
+        used: requests that were answered, except the one for names.
+        last: the last call of one of the answer's functions, for a person.
+        stopped: why the examination cannot go on; None: it can.
+        verifiable: whether that is something else than that the answer cannot be examined.
+        unseen: whether a call changed an argument of which the tests kept their copy.
+    """
+
+    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None]) -> None:
+        self._pipe, self._failed = pipe, failed
+        self._asked = 0
+        self._remotes: dict[int, Remote] = {}
+        self._lent: list[Any] = []
+        self._lent_as: dict[int, int] = {}
+        self._errors: dict[str, type[Exception]] = {}
+        self._passing: dict[tuple[str, str], Exception] = {}
+        self._closed: set[Remote] = set()
+        self._methods: set[str] = set()
+        self._changeable: set[str] = set()
+        self._harmless: set[int] = set()
+        self._lock = threading.RLock()
+        self.used, self.last = 0, ""
+        self.stopped: str | None = None
+        self.verifiable, self.unseen = True, False
+
+    # What the tests' names are
+
+    def names(self, reading: Any) -> dict[str, Any]:
+        """The values of the names that a reading of the tests asks for."""
+        self._methods, self._changeable, self._harmless = reading.methods, reading.changeable, reading.harmless
+        number = self._send("names", [{"list": sorted(reading.asked)}])
+        kind, *rest = self._frame(number)
+        try:
+            if kind == "raise":
+                self.stop(f"the code does not run: {rest[0][0]}: {rest[1]}")
+            found = dict(rest[0]["list"])
+            if kind != "value" or not found.keys() <= reading.asked.keys():
+                raise ValueError("a name that nobody asked for")
+            for name, data in sorted(found.items(), key=lambda pair: len(str(pair[1]))):  # bases have shorter lists of bases
+                found[name] = self._named(name, data, name in reading.classes)
+        except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
+            self.broken(error)
+        self._closed = {found[name] for name in reading.closed & found.keys() if type(found[name]) is Remote}
+        return found
+
+    def _named(self, name: str, data: Any, treated: bool) -> Any:
+        kind, content = next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
+        if kind == "error":
+            number, names = content
+            if not treated or type(number) is not int:
+                return self._remote(number)
+            base = self._class(names[1:])
+            made = ErrorClass(name, (base,), {"__module__": "answer", "__str__": lambda self: self.__dict__.get(" text", "")})
+            made._client, made._number = self, number
+            self._errors[name] = made  # type: ignore[assignment]
+            return made
+        if kind == "lent":
+            raise ValueError("a name that is an object of the tests")
+        value = plain.decode(data, self._other)
+        if isinstance(value, type):
+            raise ValueError("a type that is no data")
+        return value
+
+    # Asking
+
+    def call(self, target: Remote, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        given = ", ".join([shortened(one) for one in arguments] + [f"{name}={shortened(one)}" for name, one in named.items()])
+        self.last = f"with ({given}) did not return"
+        value = self.ask("call", target, *arguments, **named)
+        self.last = f"with ({given}) gave {shortened(value)}"
+        return value
+
+    def attribute(self, target: Remote, name: str) -> Any:
+        if target in self._closed:
+            self.refuse(f"they use .{name} of a name that they neither define nor import nor call")
+        value = self.ask("getattr", target, name)
+        if callable(value) and decides(name) and name not in self._methods:
+            self.refuse(f"they call .{name} of an object of the answer, which plain data has, too")
+        return value
+
+    def plain(self, operation: str, kind: type, *arguments: Any) -> Any:
+        """What must be of one plain type."""
+        value = self.ask(operation, *arguments)
+        return value if type(value) is kind else self.broken(f"{operation} gave something else")
+
+    def remote(self, operation: str, *arguments: Any) -> Remote:
+        """What must be an object of the answer."""
+        value = self.ask(operation, *arguments)
+        return value if type(value) is Remote else self.refuse("arithmetic with an object of the answer gave plain data")
+
+    def leave(self, target: Remote, error: BaseException | None) -> bool:
+        """Leave a `with` block of the answer. It can swallow an exception of the block's own, and none that the answer has a part in."""
+        if isinstance(error, AssertionError):
+            self._failed(error)
+        if error is not None and not isinstance(error, Exception):
+            return False
+        swallowed = self.plain("exit", bool, target, error)
+        if error is None or not swallowed or isinstance(error, AssertionError):
+            return False
+        code, line = _origin(error)
+        if code[-1:] != ["<tests>"] or _HERE in code or line not in self._harmless:
+            self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
+        return True
+
+    def ask(self, operation: str, target: Any, *arguments: Any, **named: Any) -> Any:
+        """What the candidate answers, or the exception that it raised."""
+        with self._lock:
+            given = [self._encode(one) for one in arguments]
+            keywords = {name: self._encode(one) for name, one in named.items()}
+            number = self._send(operation, given, keywords, self._encode(target))
+            while True:
+                kind, *rest = self._frame(number)
+                try:
+                    if kind == "back":
+                        how, lent, back, words = rest
+                        doing = (how, self._lent[self._place(lent)], [self._decode(one) for one in back])
+                        doing = (*doing, {str(name): self._decode(one) for name, one in words.items()})  # type: ignore[assignment]
+                    elif kind == "value":
+                        result, changes = rest
+                        value, changed = self._decode(result), [(place, self._decode(one)) for place, one in changes]
+                        self._check(arguments, named, changed if operation == "call" else [])
+                    elif kind == "raise":
+                        error = self._error(*rest)
+                    elif kind != "end" or operation != "next" or rest:
+                        raise ValueError("an answer to something else")
+                except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer
+                    self.broken(wrong)
+                if kind == "back":
+                    self._do(number, *doing)  # type: ignore[arg-type]
+                    continue
+                self.used += 1
+                if kind == "raise":
+                    raise error
+                if kind == "value" and operation == "call":
+                    self._change(value, arguments, named, changed)
+                return value if kind == "value" else ENDED
+
+    def _send(self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None) -> int:  # noqa: B006  read only
+        if self.stopped is not None:
+            self.stop(self.stopped)
+        self._asked += 1
+        self._reply([self._asked, "do", operation, target, given, named])
+        return self._asked
+
+    def _reply(self, frame: list[Any]) -> None:
+        try:
+            self._pipe.send(frame)
+        except OSError:
+            self.stop(GONE)
+
+    def _frame(self, number: int) -> list[Any]:
+        """The next frame, which must belong to a request."""
+        try:
+            frame = self._pipe.receive()
+            if type(frame) is list and frame[0] == number and type(frame[0]) is int and frame[1] in ("value", "end", "raise", "back"):
+                return frame[1:]
+            raise ValueError("a frame of no request")
+        except EOFError:
+            self.stop(GONE)
+        except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
+            self.broken(error)
+
+    # What the candidate asks back
+
+    def _do(self, number: int, operation: str, lent: Any, given: list[Any], named: dict[str, Any]) -> None:
+        """Do what an answer asks of an object that the tests passed to it, and tell it what came of it."""
+        try:
+            if operation not in _BACK or (operation == "getattr" and not _readable(lent, *given)):
+                raise PermissionError(f"{operation} of an object of the tests")
+            value = _BACK[operation](lent, *given, **named)
+            answer = [number, "value", self._handed(value) if operation == "iter" else self._encode(value)]
+        except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
+            if isinstance(error, AssertionError) and _origin(error)[0][-1] != _HERE:
+                self._failed(error)
+            answer = [number, "end"] if operation == "next" and isinstance(error, StopIteration) else [number, *self._raised(error)]
+        self._reply(answer)
+
+    def _raised(self, error: Exception) -> list[Any]:
+        names = [kind.__name__ for kind in type(error).__mro__]
+        if not isinstance(error, _ENDS_ITERATION):
+            self._passing[names[0], str(error)] = error
+            self._errors.setdefault(names[0], type(error))
+        try:
+            arguments = [self._encode(one) for one in error.args]
+        except Exception:  # noqa: BLE001  its text says enough
+            arguments = []
+        return ["raise", names, str(error), arguments]
+
+    # Values
+
+    def _encode(self, value: Any) -> Any:
+        return plain.encode(value, self._handed)
+
+    def _handed(self, value: Any) -> Any:
+        if type(value) is Remote:
+            return {"object": value._Remote__number}  # type: ignore[attr-defined]
+        if type(value) is ErrorClass:
+            return {"object": value._number}
+        if isinstance(value, type) and issubclass(value, Exception):
+            self._errors.setdefault(value.__name__, value)
+            return {"error": [kind.__name__ for kind in value.__mro__]}
+        if isinstance(value, Exception):
+            return {"raised": self._raised(value)[1:]}
+        if id(value) not in self._lent_as:
+            self._lent_as[id(value)] = len(self._lent)
+            self._lent.append(value)
+        return {"lent": self._lent_as[id(value)]}
+
+    def _decode(self, data: Any) -> Any:
+        return plain.decode(data, self._other)
+
+    def _other(self, kind: str, content: Any) -> Any:
+        if kind == "object":
+            return self._remote(content)
+        if kind == "lent":
+            return self._lent[self._place(content)]
+        raise ValueError("no value")
+
+    def _remote(self, number: Any) -> Remote:
+        if type(number) is not int or number < 0:
+            raise ValueError("no object")
+        if number not in self._remotes:
+            self._remotes[number] = Remote(self, number)
+        return self._remotes[number]
+
+    def _place(self, lent: Any) -> int:
+        if type(lent) is not int or not 0 <= lent < len(self._lent):
+            raise ValueError("an object that was never lent")
+        return lent
+
+    # Exceptions
+
+    def _class(self, names: Sequence[str]) -> type[Exception]:
+        """The first class of a list of names that the tests can know, if it ends no iteration."""
+        known = (self._errors.get(name) or plain.ERRORS.get(name) for name in names)
+        found = next((kind for kind in known if kind), AnswerError)
+        return AnswerError if issubclass(found, _ENDS_ITERATION) else found
+
+    def _error(self, names: Sequence[str], text: str, arguments: Sequence[Any], held: Mapping[str, Any]) -> Exception:
+        if type(text) is not str or not names or not all(type(name) is str for name in names):
+            raise ValueError("no exception")
+        if (names[0], text) in self._passing:
+            return self._passing[names[0], text]
+        given, content = [self._decode(one) for one in arguments], {str(name): self._decode(one) for name, one in held.items()}
+        kind = self._class(names)
+        error = kind.__new__(kind)
+        if type(kind) is ErrorClass:
+            error.args = tuple(given)
+            error.__dict__[" text"] = text
+        else:
+            error = _told(kind, given, text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "))
+        for name, value in content.items():
+            if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name):
+                error.__dict__[name] = value
+        return error
+
+    # Arguments that a call changed
+
+    def _check(self, arguments: Sequence[Any], named: Mapping[str, Any], changed: list[tuple[Any, Any]]) -> None:
+        given = {**dict(enumerate(arguments)), **named}
+        if len({place for place, _ in changed}) < len(changed):
+            raise ValueError("an argument that was changed twice")
+        for place, after in changed:
+            kind = next((kind for kind in plain.MUTABLE if isinstance(given[place], kind)), None)
+            if type(place) not in (int, str) or kind is None or not isinstance(after, kind):
+                raise ValueError("an argument that was changed to something else")
+
+    def _change(self, value: Any, arguments: Sequence[Any], named: Mapping[str, Any], changed: list[tuple[Any, Any]]) -> None:
+        """Make arguments what the call made of them, where a function in place would be looked at: it returned nothing and had one
+        argument to change, or the tests compare that variable with their own data only."""
+        given = {**dict(enumerate(arguments)), **named}
+        alone = value is None and sum(isinstance(one, plain.MUTABLE) for one in given.values()) == 1
+        shown = [] if alone or not changed else [one for name, one in _variables() if name in self._changeable]
+        for place, after in changed:
+            item = given[place]
+            if not alone and not any(one is item for one in shown):
+                self.unseen = True
+            elif isinstance(item, list | bytearray):
+                item[:] = after
+            else:
+                item.clear()
+                (item.extend if isinstance(item, plain.deque) else item.update)(after)
+
+    # The end
+
+    def broken(self, what: Exception | str) -> NoReturn:
+        self.stop(f"the answer's process said what no answer is: {type(what).__name__ if isinstance(what, Exception) else ''} {what}")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Say that the answer cannot be examined by these tests."""
+        if self.stopped is None:
+            self.verifiable = False
+        self.stop(f"not verifiable: {what}")
+
+    def stop(self, why: str) -> NoReturn:
+        if self.stopped is None:
+            self.stopped = why
+        raise Stopped(self.stopped)
+
+
+_BACK: dict[str, Callable[..., Any]] = {
+    "call": lambda target, *arguments, **named: target(*arguments, **named),
+    "getitem": lambda target, key: target[key],
+    **{kind.__name__: kind for kind in (getattr, iter, next, len, bool, str, repr)},
+}
+
+
+def _readable(lent: Any, name: Any) -> bool:
+    """Whether it is a public attribute of an instance of the tests' own classes. Those of functions and generators lead to the tests."""
+    return type(lent).__module__ == "tests" and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
+
+
+def _origin(error: BaseException) -> tuple[list[str], int]:
+    """The files of code that an exception came through, the outermost first, and the line of the innermost."""
+    trace, files, line = error.__traceback__, [], 0
+    while trace:
+        files.append(trace.tb_frame.f_code.co_filename)
+        trace, line = trace.tb_next, trace.tb_lineno
+    return files, line
+
+
+_HERE = _origin.__code__.co_filename
+
+
+def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
+    """An exception that says this text, with its arguments where they do."""
+    try:
+        error = kind(*arguments)
+        if type(error) is kind and str(error) == text:
+            return error
+    except Exception:  # noqa: BLE001  it takes something else
+        pass
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
+
+
+def _variables() -> list[tuple[str, Any]]:
+    """The variables that the tests' code has where it calls the answer."""
+    frame: Any = sys._getframe()
+    while frame and frame.f_code.co_filename != "<tests>":
+        frame = frame.f_back
+    return [*frame.f_globals.items(), *frame.f_locals.items()] if frame else []
+
+
+def shortened(value: Any) -> str:
+    """A value as a detail shows it."""
+    if type(value) is Remote:
+        return "an object"
+    text = repr(value)
+    return text if len(text) <= _SHORTEN else text[:_SHORTEN] + "..."
