@@ -60,7 +60,7 @@ class _Server:
             given = [self._decode(one) for one in arguments]
             keywords = {name: self._decode(one) for name, one in named.items()}
             value = _OPERATIONS[operation](self._decode(target), *given, **keywords)
-            before = [*enumerate(arguments), *named.items()]
+            before: list[tuple[int | str, Any]] = [*enumerate(arguments), *named.items()]
             after = [*given, *keywords.values()]
             changed = [self._changed(*one, item) for one, item in zip(before, after, strict=True) if isinstance(item, MUTABLE)]
             encoded = self._handed(value) if operation == "iter" else self._encode(value)
@@ -155,20 +155,29 @@ class _Server:
 class _Lent:
     """An object of the tests."""
 
+    __slots__ = ("_lent", "_server")
+
     def __init__(self, server: _Server, lent: int) -> None:
-        self.__dict__.update(_server=server, _lent=lent)
+        object.__setattr__(self, "_server", server)
+        object.__setattr__(self, "_lent", lent)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self._server.back("call", self._lent, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__name__", "__qualname__"):
+            raise AttributeError(name)  # what the standard library looks for in every object
         return self._server.back("getattr", self._lent, name)
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self._server.back("getattr", self._lent, "__doc__")
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"objects of the tests cannot be changed from here: {name}")
 
 
-for _name in "iter next len getitem bool str repr".split():
+for _name in ("iter", "next", "len", "getitem", "bool", "str", "repr"):
     setattr(_Lent, f"__{_name}__", lambda self, *given, _name=_name: self._server.back(_name, self._lent, *given))
 
 
@@ -180,7 +189,7 @@ def _exit(target: Any, error: BaseException | None) -> bool:
     return bool(target.__exit__(error and type(error), error, None))
 
 
-_BINARY = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift".split()
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift")
 _OPERATIONS: dict[str, Any] = {
     "call": lambda target, *arguments, **named: target(*arguments, **named),
     "raise": _raise,
@@ -190,7 +199,7 @@ _OPERATIONS: dict[str, Any] = {
     **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "neg", "pos", "invert")},
     **{name.strip("_"): getattr(operator, name) for name in _BINARY},
     **{f"i{name.strip('_')}": getattr(operator, f"i{name.strip('_')}") for name in _BINARY},
-    **{f"r{name.strip('_')}": lambda target, left, do=getattr(operator, name): do(left, target) for name in _BINARY},
+    **{f"r{name.strip('_')}": lambda target, left, name=name: getattr(operator, name)(left, target) for name in _BINARY},
 }
 
 

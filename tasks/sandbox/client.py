@@ -5,26 +5,22 @@ request under way may be answered with, built anew out of the types of `tasks.sa
 (`Client.stopped`): as `Stopped`, which is no Exception, and which stays known where tests swallow it.
 """
 
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from tasks.sandbox import arguments as changes_of
 from tasks.sandbox import plain
+from tasks.sandbox.errors import Errors, origin
 from tasks.sandbox.remote import ENDED, ErrorClass, Remote, decides
 from tasks.sandbox.wire import Pipe
 
 GONE = "the answer's process ended"
 _SHORTEN = 300  # characters of a value that a detail shows
-_ENDS_ITERATION = (StopIteration, StopAsyncIteration)
 
 
 class Stopped(BaseException):
     """The examination cannot go on, and the answer has not passed."""
-
-
-class AnswerError(Exception):
-    """The answer raised what is no exception that its tests could know."""
 
 
 class Client:
@@ -47,8 +43,7 @@ class Client:
         self._remotes: dict[int, Remote] = {}
         self._lent: list[Any] = []
         self._lent_as: dict[int, int] = {}
-        self._errors: dict[str, type[Exception]] = {}
-        self._passing: dict[tuple[str, str], Exception] = {}
+        self._errors = Errors()
         self._closed: set[Remote] = set()
         self._methods: set[str] = set()
         self._changeable: set[str] = set()
@@ -79,16 +74,13 @@ class Client:
         return found
 
     def _named(self, name: str, data: Any, treated: bool) -> Any:
+        content: Any
         kind, content = next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
         if kind == "error":
             number, names = content
             if not treated or type(number) is not int:
                 return self._remote(number)
-            base = self._class(names[1:])
-            made = ErrorClass(name, (base,), {"__module__": "answer", "__str__": lambda self: self.__dict__.get(" text", "")})
-            made._client, made._number = self, number
-            self._errors[name] = made  # type: ignore[assignment]
-            return made
+            return self._errors.asked(name, names[1:], self, number)
         if kind == "lent":
             raise ValueError("a name that is an object of the tests")
         value = plain.decode(data, self._other)
@@ -132,8 +124,8 @@ class Client:
         swallowed = self.plain("exit", bool, target, error)
         if error is None or not swallowed or isinstance(error, AssertionError):
             return False
-        code, line = _origin(error)
-        if code[-1:] != ["<tests>"] or _HERE in code or line not in self._harmless:
+        files, line = origin(error)
+        if files[-1:] != ["<tests>"] or _HERE in files or line not in self._harmless:
             self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
         return True
 
@@ -142,33 +134,38 @@ class Client:
         with self._lock:
             given = [self._encode(one) for one in arguments]
             keywords = {name: self._encode(one) for name, one in named.items()}
+            holders: dict[int | str, Any] = dict(enumerate(arguments)) | named
             number = self._send(operation, given, keywords, self._encode(target))
             while True:
                 kind, *rest = self._frame(number)
+                changed: list[tuple[Any, Any]] = []
                 try:
                     if kind == "back":
                         how, lent, back, words = rest
-                        doing = (how, self._lent[self._place(lent)], [self._decode(one) for one in back])
-                        doing = (*doing, {str(name): self._decode(one) for name, one in words.items()})  # type: ignore[assignment]
+                        asked = self._lent[self._place(lent)], [self._decode(one) for one in back]
+                        keys = {str(name): self._decode(one) for name, one in words.items()}
                     elif kind == "value":
-                        result, changes = rest
-                        value, changed = self._decode(result), [(place, self._decode(one)) for place, one in changes]
-                        self._check(arguments, named, changed if operation == "call" else [])
+                        data, changes = rest
+                        value = self._decode(data)
+                        changed = [(place, self._decode(one)) for place, one in changes] if operation == "call" else []
+                        changes_of.check(holders, changed)
                     elif kind == "raise":
-                        error = self._error(*rest)
-                    elif kind != "end" or operation != "next" or rest:
+                        names, text, given, held = rest
+                        error = self._errors.raised(names, text, given, held, self._decode)
+                    elif operation != "next" or rest:
                         raise ValueError("an answer to something else")
                 except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer
                     self.broken(wrong)
                 if kind == "back":
-                    self._do(number, *doing)  # type: ignore[arg-type]
+                    self._do(number, how, *asked, keys)
                     continue
                 self.used += 1
                 if kind == "raise":
                     raise error
-                if kind == "value" and operation == "call":
-                    self._change(value, arguments, named, changed)
-                return value if kind == "value" else ENDED
+                if kind == "end":
+                    return ENDED
+                self.unseen |= changes_of.apply(holders, changed, self._changeable, nothing=value is None)
+                return value
 
     def _send(self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None) -> int:  # noqa: B006  read only
         if self.stopped is not None:
@@ -205,21 +202,11 @@ class Client:
             value = _BACK[operation](lent, *given, **named)
             answer = [number, "value", self._handed(value) if operation == "iter" else self._encode(value)]
         except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
-            if isinstance(error, AssertionError) and _origin(error)[0][-1] != _HERE:
+            if isinstance(error, AssertionError) and origin(error)[0][-1] != _HERE:
                 self._failed(error)
-            answer = [number, "end"] if operation == "next" and isinstance(error, StopIteration) else [number, *self._raised(error)]
+            ended = operation == "next" and isinstance(error, StopIteration)
+            answer = [number, "end"] if ended else [number, "raise", *self._errors.described(error, self._encode)]
         self._reply(answer)
-
-    def _raised(self, error: Exception) -> list[Any]:
-        names = [kind.__name__ for kind in type(error).__mro__]
-        if not isinstance(error, _ENDS_ITERATION):
-            self._passing[names[0], str(error)] = error
-            self._errors.setdefault(names[0], type(error))
-        try:
-            arguments = [self._encode(one) for one in error.args]
-        except Exception:  # noqa: BLE001  its text says enough
-            arguments = []
-        return ["raise", names, str(error), arguments]
 
     # Values
 
@@ -228,14 +215,13 @@ class Client:
 
     def _handed(self, value: Any) -> Any:
         if type(value) is Remote:
-            return {"object": value._Remote__number}  # type: ignore[attr-defined]
+            return {"object": value._Remote__number}
         if type(value) is ErrorClass:
             return {"object": value._number}
         if isinstance(value, type) and issubclass(value, Exception):
-            self._errors.setdefault(value.__name__, value)
-            return {"error": [kind.__name__ for kind in value.__mro__]}
+            return {"error": self._errors.known(value)}
         if isinstance(value, Exception):
-            return {"raised": self._raised(value)[1:]}
+            return {"raised": self._errors.described(value, self._encode)}
         if id(value) not in self._lent_as:
             self._lent_as[id(value)] = len(self._lent)
             self._lent.append(value)
@@ -263,59 +249,6 @@ class Client:
             raise ValueError("an object that was never lent")
         return lent
 
-    # Exceptions
-
-    def _class(self, names: Sequence[str]) -> type[Exception]:
-        """The first class of a list of names that the tests can know, if it ends no iteration."""
-        known = (self._errors.get(name) or plain.ERRORS.get(name) for name in names)
-        found = next((kind for kind in known if kind), AnswerError)
-        return AnswerError if issubclass(found, _ENDS_ITERATION) else found
-
-    def _error(self, names: Sequence[str], text: str, arguments: Sequence[Any], held: Mapping[str, Any]) -> Exception:
-        if type(text) is not str or not names or not all(type(name) is str for name in names):
-            raise ValueError("no exception")
-        if (names[0], text) in self._passing:
-            return self._passing[names[0], text]
-        given, content = [self._decode(one) for one in arguments], {str(name): self._decode(one) for name, one in held.items()}
-        kind = self._class(names)
-        error = kind.__new__(kind)
-        if type(kind) is ErrorClass:
-            error.args = tuple(given)
-            error.__dict__[" text"] = text
-        else:
-            error = _told(kind, given, text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "))
-        for name, value in content.items():
-            if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name):
-                error.__dict__[name] = value
-        return error
-
-    # Arguments that a call changed
-
-    def _check(self, arguments: Sequence[Any], named: Mapping[str, Any], changed: list[tuple[Any, Any]]) -> None:
-        given = {**dict(enumerate(arguments)), **named}
-        if len({place for place, _ in changed}) < len(changed):
-            raise ValueError("an argument that was changed twice")
-        for place, after in changed:
-            kind = next((kind for kind in plain.MUTABLE if isinstance(given[place], kind)), None)
-            if type(place) not in (int, str) or kind is None or not isinstance(after, kind):
-                raise ValueError("an argument that was changed to something else")
-
-    def _change(self, value: Any, arguments: Sequence[Any], named: Mapping[str, Any], changed: list[tuple[Any, Any]]) -> None:
-        """Make arguments what the call made of them, where a function in place would be looked at: it returned nothing and had one
-        argument to change, or the tests compare that variable with their own data only."""
-        given = {**dict(enumerate(arguments)), **named}
-        alone = value is None and sum(isinstance(one, plain.MUTABLE) for one in given.values()) == 1
-        shown = [] if alone or not changed else [one for name, one in _variables() if name in self._changeable]
-        for place, after in changed:
-            item = given[place]
-            if not alone and not any(one is item for one in shown):
-                self.unseen = True
-            elif isinstance(item, list | bytearray):
-                item[:] = after
-            else:
-                item.clear()
-                (item.extend if isinstance(item, plain.deque) else item.update)(after)
-
     # The end
 
     def broken(self, what: Exception | str) -> NoReturn:
@@ -340,42 +273,15 @@ _BACK: dict[str, Callable[..., Any]] = {
 }
 
 
+_HERE = Client.ask.__code__.co_filename
+
+
 def _readable(lent: Any, name: Any) -> bool:
-    """Whether it is a public attribute of an instance of the tests' own classes. Those of functions and generators lead to the tests."""
+    """Whether it is a public attribute of an instance of the tests' own classes, or a name for people. Others, of functions and
+    generators, lead to the tests."""
+    if name in ("__name__", "__qualname__", "__doc__"):
+        return True
     return type(lent).__module__ == "tests" and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
-
-
-def _origin(error: BaseException) -> tuple[list[str], int]:
-    """The files of code that an exception came through, the outermost first, and the line of the innermost."""
-    trace, files, line = error.__traceback__, [], 0
-    while trace:
-        files.append(trace.tb_frame.f_code.co_filename)
-        trace, line = trace.tb_next, trace.tb_lineno
-    return files, line
-
-
-_HERE = _origin.__code__.co_filename
-
-
-def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
-    """An exception that says this text, with its arguments where they do."""
-    try:
-        error = kind(*arguments)
-        if type(error) is kind and str(error) == text:
-            return error
-    except Exception:  # noqa: BLE001  it takes something else
-        pass
-    error = kind.__new__(kind)
-    error.args = (text,)
-    return error
-
-
-def _variables() -> list[tuple[str, Any]]:
-    """The variables that the tests' code has where it calls the answer."""
-    frame: Any = sys._getframe()
-    while frame and frame.f_code.co_filename != "<tests>":
-        frame = frame.f_back
-    return [*frame.f_globals.items(), *frame.f_locals.items()] if frame else []
 
 
 def shortened(value: Any) -> str:

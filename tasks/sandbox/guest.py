@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tasks.sandbox import assembly, candidate
-from tasks.sandbox.client import AnswerError, Client, Stopped, shortened
+from tasks.sandbox.client import Client, Stopped, shortened
+from tasks.sandbox.errors import AnswerError
 from tasks.sandbox.plain import BARE
 from tasks.sandbox.reading import Reading
 from tasks.sandbox.wire import Pipe

@@ -20,6 +20,7 @@ _LIBRARY = """
     typing time dataclasses operator
 """
 _BUILTINS = frozenset(dir(builtins))
+_DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
 
 
@@ -45,6 +46,8 @@ class Reading:
         self.tree = ast.parse(tests)
         self._nodes = list(ast.walk(self.tree))
         needed = _needed(tests, support)
+        self.asked = needed
+        self._made_of, self._classes = self._instances()
         modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
         tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
         if not stubs and tools.keys() == needed.keys() - modules:
@@ -52,7 +55,9 @@ class Reading:
         self.resolved: dict[str, Any] = tools | {name: importlib.import_module(name) for name in modules}
         self.asked = {name: used for name, used in needed.items() if name not in self.resolved}
         self.asked |= {name: False for name in stubs if name not in needed}
-        self.classes, self.methods = self._instances(stubs)
+        self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
+        self.classes |= {name for name, methods in stubs.items() if methods is not None}
+        self.methods = {method for name in self.classes for method in self._made_of.get(name, set()) | (stubs.get(name) or set())}
         called = {node.func.id for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         self.closed = {name for name in self.asked.keys() - called - self.classes - stubs.keys() if not _camel(name)}
         self.changeable = self._changeable()
@@ -67,13 +72,14 @@ class Reading:
     def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
         """Names that the standard library defines and that tests use beside what they ask of the answer: `isclose(f(2), 4)`.
 
-        Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test has nothing but it and constants.
+        Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test has nothing but it and constants, or
+        decorates with it.
         """
-        known = {name: value for name in names for value in _library(name)}
+        known = {name: value for name in names for value in _library(name) if self._made_of.get(name, set()) <= {*dir(value)}}
         if stubbed:
             return known
         free = self._free(())
-        subjects = set()
+        subjects = {name for node in self._nodes if isinstance(node, _DECORATED) for one in node.decorator_list for name in _loads(one)}
         for node in self._nodes:
             if isinstance(node, ast.Assert | ast.Expr):
                 calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
@@ -82,9 +88,9 @@ class Reading:
                     subjects |= {call.func.id for call in calls} - around  # type: ignore[attr-defined]
         return {name: value for name, value in known.items() if name not in subjects}
 
-    def _instances(self, stubs: dict[str, set[str] | None]) -> tuple[set[str], set[str]]:
-        """The names treated as classes, and the methods that plain data has too."""
-        classes = {name for name, methods in stubs.items() if methods is not None}
+    def _instances(self) -> tuple[dict[str, set[str]], set[str]]:
+        """Attributes that tests use of what they make of each name; and the names that they treat as classes."""
+        classes: set[str] = set()
         made: dict[str, str] = {}
         for node in self._nodes:
             if isinstance(node, ast.Assign | ast.AnnAssign) and (name := self._made(node.value)):
@@ -102,14 +108,12 @@ class Reading:
         commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
-                name = self._made(node.value) or made.get(ast.unparse(node.value) if isinstance(node.value, ast.Name | ast.Attribute) else "")
-                if name:
+                variable = ast.unparse(node.value) if isinstance(node.value, ast.Name | ast.Attribute) else ""
+                if name := self._made(node.value) or made.get(variable, ""):
                     methods.setdefault(name, set()).add(node.attr)
                     if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
                         classes.add(name)
-        classes = {name for name in classes & self.asked.keys() if name not in stubs or stubs[name] is not None}
-        own = {method for name in classes for method in stubs.get(name) or ()}
-        return classes, own | {method for name in classes for method in methods.get(name, ())}
+        return methods, classes
 
     def _made(self, node: ast.AST | None) -> str:
         """The name that an expression calls, if it is one that the answer is asked for."""
@@ -139,19 +143,19 @@ class Reading:
         return free
 
     def _changeable(self) -> set[str]:
-        calls = {call: {one.id for one in _arguments(call) if isinstance(one, ast.Name)} for call in self._answering()}
+        calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
         given = {name for names in calls.values() for name in names}
         free = self._free(given)
         shown: dict[str, int] = dict.fromkeys(given, 0)
         for node in self._nodes:
             if isinstance(node, ast.Expr | ast.Assign) and node.value in calls:
-                _count(shown, calls[node.value])  # type: ignore[index]
+                _count(shown, calls[node.value])
             elif isinstance(node, ast.Assert):
                 for test in node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]:
                     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
                         for one, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
                             if _loads(other) <= free:
-                                _count(shown, calls.get(one, _shows(one)))  # type: ignore[arg-type]
+                                _count(shown, calls.get(one) or _shows(one))
                 if node.msg:
                     _count(shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)])
         used = [node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
@@ -227,8 +231,9 @@ def _stores(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
 
 
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
+def _given(call: ast.Call) -> set[str]:
+    """The variables that are arguments of a call."""
+    return {one.id for one in [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(one, ast.Name)}
 
 
 def _shows(node: ast.expr) -> list[str]:

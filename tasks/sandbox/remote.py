@@ -107,27 +107,27 @@ class Remote:
 
 def _refused(what: str) -> Callable[..., Any]:
     def refuse(self: Remote, *_: Any) -> Any:
-        return self._Remote__client.refuse(what)  # type: ignore[attr-defined]
+        return self._Remote__client.refuse(what)
 
     return refuse
 
 
 def _forwarded(operation: str) -> Callable[..., Any]:
     def forward(self: Remote, *others: Any) -> Any:
-        return self._Remote__client.remote(operation, self, *others)  # type: ignore[attr-defined]
+        return self._Remote__client.remote(operation, self, *others)
 
     return forward
 
 
-for _name in "eq ne lt le gt ge".split():
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Remote, f"__{_name}__", _refused("they compare an object of the answer, and only plain data can be compared"))
-for _name in "abs round int float complex index trunc floor ceil divmod rdivmod bytes reversed".split():
+for _name in ("abs", "round", "int", "float", "complex", "index", "trunc", "floor", "ceil", "divmod", "rdivmod", "bytes", "reversed"):
     setattr(Remote, f"__{_name}__", _refused(f"they ask an object of the answer for its {_name}, as if it were plain data"))
-for _name in "copy deepcopy reduce_ex reduce await aiter".split():
+for _name in ("copy", "deepcopy", "reduce_ex", "reduce", "await", "aiter"):
     setattr(Remote, f"__{_name}__", _refused(f"they use an object of the answer for {_name}"))
-for _name in "neg pos invert".split():
+for _name in ("neg", "pos", "invert"):
     setattr(Remote, f"__{_name}__", _forwarded(_name))
-for _name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split():
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"):
     for _side in ("", "r", "i"):
         setattr(Remote, f"__{_side}{_name}__", _forwarded(_side + _name))
 
