@@ -203,7 +203,7 @@ def stream(chance: random.Random) -> bytes:
     if chance.random() < 0.3:
         data = data[: chance.randrange(len(data))]
     if chance.random() < 0.2:
-        place = chance.randrange(len(data))
+        place = chance.randrange(len(data) + 1)
         data = data[:place] + chance.randbytes(chance.randrange(1, 9)) + data[place + chance.randrange(9) :]
     return data[:60_000]  # what a pipe holds
 
