@@ -1,4 +1,4 @@
-"""Attacks on the sandbox from within, each small, and harmless where it is contained. What tricks a verdict is in test_sandbox_verdicts.py."""
+"""Attacks on the sandbox from within, each small, and harmless where it is contained. Those on a verdict: test_sandbox_verdicts.py."""
 
 import ctypes
 import os

@@ -219,7 +219,7 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], dict[s
         try:
             os.write(answers, said)
             os.close(answers)
-            guest._examiner({"prefix": "", "tests": tests, "every": False}, incoming, outgoing, verdict)
+            guest._examiner({"prefix": "", "tests": tests, "every": False, "shown": False}, incoming, outgoing, verdict)
             (line,) = os.read(heard, 2**16).splitlines()
             return json.loads(line)
         finally:
@@ -231,7 +231,7 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], dict[s
 
 def test_the_fuzzers_harness_can_see_a_pass(verdict_of: Callable[[str, bytes], dict[str, Any]]) -> None:
     said = framed([1, "value", {"list": [["f", {"object": 0}]]}, []]) + framed([2, "value", 4, []])
-    assert verdict_of("assert f(2) == 4", said) == {"ok": True, "verifiable": True, "detail": ""}
+    assert verdict_of("assert f(2) == 4", said) == {"ok": True, "verifiable": True, "unseen": False, "detail": ""}
     assert verdict_of("assert f(2) == 5", said)["ok"] is False
 
 

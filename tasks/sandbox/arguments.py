@@ -3,7 +3,8 @@
 An answer gets copies. What it made of them comes back as data and counts only where a function that works in place would be looked
 at: where the call returned nothing and had one argument to change (as `list.sort`), or where every use of the variable in the tests
 compares it with the tests' own data (`reading.Reading.changeable`). Else an answer could clear its input and be right:
-`r = f(xs); assert r == sorted(xs)`.
+`r = f(xs); assert r == sorted(xs)`. Tests that an answer passes while they keep such a copy are run once more, with the changes
+(`tasks.sandbox.examination`): `assert f(xs) == 4; assert xs == before` is no test that an answer passes by changing `xs`.
 """
 
 import sys
@@ -24,21 +25,23 @@ def check(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]]) ->
             raise ValueError("an argument that was changed to something else")
 
 
-def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], changeable: set[str], *, nothing: bool) -> bool:
-    """Make arguments what the call made of them, where that counts. Whether there is one where it does not.
+def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], changeable: set[str], *, sure: bool, nothing: bool) -> bool:
+    """Make arguments what the call made of them, where that counts. Whether the tests kept a copy of a variable where it does not.
 
     Args:
         given: the arguments by place or name.
         changed: places or names, with what is there now.
         changeable: variables whose every use shows what became of them.
+        sure: whether all changes count.
         nothing: whether the call returned nothing.
     """
     alone = nothing and sum(isinstance(one, MUTABLE) for one in given.values()) == 1
-    shown = [] if alone or not changed else [value for name, value in _variables() if name in changeable]
+    variables = _variables() if changed else []
     unseen = False
     for place, after in changed:
         item = given[place]
-        if not alone and not any(one is item for one in shown):
+        names = {name for name, value in variables if value is item}
+        if not sure and not alone and not names & changeable:
             unseen = True
         elif isinstance(item, list | bytearray):
             item[:] = after

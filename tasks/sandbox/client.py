@@ -28,6 +28,7 @@ class Client:
 
     Args:
         failed: told of an assertion of the tests that failed while the answer called back.
+        shown: whether tests see every change of their arguments, whatever `tasks.sandbox.arguments` says.
 
     Attributes:
         used: requests that were answered, except the one for names.
@@ -37,8 +38,8 @@ class Client:
         unseen: whether a call changed an argument of which the tests kept their copy.
     """
 
-    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None]) -> None:
-        self._pipe, self._failed = pipe, failed
+    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool = False) -> None:
+        self._pipe, self._failed, self._shown = pipe, failed, shown
         self._asked = 0
         self._remotes: dict[int, Remote] = {}
         self._lent: list[Any] = []
@@ -164,7 +165,7 @@ class Client:
                     raise error
                 if kind == "end":
                     return ENDED
-                self.unseen |= changes_of.apply(holders, changed, self._changeable, nothing=value is None)
+                self.unseen |= changes_of.apply(holders, changed, self._changeable, sure=self._shown, nothing=value is None)
                 return value
 
     def _send(self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None) -> int:  # noqa: B006  read only
@@ -277,11 +278,11 @@ _HERE = Client.ask.__code__.co_filename
 
 
 def _readable(lent: Any, name: Any) -> bool:
-    """Whether it is a public attribute of an instance of the tests' own classes, or a name for people. Others, of functions and
+    """Whether it is a public attribute of an instance of the tests' own classes, a file, or a name for people. Others, of functions and
     generators, lead to the tests."""
     if name in ("__name__", "__qualname__", "__doc__"):
         return True
-    return type(lent).__module__ == "tests" and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
+    return type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
 
 
 def shortened(value: Any) -> str:

@@ -68,7 +68,7 @@ class Errors:
         else:
             error = _told(kind, given, text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "))
         for name, value in content.items():
-            if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name):
+            if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name) and not callable(value):
                 error.__dict__[name] = value
         return error
 

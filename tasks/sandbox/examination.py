@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
@@ -51,24 +51,34 @@ def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limit
         InputError: bubblewrap is missing or does not work here.
         SandboxFailed: the sandbox itself failed, twice.
     """
+    examined, unseen = _surely(answer, tests, prefix, limits, every, shown=False)
+    if examined.ok and unseen:
+        again, _ = _surely(answer, tests, prefix, limits, every, shown=True)
+        return again if again.ok else replace(again, detail=f"{again.detail} (once the tests see what calls made of their arguments)")
+    return examined
+
+
+def _surely(answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool) -> tuple[Examined, bool]:
+    """What `_examine` says, if need be at the second attempt."""
     try:
-        return _examine(answer, tests, prefix, limits, every)
+        return _examine(answer, tests, prefix, limits, every, shown)
     except SandboxFailed:
         pass
     try:
-        return _examine(answer, tests, prefix, limits, every)
+        return _examine(answer, tests, prefix, limits, every, shown)
     except SandboxFailed as error:
         raise SandboxFailed(
             f"the sandbox for a model's code failed twice, the second time because: {error}. No code was judged."
         ) from error
 
 
-def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) -> Examined:
+def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool, shown: bool) -> tuple[Examined, bool]:
+    """What an examination found, and whether tests kept copies of arguments that calls changed."""
     with ExitStack() as stack:
         from_examiner, to_candidate = _pipe(stack)
         from_candidate, to_examiner = _pipe(stack)
         hears, says = _pipe(stack)
-        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests, "every": every}
+        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests, "every": every, "shown": shown}
         candidate = stack.enter_context(guest("candidate", code, limits, [from_examiner, to_examiner]))
         examiner = stack.enter_context(guest("examiner", questions, limits, [from_candidate, to_candidate, says]))
         for end in (from_examiner, to_candidate, from_candidate, to_examiner, says):
@@ -81,13 +91,14 @@ def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) 
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
     passed = {line["case"]: line["passed"] for line in said if "case" in line}
-    return Examined(
+    found = Examined(
         ok=verdict["ok"],
         detail=detail,
         passed=sum(passed.values()),
         cases=next((line["cases"] for line in said if "cases" in line), 0),
         verifiable=verdict.get("verifiable", True),
     )
+    return found, verdict.get("unseen", False)
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:

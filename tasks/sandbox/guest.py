@@ -46,8 +46,8 @@ class _Report:
         detail: what the first was.
     """
 
-    def __init__(self, verdict: int, pipe: Pipe, tests: str) -> None:
-        self.client = Client(pipe, self.failed)
+    def __init__(self, verdict: int, pipe: Pipe, tests: str, *, shown: bool) -> None:
+        self.client = Client(pipe, self.failed, shown=shown)
         self._verdict, self._tests = verdict, tests
         self._said: dict[int, bool] = {}
         self.failures, self.detail = 0, ""
@@ -86,12 +86,14 @@ class _Report:
             self.detail = self.detail or "the tests never used the answer's code"
         text = self.detail.encode(errors="replace").decode()
         ok = finished and not self.failures and stopped is None and used
-        self.say(ok=ok, verifiable=self.client.verifiable, detail="" if ok else text[:_LONGEST] or "the tests failed")
+        self.say(
+            ok=ok, verifiable=self.client.verifiable, unseen=self.client.unseen, detail="" if ok else text[:_LONGEST] or "the tests failed"
+        )
 
 
 def _examiner(payload: dict[str, Any], incoming: int, outgoing: int, verdict: int) -> None:
     """Run the tests against the candidate and say what came of it."""
-    report = _Report(verdict, Pipe(incoming, outgoing), payload["tests"])
+    report = _Report(verdict, Pipe(incoming, outgoing), payload["tests"], shown=payload["shown"])
     finished = False
     try:
         _examine(report, payload)

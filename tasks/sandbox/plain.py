@@ -99,7 +99,10 @@ def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) ->
     if name == "deque":
         return deque([decode(one, other, depth - 1) for one in content[1]], content[0])
     if name == "namedtuple":
-        return _named(content[0], tuple(content[1]))(*[decode(one, other, depth - 1) for one in content[2]])
+        items = [decode(one, other, depth - 1) for one in content[2]]
+        if any(callable(one) for one in items):
+            raise ValueError("a named tuple with methods")
+        return _named(content[0], tuple(content[1]))(*items)
     return other(name, content)
 
 

@@ -15,10 +15,7 @@ from typing import Any
 
 from tasks.sandbox.plain import NAMES
 
-_LIBRARY = """
-    math cmath collections itertools functools copy random string statistics heapq bisect fractions decimal datetime re json
-    typing time dataclasses operator
-"""
+_LIBRARY = "math cmath collections itertools functools copy heapq bisect statistics fractions decimal datetime typing"
 _BUILTINS = frozenset(dir(builtins))
 _DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
@@ -47,6 +44,9 @@ class Reading:
         self._nodes = list(ast.walk(self.tree))
         needed = _needed(tests, support)
         self.asked = needed
+        functions = [node for node in self._nodes if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)]
+        self._makers: dict[str, str] = {}
+        self._makers = {node.name: name for node in functions if (name := self._made(node.body[-1].value))}  # type: ignore[attr-defined]
         self._made_of, self._classes = self._instances()
         modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
         tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
@@ -75,7 +75,12 @@ class Reading:
         Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test has nothing but it and constants, or
         decorates with it.
         """
-        known = {name: value for name in names for value in _library(name) if self._made_of.get(name, set()) <= {*dir(value)}}
+        known = {
+            name: value
+            for name in names
+            for value in _library(name)
+            if self._made_of.get(name, set()) <= {*dir(value)} and (isinstance(value, type) or name not in self._classes)
+        }
         if stubbed:
             return known
         free = self._free(())
@@ -93,9 +98,9 @@ class Reading:
         classes: set[str] = set()
         made: dict[str, str] = {}
         for node in self._nodes:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and (name := self._made(node.value)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                made.update({ast.unparse(target): name for target in targets})
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    made.update({ast.unparse(one): name for one, value in _pairs(target, node.value) if (name := self._made(value))})
             elif isinstance(node, ast.withitem) and (name := self._made(node.context_expr)):
                 classes.add(name)
                 made.update({ast.unparse(node.optional_vars): name} if node.optional_vars else {})
@@ -108,17 +113,16 @@ class Reading:
         commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
-                variable = ast.unparse(node.value) if isinstance(node.value, ast.Name | ast.Attribute) else ""
-                if name := self._made(node.value) or made.get(variable, ""):
+                if name := self._made(node.value) or (made and made.get(ast.unparse(node.value))):
                     methods.setdefault(name, set()).add(node.attr)
                     if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
                         classes.add(name)
         return methods, classes
 
     def _made(self, node: ast.AST | None) -> str:
-        """The name that an expression calls, if it is one that the answer is asked for."""
-        called = node.func if isinstance(node, ast.Call) else None
-        return called.id if isinstance(called, ast.Name) and called.id in self.asked else ""
+        """The name that an expression calls, itself or by a function of the tests, if it is one that the answer is asked for."""
+        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        return called if called in self.asked else self._makers.get(called, "")
 
     def _free(self, given: Iterable[str]) -> set[str]:
         """Names with nothing of the answer in them: builtins, and variables made of constants and such names."""
@@ -229,6 +233,13 @@ def _loads(node: ast.AST) -> set[str]:
 
 def _stores(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def _pairs(target: ast.AST, value: ast.AST | None) -> list[tuple[ast.AST, ast.AST | None]]:
+    """What an assignment assigns to what."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
 def _given(call: ast.Call) -> set[str]:

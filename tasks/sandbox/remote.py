@@ -102,6 +102,9 @@ class Remote:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         return self.__client.leave(self, error)
 
+    def __mro_entries__(self, bases: Any) -> Any:
+        return self.__client.refuse("they derive a class from one of the answer's")
+
     __hash__ = object.__hash__
 
 
