@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.sandbox.plain import MUTABLE
+from tasks.sandbox.reading import Reading
 
 
 def check(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]]) -> None:
@@ -25,13 +26,13 @@ def check(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]]) ->
             raise ValueError("an argument that was changed to something else")
 
 
-def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], changeable: set[str], *, sure: bool, nothing: bool) -> bool:
+def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], reading: Reading, *, sure: bool, nothing: bool) -> bool:
     """Make arguments what the call made of them, where that counts. Whether the tests kept a copy of a variable where it does not.
 
     Args:
         given: the arguments by place or name.
         changed: places or names, with what is there now.
-        changeable: variables whose every use shows what became of them.
+        reading: the tests, which know the variables whose every use shows what became of them.
         sure: whether all changes count.
         nothing: whether the call returned nothing.
     """
@@ -41,7 +42,7 @@ def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], ch
     for place, after in changed:
         item = given[place]
         names = {name for name, value in variables if value is item}
-        if not sure and not alone and not names & changeable:
+        if not sure and not alone and not names & reading.changeable:
             unseen = True
         elif isinstance(item, list | bytearray):
             item[:] = after

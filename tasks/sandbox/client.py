@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from tasks.sandbox import arguments as changes_of
 from tasks.sandbox import plain
 from tasks.sandbox.errors import Errors, origin
+from tasks.sandbox.reading import Reading
 from tasks.sandbox.remote import ENDED, ErrorClass, Remote, decides
 from tasks.sandbox.wire import Pipe
 
@@ -46,9 +47,7 @@ class Client:
         self._lent_as: dict[int, int] = {}
         self._errors = Errors()
         self._closed: set[Remote] = set()
-        self._methods: set[str] = set()
-        self._changeable: set[str] = set()
-        self._harmless: set[int] = set()
+        self._reading: Reading
         self._lock = threading.RLock()
         self.used, self.last = 0, ""
         self.stopped: str | None = None
@@ -56,9 +55,9 @@ class Client:
 
     # What the tests' names are
 
-    def names(self, reading: Any) -> dict[str, Any]:
+    def names(self, reading: Reading) -> dict[str, Any]:
         """The values of the names that a reading of the tests asks for."""
-        self._methods, self._changeable, self._harmless = reading.methods, reading.changeable, reading.harmless
+        self._reading = reading
         number = self._send("names", [{"list": sorted(reading.asked)}])
         kind, *rest = self._frame(number)
         try:
@@ -102,7 +101,7 @@ class Client:
         if target in self._closed:
             self.refuse(f"they use .{name} of a name that they neither define nor import nor call")
         value = self.ask("getattr", target, name)
-        if callable(value) and decides(name) and name not in self._methods:
+        if callable(value) and decides(name) and name not in self._reading.methods:
             self.refuse(f"they call .{name} of an object of the answer, which plain data has, too")
         return value
 
@@ -126,7 +125,7 @@ class Client:
         if error is None or not swallowed or isinstance(error, AssertionError):
             return False
         files, line = origin(error)
-        if files[-1:] != ["<tests>"] or _HERE in files or line not in self._harmless:
+        if files[-1:] != ["<tests>"] or _HERE in files or line not in self._reading.harmless:
             self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
         return True
 
@@ -165,7 +164,7 @@ class Client:
                     raise error
                 if kind == "end":
                     return ENDED
-                self.unseen |= changes_of.apply(holders, changed, self._changeable, sure=self._shown, nothing=value is None)
+                self.unseen |= changes_of.apply(holders, changed, self._reading, sure=self._shown, nothing=value is None)
                 return value
 
     def _send(self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None) -> int:  # noqa: B006  read only

@@ -8,7 +8,7 @@ there is an answer to a call that the tests made (`client`). Only the examiner h
 tests. A verdict is counted by the examiner: the tests ran to their end, none failed, and the answer was used.
 """
 
-import asyncio
+import importlib
 import json
 import os
 import sys
@@ -122,8 +122,8 @@ def _examine(report: _Report, payload: dict[str, Any]) -> None:
     for name, value in list(namespace.items()):
         if name.startswith("test") and _is_test(value):
             try:
-                if (waits := value()) is not None and asyncio.iscoroutine(waits):
-                    asyncio.run(waits)
+                if isinstance(waits := value(), types.CoroutineType):
+                    importlib.import_module("asyncio").run(waits)
             except Exception as error:  # noqa: BLE001  as in `_Report.case`
                 report.failed(error)
                 if not payload["every"]:

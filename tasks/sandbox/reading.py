@@ -11,6 +11,7 @@ import re
 import symtable
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 from tasks.sandbox.plain import NAMES
@@ -35,8 +36,6 @@ class Reading:
         classes: those of the names that the tests treat as classes.
         closed: those of the names that the tests neither call nor treat as classes: `np` of `np.allclose`.
         methods: attributes that plain data has too and that the tests use of instances: `stack.pop`.
-        changeable: variables passed to the answer of which every use shows what became of them, beside the tests' own data.
-        harmless: lines that raise by themselves, whatever the answer gave.
     """
 
     def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
@@ -60,8 +59,6 @@ class Reading:
         self.methods = {method for name in self.classes for method in self._made_of.get(name, set()) | (stubs.get(name) or set())}
         called = {node.func.id for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         self.closed = {name for name in self.asked.keys() - called - self.classes - stubs.keys() if not _camel(name)}
-        self.changeable = self._changeable()
-        self.harmless = self._harmless()
 
     def _is_module(self, name: str) -> bool:
         """Whether a name is a module of the standard library and tests use nothing of it but its attributes."""
@@ -81,7 +78,7 @@ class Reading:
             for value in _library(name)
             if self._made_of.get(name, set()) <= {*dir(value)} and (isinstance(value, type) or name not in self._classes)
         }
-        if stubbed:
+        if stubbed or not known:
             return known
         free = self._free(())
         subjects = {name for node in self._nodes if isinstance(node, _DECORATED) for one in node.decorator_list for name in _loads(one)}
@@ -113,10 +110,10 @@ class Reading:
         commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
-                if name := self._made(node.value) or (made and made.get(ast.unparse(node.value))):
-                    methods.setdefault(name, set()).add(node.attr)
-                    if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
-                        classes.add(name)
+                name = self._made(node.value) or (made.get(ast.unparse(node.value), "") if made else "")
+                methods.setdefault(name, set()).add(node.attr)
+                if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
+                    classes.add(name)
         return methods, classes
 
     def _made(self, node: ast.AST | None) -> str:
@@ -146,7 +143,9 @@ class Reading:
             free |= found - set(given)
         return free
 
-    def _changeable(self) -> set[str]:
+    @cached_property
+    def changeable(self) -> set[str]:
+        """Variables passed to the answer of which every use shows what became of them, beside the tests' own data."""
         calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
         given = {name for names in calls.values() for name in names}
         free = self._free(given)
@@ -184,7 +183,9 @@ class Reading:
                 elif name in self.asked or name in parameters:
                     yield node
 
-    def _harmless(self) -> set[int]:
+    @cached_property
+    def harmless(self) -> set[int]:
+        """Lines that raise by themselves, whatever the answer gave."""
         free = self._free(()) | self.classes
         return {
             line
