@@ -36,6 +36,7 @@ class Client:
         last: the last call of one of the answer's functions, for a person.
         stopped: why the examination cannot go on; None: it can.
         verifiable: whether that is something else than that the answer cannot be examined.
+        explaining: whether a detail is being written.
         unseen: whether a call changed an argument of which the tests kept their copy.
     """
 
@@ -51,7 +52,7 @@ class Client:
         self._lock = threading.RLock()
         self.used, self.last = 0, ""
         self.stopped: str | None = None
-        self.verifiable, self.unseen = True, False
+        self.verifiable, self.unseen, self.explaining = True, False, False
 
     # What the tests' names are
 
@@ -91,11 +92,21 @@ class Client:
     # Asking
 
     def call(self, target: Remote, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        given = ", ".join([shortened(one) for one in arguments] + [f"{name}={shortened(one)}" for name, one in named.items()])
+        given = ", ".join([self._shortened(one) for one in arguments] + [f"{name}={self._shortened(one)}" for name, one in named.items()])
         self.last = f"with ({given}) did not return"
         value = self.ask("call", target, *arguments, **named)
-        self.last = f"with ({given}) gave {shortened(value)}"
+        self.last = f"with ({given}) gave {self._shortened(value)}"
         return value
+
+    def _shortened(self, value: Any) -> str:
+        """A value as a detail shows it; no object of the answer is asked."""
+        self.explaining = True
+        try:
+            return shortened(repr(value))
+        except Exception:  # noqa: BLE001  of an object of the tests, which they did not ask for its text
+            return "an object"
+        finally:
+            self.explaining = False
 
     def attribute(self, target: Remote, name: str) -> Any:
         if target in self._closed:
@@ -284,9 +295,6 @@ def _readable(lent: Any, name: Any) -> bool:
     return type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
 
 
-def shortened(value: Any) -> str:
-    """A value as a detail shows it."""
-    if type(value) is Remote:
-        return "an object"
-    text = repr(value)
+def shortened(text: str) -> str:
+    """A text as a detail shows it."""
     return text if len(text) <= _SHORTEN else text[:_SHORTEN] + "..."

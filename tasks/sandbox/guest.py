@@ -151,5 +151,5 @@ def _explained(error: BaseException, tests: str, client: Client) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     text = str(error) if ours else f"{type(error).__name__}: {error}".removesuffix(": ")
-    where = f"line {line} of the tests, {shortened(tests.splitlines()[line - 1].strip())}: " if line else ""
+    where = f"line {line} of the tests, {shortened(repr(tests.splitlines()[line - 1].strip()))}: " if line else ""
     return f"{where}{text}{f'; the last call, {client.last}' if client.last and line else ''}"

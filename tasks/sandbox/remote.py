@@ -64,7 +64,7 @@ class Remote:
         return self.__client.plain("str", str, self)
 
     def __repr__(self) -> str:
-        return self.__client.plain("repr", str, self)
+        return "an object" if self.__client.explaining else self.__client.plain("repr", str, self)
 
     def __format__(self, how: str) -> str:
         return str(self) if not how else self.__client.refuse("they format an object of the answer as if it were a number")
@@ -117,7 +117,10 @@ def _refused(what: str) -> Callable[..., Any]:
 
 def _forwarded(operation: str) -> Callable[..., Any]:
     def forward(self: Remote, *others: Any) -> Any:
-        return self._Remote__client.remote(operation, self, *others)
+        try:
+            return self._Remote__client.remote(operation, self, *others)
+        except TypeError:  # Python asks the other operand, and raises another one if it does not know either
+            return NotImplemented
 
     return forward
 
