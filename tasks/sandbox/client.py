@@ -68,7 +68,7 @@ class Client:
             if kind != "value" or not found.keys() <= reading.asked.keys():
                 raise ValueError("a name that nobody asked for")
             for name, data in sorted(found.items(), key=lambda pair: len(str(pair[1]))):  # bases have shorter lists of bases
-                found[name] = self._named(name, data, name in reading.classes)
+                found[name] = self._named(name, data, name in reading.errors)
         except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
             self.broken(error)
         self._closed = {found[name] for name in reading.closed & found.keys() if type(found[name]) is Remote}

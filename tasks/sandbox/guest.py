@@ -22,6 +22,7 @@ from tasks.sandbox.client import Client, Stopped, shortened
 from tasks.sandbox.errors import AnswerError
 from tasks.sandbox.plain import BARE
 from tasks.sandbox.reading import Reading
+from tasks.sandbox.remote import Remote
 from tasks.sandbox.wire import Pipe
 
 _LONGEST = 2000  # characters of a detail
@@ -119,6 +120,8 @@ def _examine(report: _Report, payload: dict[str, Any]) -> None:
     namespace.update(found)
     client.used += any(reading.asked[name] and _is_data(value) for name, value in found.items())
     exec(compiled, namespace)
+    if any(type(namespace.get(name)) is Remote for name in reading.cases):
+        client.refuse("one of them is an object of the answer")
     for name, value in list(namespace.items()):
         if name.startswith("test") and _is_test(value):
             try:

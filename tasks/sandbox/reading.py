@@ -35,7 +35,9 @@ class Reading:
         resolved: other names that the tests forgot to import, with their values of the standard library.
         classes: those of the names that the tests treat as classes.
         closed: those of the names that the tests neither call nor treat as classes: `np` of `np.allclose`.
+        errors: those of the names that may be exception classes.
         methods: attributes that plain data has too and that the tests use of instances: `stack.pop`.
+        cases: functions of the tests that are run.
     """
 
     def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
@@ -57,6 +59,8 @@ class Reading:
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
         self.methods = {method for name in self.classes for method in self._made_of.get(name, set()) | (stubs.get(name) or set())}
+        self.errors = self.classes | {name for name in self.asked if _camel(name)}
+        self.cases = {node.name for node in self.tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")}
         called = {node.func.id for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         self.closed = {name for name in self.asked.keys() - called - self.classes - stubs.keys() if not _camel(name)}
 
@@ -99,7 +103,6 @@ class Reading:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     made.update({ast.unparse(one): name for one, value in _pairs(target, node.value) if (name := self._made(value))})
             elif isinstance(node, ast.withitem) and (name := self._made(node.context_expr)):
-                classes.add(name)
                 made.update({ast.unparse(node.optional_vars): name} if node.optional_vars else {})
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
                 classes |= _loads(node.args[-1]) if node.args else set()
@@ -186,11 +189,12 @@ class Reading:
     @cached_property
     def harmless(self) -> set[int]:
         """Lines that raise by themselves, whatever the answer gave."""
-        free = self._free(()) | self.classes
+        free = self._free(())
         return {
             line
             for node in self._nodes
-            if isinstance(node, ast.Raise | ast.Expr | ast.Assign) and _loads(node) <= free
+            if isinstance(node, ast.Raise | ast.Expr | ast.Assign)
+            and _loads(node) <= (free | self.classes if isinstance(node, ast.Raise) else free)
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
 
