@@ -60,7 +60,7 @@ GROUPS = sorted({title.partition(": ")[0] for title in ATTACKS})
 
 def attacked(title: str) -> Examined:
     code, tests = (*ATTACKS[title], SQUARES)[:2]
-    limits = Limits(wall_s=3, cpu_s=1) if title.partition(": ")[0] in ENDED_BY_LIMITS else Limits(cpu_s=2)
+    limits = Limits(wall_s=2, cpu_s=1) if title.partition(": ")[0] in ENDED_BY_LIMITS else Limits(cpu_s=2)
     return examine(PRELUDE + code, tests, limits=limits, every=len(title) % 2 == 0)
 
 
