@@ -75,7 +75,7 @@ class _Server:
             except (ValueError, MemoryError, RecursionError) as error:
                 self._pipe.send([number, "raise", ["AnswerError"], _text(error), [], {}])
 
-    def back(self, operation: str, lent: int, *arguments: Any, **named: Any) -> Any:
+    def back(self, operation: str, lent: int, /, *arguments: Any, **named: Any) -> Any:
         """Ask the examiner about an object that it lent."""
         with self._lock:
             number = self._request
@@ -161,7 +161,7 @@ class _Lent:
         object.__setattr__(self, "_server", server)
         object.__setattr__(self, "_lent", lent)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         return self._server.back("call", self._lent, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
@@ -181,7 +181,7 @@ for _name in ("iter", "next", "len", "getitem", "bool", "str", "repr"):
     setattr(_Lent, f"__{_name}__", lambda self, *given, _name=_name: self._server.back(_name, self._lent, *given))
 
 
-def _raise(kind: type[BaseException], *arguments: Any, **named: Any) -> Any:
+def _raise(kind: type[BaseException], /, *arguments: Any, **named: Any) -> Any:
     raise kind(*arguments, **named)
 
 
@@ -191,7 +191,7 @@ def _exit(target: Any, error: BaseException | None) -> bool:
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift")
 _OPERATIONS: dict[str, Any] = {
-    "call": lambda target, *arguments, **named: target(*arguments, **named),
+    "call": lambda target, /, *arguments, **named: target(*arguments, **named),
     "raise": _raise,
     "enter": lambda target: target.__enter__(),
     "exit": _exit,

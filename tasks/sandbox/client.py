@@ -140,7 +140,7 @@ class Client:
             self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
         return True
 
-    def ask(self, operation: str, target: Any, *arguments: Any, **named: Any) -> Any:
+    def ask(self, operation: str, target: Any, /, *arguments: Any, **named: Any) -> Any:
         """What the candidate answers, or the exception that it raised."""
         with self._lock:
             given = [self._encode(one) for one in arguments]
@@ -278,7 +278,7 @@ class Client:
 
 
 _BACK: dict[str, Callable[..., Any]] = {
-    "call": lambda target, *arguments, **named: target(*arguments, **named),
+    "call": lambda target, /, *arguments, **named: target(*arguments, **named),
     "getitem": lambda target, key: target[key],
     **{kind.__name__: kind for kind in (getattr, iter, next, len, bool, str, repr)},
 }

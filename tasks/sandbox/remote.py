@@ -28,7 +28,7 @@ class Remote:
         object.__setattr__(self, "_Remote__client", client)
         object.__setattr__(self, "_Remote__number", number)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         return self.__client.call(self, arguments, named)
 
     def __getattr__(self, name: str) -> Any:
@@ -144,7 +144,7 @@ class ErrorClass(type):
     _client: "Client"
     _number: int
 
-    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+    def __call__(cls, /, *arguments: Any, **named: Any) -> Any:
         try:
             cls._client.ask("raise", cls, *arguments, **named)
         except cls as error:  # type: ignore[misc]
