@@ -14,6 +14,10 @@ bwrap python    127.1 executions/s    0.98 x as fast is the sandbox
 
 Two quiet cores, Python 3.11, bubblewrap 0.8.0, Linux 6.18, 2026-11-22. With a load of 2 and one small function: 156 a second, and 33 with
 a container and a Python for every guest, which is what a warden that forks them replaces.
+
+With the protocol in which the tests' process only asks, and the answer's only returns plain data, an execution takes 1.15 times as long as
+with the symmetric one before it (commit 2f660a8; median of 24 turns of 20 of HumanEval's solutions each, in alternation, two cores with a
+load of 3; the middle half of the turns 1.10 to 1.22; 92 and 106 executions a second), and 1.14 times for tests of hundreds of calls.
 """
 
 import gzip

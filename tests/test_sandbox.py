@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,7 +113,6 @@ def write_everywhere(data):
         except OSError:
             pass
 """
-VALUE = '["value", 4, []]'
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,6 @@ VALUE = '["value", 4, []]'
         "def add(a, b):\n    raise AssertionError('passed')",
         f"print('{FAKE}')\ndef add(a, b):\n    return 0",
         f"{WRITE}write_everywhere(b'{FAKE}')\ndef add(a, b):\n    return 0",
-        f"{WRITE}def add(a, b):\n    write_everywhere((16).to_bytes(8, 'big') + b'{VALUE}')\n    os._exit(0)",
         "import os\nif os.fork() == 0:\n    os._exit(0)\ndef add(a, b):\n    return 0",
         "def add(a, b):\n    return add(a, b)",
         "import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b):\n    return add(a, b)",
@@ -159,30 +158,6 @@ VALUE = '["value", 4, []]'
 )
 def test_tricks_do_not_pass(answer: str) -> None:
     assert not passes(answer, "assert add(2, 2) == 4\nassert add(1, 2) == 3", limits=SHORT)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "[" * 100_000, "{}", "null", '{"ok": true}', '["value"]', '["value", {"yours": 99}, []]', '["value", {"yours": -1}, []]',
-        '["value", {"module": "sys"}, []]', '["value", {"module": "tests"}, []]', '["value", {"here": 1}, [[0, 4]]]',
-        '["value", {"error": ["bool", "int"]}, []]', '["raise", ["AssertionError"], ""]', '["raise", ["SystemExit"], ""]',
-        '["raise", [], ""]', '["call", {"yours": 0}, {"list": []}, {"dict": []}]',
-        '["setattr", {"yours": 0}, {"list": ["x", 1]}, {"dict": []}]',
-        '["__class__", 1, {"list": []}, {"dict": []}]', '["value", {"range": [0, 1e300, 1]}, []]', '["value", {"bytes": [1, 999]}, []]',
-    ],
-)  # fmt: skip
-def test_no_message_on_the_wire_is_a_pass(reply: str) -> None:
-    message = len(reply).to_bytes(8, "big") + reply.encode()
-    liar = f"{WRITE}def add(a, b):\n    write_everywhere({message!r} * 3)\n    return 0"
-    assert not passes(liar, "assert add(lambda: 1, [2]) == 4", limits=SHORT)
-
-
-def test_a_fake_value_on_the_wire_is_one_value_and_no_verdict() -> None:
-    """Code that writes replies to the examiner itself says no more than a function that returns them."""
-    message = len(VALUE).to_bytes(8, "big") + VALUE.encode()
-    liar = f"{WRITE}def add(a, b):\n    write_everywhere({message!r} * 9)\n    return 0"
-    assert not passes(liar, "assert add(2, 2) == 4\nassert add(1, 2) == 3")
 
 
 YES = "class Yes:\n" + "".join(
@@ -203,23 +178,14 @@ QUESTIONS = [
 
 
 def test_an_object_that_says_yes_to_everything_is_never_asked_for_the_verdict() -> None:
-    """Each question is asked on its own; one that errs is not answered with yes."""
-    tests = f"""
-import math
-def answered_with_yes(question):
-    try:
-        return bool(eval(question, {{"f": f, "math": math}}))
-    except Exception:
-        return False
-assert f(2) is not None
-fooled = [question for question in {QUESTIONS!r} if answered_with_yes(question)]
-assert fooled == [], fooled
-"""
-    examined = examine(f"{YES}def f(x):\n    return Yes()", tests)
-    assert examined.ok, examined.detail
-    honest = examine("def f(x):\n    return 4", tests)
-    assert "f(2) == 4" in honest.detail
-    assert "abs(f(2) - 4) < 1e-6" in honest.detail
+    """Each question is an examination of its own: one that is refused ends it."""
+    yes = f"{YES}def f(x):\n    return Yes()"
+    with ThreadPoolExecutor(4) as threads:
+        found = dict(zip(QUESTIONS, threads.map(lambda asked: examine(yes, f"import math\nassert {asked}"), QUESTIONS), strict=True))
+    assert [question for question, examined in found.items() if examined.ok] == []
+    refused = {question for question, examined in found.items() if not examined.verifiable}
+    assert set(QUESTIONS) - refused == {"4 in f(2)", "f(2) is True", "isinstance(f(2), int)", "type(f(2)) is int", "str(f(2)) == '4'"}
+    assert passes("def f(x):\n    return 4", f"import math\nassert {QUESTIONS[0]} and {QUESTIONS[2]}")
 
 
 def test_tests_that_use_nothing_of_the_code_pass_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Attacks on the sandbox from within, each small, and harmless where it is contained. What tricks a verdict is in test_sandbox.py."""
+"""Attacks on the sandbox from within, each small, and harmless where it is contained. Those on a verdict: test_sandbox_verdicts.py."""
 
 import ctypes
 import os
@@ -165,6 +165,7 @@ def attack(_):
         assert attack(f"def attack(_):\n    return refused(os.{call})") == "refused"
     code = "import resource\ndef attack(_):\n    try:\n        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
     assert attack(code + "    except (OSError, ValueError):\n        return 'refused'") == "refused"
+    assert attack("import resource\ndef attack(_):\n    return refused(resource.setrlimit, resource.RLIMIT_CPU, (0, 0))") == "refused"
 
 
 # The kernel
@@ -184,9 +185,13 @@ REFUSED = """
 address space, files."""
 
 
+def _names() -> list[str]:
+    return [*REFUSED.split(), *seccomp._ALLOWED.split(), "clone", "prlimit64"]  # the last two: with some arguments
+
+
 def test_every_system_call_that_is_not_allowed_fails_as_if_the_kernel_had_none() -> None:
     library = ctypes.CDLL("libseccomp.so.2")
-    numbers = {name: library.seccomp_syscall_resolve_name(name.encode()) for name in (*REFUSED.split(), *seccomp._ALLOWED.split(), "clone")}
+    numbers = {name: library.seccomp_syscall_resolve_name(name.encode()) for name in _names()}
     allowed = {number for name, number in numbers.items() if name not in REFUSED.split()}
     probes = (
         {335, 336} if platform.machine() == "x86_64" else set()

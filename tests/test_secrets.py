@@ -500,5 +500,6 @@ def test_no_code_of_ours_can_load_a_pickle() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "AutoModelForCausalLM.from_pretrained":
                 assert any(keyword.arg == "use_safetensors" and ast.unparse(keyword.value) == "True" for keyword in node.keywords), path
             assert not (isinstance(node, ast.keyword) and node.arg == "allow_pickle"), path
-            if path != ROOT / "tasks" / "sandbox" / "guest.py":  # which lives inside the container, and runs what is not ours there
+            inside = ROOT / "tasks" / "sandbox"
+            if path not in (inside / "guest.py", inside / "candidate.py"):  # which live in the container, and run what is not ours there
                 assert not (isinstance(node, ast.Name) and node.id in ("eval", "exec")), path

@@ -4,15 +4,16 @@ The code is the last fenced block of the answer that fits, or all of the answer.
 assertions, functions called `test...` without parameters, HumanEval's `check(candidate)` with `check(<name>)` after it (Chen et al. 2021,
 2107.03374). They see what the code defines by its names, and must use it: tests that call nothing pass nothing.
 
-Code and tests run in two bubblewrap sandboxes (`tasks.sandbox`) and only values pass between them, so code cannot pass by a trick. What
-that costs: tests cannot look into the code's globals or its output, and objects of its own classes cannot be compared.
+Code and tests run in two bubblewrap sandboxes (`tasks.sandbox`); only plain data that answers a call of the tests passes between them,
+so code cannot pass by a trick. What that costs: tests cannot look into the code's globals or its output, and objects of its own
+classes cannot be compared: such an answer is not verifiable and has not passed (docs/security.md).
 """
 
 from schemas.examples import Prompt
 from tasks.checks import Outcome, unusable
 from tasks.sandbox.examination import Examined, examine
 
-VERSION = 1
+VERSION = 2
 SLOW = True
 
 

@@ -1,12 +1,10 @@
-"""From an answer's text and a prompt's prefix to a program; from tests to the names they need. Runs inside the sandbox.
+"""From an answer's text and a prompt's prefix to a program; from tests to their cases. Runs inside the sandbox.
 
 Parsing is done there because text made for it can crash Python's parser and compiler. Nothing here runs any of the code.
 """
 
 import ast
-import builtins
 import re
-import symtable
 import textwrap
 from collections.abc import Iterator
 
@@ -22,7 +20,7 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
     the prefix's stubs, or one of `names`. Where nothing fits, the first reading as it is: running it says what is wrong.
     """
     blocks = [match[2] for match in _FENCE.finditer(answer)] or [answer]
-    wanted = stubs(prefix)
+    wanted = set(stubs(prefix))
 
     def fits(text: str) -> bool:
         tree = _parsed(text)
@@ -90,10 +88,15 @@ def _defined(tree: ast.Module) -> set[str]:
     return {name for name, finished in last.items() if finished}
 
 
-def stubs(prefix: str) -> set[str]:
-    """The names that a prefix leaves to the answer."""
+def stubs(prefix: str) -> dict[str, set[str] | None]:
+    """The names that a prefix leaves to the answer: a class with the names of its methods, a function with None."""
     tree = _parsed(_completed(prefix))
-    return {node.name for node in tree.body if isinstance(node, _Definition) and _is_stub(node)} if tree else set()
+    nodes = [node for node in tree.body if isinstance(node, _Definition) and _is_stub(node)] if tree else []
+    return {node.name: _methods(node) if isinstance(node, ast.ClassDef) else None for node in nodes}
+
+
+def _methods(node: ast.ClassDef) -> set[str]:
+    return {inner.name for inner in node.body if isinstance(inner, _Definition)}
 
 
 def support(prefix: str) -> str:
@@ -103,21 +106,6 @@ def support(prefix: str) -> str:
         return ""
     tree.body = [node for node in tree.body if not _is_stub(node)]
     return ast.unparse(tree)
-
-
-def needed(tests: str, support: str) -> dict[str, bool]:
-    """The names that tests use and neither they, nor the prefix, nor Python define, and whether they use them outside of functions.
-
-    Raises SyntaxError for tests that are no Python.
-    """
-    top = symtable.symtable(tests, "<tests>", "exec")
-    module = symtable.symtable(support, "<prefix>", "exec")
-    own = {symbol.get_name() for table in (top, module) for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    at_top = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
-    inside = {
-        symbol.get_name() for table in _tables(top) for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()
-    }
-    return {name: name in at_top for name in sorted((at_top | inside) - own - set(dir(builtins)))}
 
 
 def divide(tests: ast.Module, name: str) -> int:
@@ -136,9 +124,3 @@ def divide(tests: ast.Module, name: str) -> int:
                 count += 1
     ast.fix_missing_locations(tests)
     return count
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for child in table.get_children():
-        yield from _tables(child)

@@ -262,13 +262,14 @@ for name, code in modules.items():
     exec(code, module.__dict__)
 module.main(*arguments)
 """
+_INSIDE = "assembly plain wire reading candidate remote errors arguments client guest warden"  # in the order of their imports
 
 
 @cache
 def _modules() -> dict[str, CodeType]:
     """The modules that live inside, compiled once, in the order of their imports; the packages are empty."""
     empty = compile("", "<package>", "exec")
-    sources = {name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in ("assembly", "wire", "guest", "warden")}
+    sources = {name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in _INSIDE.split()}
     compiled = {f"tasks.sandbox.{name}": compile(source, f"<{name}>", "exec") for name, source in sources.items()}
     return {"tasks": empty, "tasks.sandbox": empty, **compiled}
 

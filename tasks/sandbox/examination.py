@@ -9,11 +9,11 @@ import os
 import signal
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
-from tasks.sandbox.wire import ENDED
+from tasks.sandbox.client import GONE
 
 _LONGEST_VERDICT = 1024 * 1024  # bytes
 
@@ -25,6 +25,7 @@ class Examined:
     Attributes:
         ok: whether all tests passed.
         detail: if not, what was seen, for a person.
+        verifiable: whether the code could be examined. If not, it has not passed; `detail` says why.
         passed, cases: how many of how many cases passed, where every one was asked for. Tests without assertions have no cases.
     """
 
@@ -32,6 +33,7 @@ class Examined:
     detail: str
     passed: int = 0
     cases: int = 0
+    verifiable: bool = True
 
 
 def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False) -> Examined:  # noqa: B008  frozen
@@ -49,24 +51,34 @@ def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limit
         InputError: bubblewrap is missing or does not work here.
         SandboxFailed: the sandbox itself failed, twice.
     """
+    examined, unseen = _surely(answer, tests, prefix, limits, every, shown=False)
+    if examined.ok and unseen:
+        again, _ = _surely(answer, tests, prefix, limits, every, shown=True)
+        return again if again.ok else replace(again, detail=f"{again.detail} (once the tests see what calls made of their arguments)")
+    return examined
+
+
+def _surely(answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool) -> tuple[Examined, bool]:
+    """What `_examine` says, if need be at the second attempt."""
     try:
-        return _examine(answer, tests, prefix, limits, every)
+        return _examine(answer, tests, prefix, limits, every, shown)
     except SandboxFailed:
         pass
     try:
-        return _examine(answer, tests, prefix, limits, every)
+        return _examine(answer, tests, prefix, limits, every, shown)
     except SandboxFailed as error:
         raise SandboxFailed(
             f"the sandbox for a model's code failed twice, the second time because: {error}. No code was judged."
         ) from error
 
 
-def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) -> Examined:
+def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool, shown: bool) -> tuple[Examined, bool]:
+    """What an examination found, and whether tests kept copies of arguments that calls changed."""
     with ExitStack() as stack:
         from_examiner, to_candidate = _pipe(stack)
         from_candidate, to_examiner = _pipe(stack)
         hears, says = _pipe(stack)
-        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests, "every": every}
+        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests, "every": every, "shown": shown}
         candidate = stack.enter_context(guest("candidate", code, limits, [from_examiner, to_examiner]))
         examiner = stack.enter_context(guest("examiner", questions, limits, [from_candidate, to_candidate, says]))
         for end in (from_examiner, to_candidate, from_candidate, to_examiner, says):
@@ -75,16 +87,18 @@ def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool) 
         verdict: dict[str, Any] = said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
         for one in () if verdict["ok"] else (candidate, examiner):
             one.status(0)  # raises SandboxFailed if that is why
-        detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if ENDED in verdict["detail"] else "")
+        detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if GONE in verdict["detail"] else "")
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
     passed = {line["case"]: line["passed"] for line in said if "case" in line}
-    return Examined(
+    found = Examined(
         ok=verdict["ok"],
         detail=detail,
         passed=sum(passed.values()),
         cases=next((line["cases"] for line in said if "cases" in line), 0),
+        verifiable=verdict.get("verifiable", True),
     )
+    return found, verdict.get("unseen", False)
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:

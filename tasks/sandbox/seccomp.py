@@ -1,7 +1,8 @@
 """The system calls of a sandboxed Python process: those listed here; any other fails as "function not implemented" (ENOSYS).
 
 A list of what is allowed stays closed when a kernel gains calls, and ENOSYS is what an older kernel says: the C library falls back, e.g.
-from clone3 to clone. `clone` makes threads only: no processes, so that the memory limit of one process is the limit of all, and no
+from clone3 to clone. `prlimit64` only reads limits: a guest that lowered its own would be killed as if the machine had done it, and nobody
+would judge its code. `clone` makes threads only: no processes, so that the memory limit of one process is the limit of all, and no
 namespaces. Nothing that opens sockets, traces, mounts, loads, or keeps memory outside of the address space (memfd, SysV) is in the list.
 
 libseccomp does the assembling for any architecture; it is reached by ctypes because pyseccomp (0.1.2, of 2021) does the same and no more.
@@ -22,13 +23,13 @@ _ALLOWED = """
     rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack kill tgkill pause
     nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times alarm setitimer getitimer
     getpid getppid gettid getpgrp getpgid getsid getuid geteuid getgid getegid getresuid getresgid getgroups
-    getrlimit prlimit64 getrusage prctl arch_prctl
+    getrlimit getrusage prctl arch_prctl
     uname sysinfo sched_yield sched_getaffinity getcpu membarrier
     set_tid_address set_robust_list get_robust_list futex rseq getrandom wait4 waitid exit exit_group restart_syscall
 """
 
 _ALLOW, _ENOSYS = 0x7FFF0000, 0x00050000 | 38
-_MASKED_EQUAL, _CLONE_THREAD = 7, 0x00010000
+_EQUAL, _MASKED_EQUAL, _CLONE_THREAD = 4, 7, 0x00010000
 
 
 class _Compare(ctypes.Structure):
@@ -55,8 +56,9 @@ def filter_program() -> bytes:
             if number >= 0:  # negative: this architecture has no such call (aarch64 has no open)
                 failed |= library.seccomp_rule_add_array(context, _ALLOW, number, 0, None)
         thread = _Compare(0, _MASKED_EQUAL, _CLONE_THREAD, _CLONE_THREAD)
-        clone = library.seccomp_syscall_resolve_name(b"clone")
-        failed |= library.seccomp_rule_add_array(context, _ALLOW, clone, 1, ctypes.byref(thread))
+        for name, compare in (("clone", thread), ("prlimit64", _Compare(2, _EQUAL, 0, 0))):
+            number = library.seccomp_syscall_resolve_name(name.encode())
+            failed |= library.seccomp_rule_add_array(context, _ALLOW, number, 1, ctypes.byref(compare))
         with tempfile.TemporaryFile() as file:
             failed |= library.seccomp_export_bpf(context, file.fileno())
             program = os.pread(file.fileno(), 1 << 20, 0)

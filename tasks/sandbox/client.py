@@ -1,0 +1,300 @@
+"""The examiner's end of the pipes: it asks the candidate for values and believes nothing else. Runs inside the sandbox.
+
+The candidate's process is hostile: the answer's code can write any bytes at any time. So whatever arrives is either exactly what the
+request under way may be answered with, built anew out of the types of `tasks.sandbox.plain`, or it ends the examination for good
+(`Client.stopped`): as `Stopped`, which is no Exception, and which stays known where tests swallow it.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from tasks.sandbox import arguments as changes_of
+from tasks.sandbox import plain
+from tasks.sandbox.errors import Errors, origin
+from tasks.sandbox.reading import Reading
+from tasks.sandbox.remote import ENDED, ErrorClass, Remote, decides
+from tasks.sandbox.wire import Pipe
+
+GONE = "the answer's process ended"
+_SHORTEN = 300  # characters of a value that a detail shows
+
+
+class Stopped(BaseException):
+    """The examination cannot go on, and the answer has not passed."""
+
+
+class Client:
+    """The candidate, as the examiner has it.
+
+    Args:
+        failed: told of an assertion of the tests that failed while the answer called back.
+        shown: whether tests see every change of their arguments, whatever `tasks.sandbox.arguments` says.
+
+    Attributes:
+        used: requests that were answered, except the one for names.
+        last: the last call of one of the answer's functions, for a person.
+        stopped: why the examination cannot go on; None: it can.
+        verifiable: whether that is something else than that the answer cannot be examined.
+        explaining: whether a detail is being written.
+        unseen: whether a call changed an argument of which the tests kept their copy.
+    """
+
+    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool = False) -> None:
+        self._pipe, self._failed, self._shown = pipe, failed, shown
+        self._asked = 0
+        self._remotes: dict[int, Remote] = {}
+        self._lent: list[Any] = []
+        self._lent_as: dict[int, int] = {}
+        self._errors = Errors()
+        self._closed: set[Remote] = set()
+        self._reading: Reading
+        self._lock = threading.RLock()
+        self.used, self.last = 0, ""
+        self.stopped: str | None = None
+        self.verifiable, self.unseen, self.explaining = True, False, False
+
+    # What the tests' names are
+
+    def names(self, reading: Reading) -> dict[str, Any]:
+        """The values of the names that a reading of the tests asks for."""
+        self._reading = reading
+        number = self._send("names", [{"list": sorted(reading.asked)}])
+        kind, *rest = self._frame(number)
+        try:
+            if kind == "raise":
+                self.stop(f"the code does not run: {rest[0][0]}: {rest[1]}")
+            found = dict(rest[0]["list"])
+            if kind != "value" or not found.keys() <= reading.asked.keys():
+                raise ValueError("a name that nobody asked for")
+            for name, data in sorted(found.items(), key=lambda pair: len(str(pair[1]))):  # bases have shorter lists of bases
+                found[name] = self._named(name, data, name in reading.errors)
+        except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
+            self.broken(error)
+        self._closed = {found[name] for name in reading.closed & found.keys() if type(found[name]) is Remote}
+        return found
+
+    def _named(self, name: str, data: Any, treated: bool) -> Any:
+        content: Any
+        kind, content = next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
+        if kind == "error":
+            number, names = content
+            if not treated or type(number) is not int:
+                return self._remote(number)
+            return self._errors.asked(name, names[1:], self, number)
+        if kind == "lent":
+            raise ValueError("a name that is an object of the tests")
+        value = plain.decode(data, self._other)
+        if isinstance(value, type):
+            raise ValueError("a type that is no data")
+        return value
+
+    # Asking
+
+    def call(self, target: Remote, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        given = ", ".join([self._shortened(one) for one in arguments] + [f"{name}={self._shortened(one)}" for name, one in named.items()])
+        self.last = f"with ({given}) did not return"
+        value = self.ask("call", target, *arguments, **named)
+        self.last = f"with ({given}) gave {self._shortened(value)}"
+        return value
+
+    def _shortened(self, value: Any) -> str:
+        """A value as a detail shows it; no object of the answer is asked."""
+        self.explaining = True
+        try:
+            return shortened(repr(value))
+        except Exception:  # noqa: BLE001  of an object of the tests, which they did not ask for its text
+            return "an object"
+        finally:
+            self.explaining = False
+
+    def attribute(self, target: Remote, name: str) -> Any:
+        if target in self._closed:
+            self.refuse(f"they use .{name} of a name that they neither define nor import nor call")
+        value = self.ask("getattr", target, name)
+        if callable(value) and decides(name) and name not in self._reading.methods:
+            self.refuse(f"they call .{name} of an object of the answer, which plain data has, too")
+        return value
+
+    def plain(self, operation: str, kind: type, *arguments: Any) -> Any:
+        """What must be of one plain type."""
+        value = self.ask(operation, *arguments)
+        return value if type(value) is kind else self.broken(f"{operation} gave something else")
+
+    def remote(self, operation: str, *arguments: Any) -> Remote:
+        """What must be an object of the answer."""
+        value = self.ask(operation, *arguments)
+        return value if type(value) is Remote else self.refuse("arithmetic with an object of the answer gave plain data")
+
+    def leave(self, target: Remote, error: BaseException | None) -> bool:
+        """Leave a `with` block of the answer. It can swallow an exception of the block's own, and none that the answer has a part in."""
+        if isinstance(error, AssertionError):
+            self._failed(error)
+        if error is not None and not isinstance(error, Exception):
+            return False
+        swallowed = self.plain("exit", bool, target, error)
+        if error is None or not swallowed or isinstance(error, AssertionError):
+            return False
+        files, line = origin(error)
+        if files[-1:] != ["<tests>"] or _HERE in files or line not in self._reading.harmless:
+            self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
+        return True
+
+    def ask(self, operation: str, target: Any, /, *arguments: Any, **named: Any) -> Any:
+        """What the candidate answers, or the exception that it raised."""
+        with self._lock:
+            given = [self._encode(one) for one in arguments]
+            keywords = {name: self._encode(one) for name, one in named.items()}
+            holders: dict[int | str, Any] = dict(enumerate(arguments)) | named
+            number = self._send(operation, given, keywords, self._encode(target))
+            while True:
+                kind, *rest = self._frame(number)
+                changed: list[tuple[Any, Any]] = []
+                try:
+                    if kind == "back":
+                        how, lent, back, words = rest
+                        asked = self._lent[self._place(lent)], [self._decode(one) for one in back]
+                        keys = {str(name): self._decode(one) for name, one in words.items()}
+                    elif kind == "value":
+                        data, changes = rest
+                        value = self._decode(data)
+                        changed = [(place, self._decode(one)) for place, one in changes] if operation == "call" else []
+                        changes_of.check(holders, changed)
+                    elif kind == "raise":
+                        names, text, given, held = rest
+                        error = self._errors.raised(names, text, given, held, self._decode)
+                    elif operation != "next" or rest:
+                        raise ValueError("an answer to something else")
+                except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer
+                    self.broken(wrong)
+                if kind == "back":
+                    self._do(number, how, *asked, keys)
+                    continue
+                self.used += 1
+                if kind == "raise":
+                    raise error
+                if kind == "end":
+                    return ENDED
+                self.unseen |= changes_of.apply(holders, changed, self._reading, sure=self._shown, nothing=value is None)
+                return value
+
+    def _send(self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None) -> int:  # noqa: B006  read only
+        if self.stopped is not None:
+            self.stop(self.stopped)
+        self._asked += 1
+        self._reply([self._asked, "do", operation, target, given, named])
+        return self._asked
+
+    def _reply(self, frame: list[Any]) -> None:
+        try:
+            self._pipe.send(frame)
+        except OSError:
+            self.stop(GONE)
+
+    def _frame(self, number: int) -> list[Any]:
+        """The next frame, which must belong to a request."""
+        try:
+            frame = self._pipe.receive()
+            if type(frame) is list and frame[0] == number and type(frame[0]) is int and frame[1] in ("value", "end", "raise", "back"):
+                return frame[1:]
+            raise ValueError("a frame of no request")
+        except EOFError:
+            self.stop(GONE)
+        except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
+            self.broken(error)
+
+    # What the candidate asks back
+
+    def _do(self, number: int, operation: str, lent: Any, given: list[Any], named: dict[str, Any]) -> None:
+        """Do what an answer asks of an object that the tests passed to it, and tell it what came of it."""
+        try:
+            if operation not in _BACK or (operation == "getattr" and not _readable(lent, *given)):
+                raise PermissionError(f"{operation} of an object of the tests")
+            value = _BACK[operation](lent, *given, **named)
+            answer = [number, "value", self._handed(value) if operation == "iter" else self._encode(value)]
+        except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
+            if isinstance(error, AssertionError) and origin(error)[0][-1] != _HERE:
+                self._failed(error)
+            ended = operation == "next" and isinstance(error, StopIteration)
+            answer = [number, "end"] if ended else [number, "raise", *self._errors.described(error, self._encode)]
+        self._reply(answer)
+
+    # Values
+
+    def _encode(self, value: Any) -> Any:
+        return plain.encode(value, self._handed)
+
+    def _handed(self, value: Any) -> Any:
+        if type(value) is Remote:
+            return {"object": value._Remote__number}
+        if type(value) is ErrorClass:
+            return {"object": value._number}
+        if isinstance(value, type) and issubclass(value, Exception):
+            return {"error": self._errors.known(value)}
+        if isinstance(value, Exception):
+            return {"raised": self._errors.described(value, self._encode)}
+        if id(value) not in self._lent_as:
+            self._lent_as[id(value)] = len(self._lent)
+            self._lent.append(value)
+        return {"lent": self._lent_as[id(value)]}
+
+    def _decode(self, data: Any) -> Any:
+        return plain.decode(data, self._other)
+
+    def _other(self, kind: str, content: Any) -> Any:
+        if kind == "object":
+            return self._remote(content)
+        if kind == "lent":
+            return self._lent[self._place(content)]
+        raise ValueError("no value")
+
+    def _remote(self, number: Any) -> Remote:
+        if type(number) is not int or number < 0:
+            raise ValueError("no object")
+        if number not in self._remotes:
+            self._remotes[number] = Remote(self, number)
+        return self._remotes[number]
+
+    def _place(self, lent: Any) -> int:
+        if type(lent) is not int or not 0 <= lent < len(self._lent):
+            raise ValueError("an object that was never lent")
+        return lent
+
+    # The end
+
+    def broken(self, what: Exception | str) -> NoReturn:
+        self.stop(f"the answer's process said what no answer is: {type(what).__name__ if isinstance(what, Exception) else ''} {what}")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Say that the answer cannot be examined by these tests."""
+        if self.stopped is None:
+            self.verifiable = False
+        self.stop(f"not verifiable: {what}")
+
+    def stop(self, why: str) -> NoReturn:
+        if self.stopped is None:
+            self.stopped = why
+        raise Stopped(self.stopped)
+
+
+_BACK: dict[str, Callable[..., Any]] = {
+    "call": lambda target, /, *arguments, **named: target(*arguments, **named),
+    "getitem": lambda target, key: target[key],
+    **{kind.__name__: kind for kind in (getattr, iter, next, len, bool, str, repr)},
+}
+
+
+_HERE = Client.ask.__code__.co_filename
+
+
+def _readable(lent: Any, name: Any) -> bool:
+    """Whether it is a public attribute of an instance of the tests' own classes, a file, or a name for people. Others, of functions and
+    generators, lead to the tests."""
+    if name in ("__name__", "__qualname__", "__doc__"):
+        return True
+    return type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
+
+
+def shortened(text: str) -> str:
+    """A text as a detail shows it."""
+    return text if len(text) <= _SHORTEN else text[:_SHORTEN] + "..."

@@ -1,0 +1,98 @@
+"""Exceptions of the answer in its tests' process: by name, of classes that the tests can know. Runs inside the sandbox.
+
+An exception arrives as the names of its class and its bases, its text, and what it holds of plain data. It becomes one of the first
+of these classes that is a builtin Exception, the answer's own where the tests ask for it by name, or the tests' own where they
+passed it. What would end an iteration in the tests, and what is no Exception (SystemExit), becomes `AnswerError`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tasks.sandbox import plain
+from tasks.sandbox.remote import ErrorClass
+
+if TYPE_CHECKING:
+    from tasks.sandbox.client import Client
+
+_ENDS_ITERATION = (StopIteration, StopAsyncIteration)
+
+
+class AnswerError(Exception):
+    """The answer raised what is no exception that its tests could know."""
+
+
+class Errors:
+    """The exception classes that the tests know beside Python's own, and the tests' exceptions that the answer was told of."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, type[Exception]] = {}
+        self._passing: dict[tuple[str, str], Exception] = {}
+
+    def asked(self, name: str, bases: Sequence[str], client: "Client", number: int) -> ErrorClass:
+        """A class of the answer that the tests ask for by its name."""
+        made = ErrorClass(name, (self._known(bases),), {"__module__": "answer", "__str__": lambda self: self.__dict__.get(" text", "")})
+        made._client, made._number = client, number
+        self._classes[name] = made  # type: ignore[assignment]
+        return made
+
+    def known(self, kind: type[Exception]) -> list[str]:
+        """The names of a class that the tests pass to the answer."""
+        if not issubclass(kind, _ENDS_ITERATION):
+            self._classes.setdefault(kind.__name__, kind)
+        return [base.__name__ for base in kind.__mro__]
+
+    def described(self, error: Exception, encode: Callable[[Any], Any]) -> list[Any]:
+        """An exception of the tests as the answer is told of it: if the answer raises it again, it is this very one."""
+        names = self.known(type(error))
+        if not isinstance(error, _ENDS_ITERATION):
+            self._passing[names[0], str(error)] = error
+        try:
+            return [names, str(error), [encode(one) for one in error.args]]
+        except ValueError:  # one of them is nested too deep
+            return [names, str(error), []]
+
+    def raised(self, names: Any, text: Any, arguments: Any, held: Any, decode: Callable[[Any], Any]) -> Exception:
+        """What the answer raised. Raises any Exception for what is none."""
+        if type(text) is not str or not names or not all(type(name) is str for name in names):
+            raise ValueError("no exception")
+        if (names[0], text) in self._passing:
+            return self._passing[names[0], text]
+        given = [decode(one) for one in arguments]
+        content: Mapping[str, Any] = {str(name): decode(one) for name, one in held.items()}
+        kind = self._known(names)
+        if type(kind) is ErrorClass:
+            error = kind.__new__(kind)
+            error.args = tuple(given)
+            error.__dict__[" text"] = text
+        else:
+            error = _told(kind, given, text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "))
+        for name, value in content.items():
+            if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name) and not callable(value):
+                error.__dict__[name] = value
+        return error
+
+    def _known(self, names: Sequence[str]) -> type[Exception]:
+        found = (self._classes.get(name) or plain.ERRORS.get(name) for name in names)
+        kind = next((kind for kind in found if kind), AnswerError)
+        return AnswerError if issubclass(kind, _ENDS_ITERATION) else kind
+
+
+def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
+    """An exception that says this text, made of its arguments where they say so."""
+    with suppress(Exception):  # it takes something else
+        error = kind(*arguments)
+        if type(error) is kind and str(error) == text:
+            return error
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
+
+
+def origin(error: BaseException) -> tuple[list[str], int]:
+    """The files of the code that an exception came through, the outermost first, and the line of the innermost."""
+    trace, files, line = error.__traceback__, [], 0
+    while trace:
+        files.append(trace.tb_frame.f_code.co_filename)
+        line, trace = trace.tb_lineno, trace.tb_next
+    return files, line

@@ -1,0 +1,267 @@
+"""What tests say before they run: what they need of an answer, and how they treat it. Runs inside the sandbox.
+
+All of it is read off the tests and the prompt's prefix alone, so an answer has no say in it. Where the text cannot tell, the
+stricter reading holds: a name is a function, and an argument is a copy.
+"""
+
+import ast
+import builtins
+import importlib
+import re
+import symtable
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+from tasks.sandbox.plain import NAMES
+
+_LIBRARY = "math cmath collections itertools functools copy heapq bisect statistics fractions decimal datetime typing"
+_BUILTINS = frozenset(dir(builtins))
+_DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
+
+
+class Reading:
+    """Tests as they read.
+
+    Args:
+        tests: their text. Raises SyntaxError for tests that are no Python.
+        support: what the prefix defines in full.
+        stubs: what the prefix leaves to the answer, a class with its methods, a function with None.
+
+    Attributes:
+        asked: the names that the answer is asked for, and whether they are used outside of functions.
+        resolved: other names that the tests forgot to import, with their values of the standard library.
+        classes: those of the names that the tests treat as classes.
+        closed: those of the names that the tests neither call nor treat as classes: `np` of `np.allclose`.
+        errors: those of the names that may be exception classes.
+        methods: attributes that plain data has too and that the tests use of instances: `stack.pop`.
+        cases: functions of the tests that are run.
+    """
+
+    def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
+        self.tree = ast.parse(tests)
+        self._nodes = list(ast.walk(self.tree))
+        needed = _needed(tests, support)
+        self.asked = needed
+        functions = [node for node in self._nodes if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)]
+        self._makers: dict[str, str] = {}
+        self._makers = {node.name: name for node in functions if (name := self._made(node.body[-1].value))}  # type: ignore[attr-defined]
+        self._made_of, self._classes = self._instances()
+        modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
+        tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
+        if not stubs and tools.keys() == needed.keys() - modules:
+            tools = {}
+        self.resolved: dict[str, Any] = tools | {name: importlib.import_module(name) for name in modules}
+        self.asked = {name: used for name, used in needed.items() if name not in self.resolved}
+        self.asked |= {name: False for name in stubs if name not in needed}
+        self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
+        self.classes |= {name for name, methods in stubs.items() if methods is not None}
+        self.methods = {method for name in self.classes for method in self._made_of.get(name, set()) | (stubs.get(name) or set())}
+        self.errors = self.classes | {name for name in self.asked if _camel(name)}
+        self.cases = {node.name for node in self.tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")}
+        called = {node.func.id for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        self.closed = {name for name in self.asked.keys() - called - self.classes - stubs.keys() if not _camel(name)}
+
+    def _is_module(self, name: str) -> bool:
+        """Whether a name is a module of the standard library and tests use nothing of it but its attributes."""
+        uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
+        of_it = sum(isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name for node in self._nodes)
+        return name in sys.stdlib_module_names and uses == of_it
+
+    def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
+        """Names that the standard library defines and that tests use beside what they ask of the answer: `isclose(f(2), 4)`.
+
+        Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test has nothing but it and constants, or
+        decorates with it.
+        """
+        known = {
+            name: value
+            for name in names
+            for value in _library(name)
+            if self._made_of.get(name, set()) <= {*dir(value)} and (isinstance(value, type) or name not in self._classes)
+        }
+        if stubbed or not known:
+            return known
+        free = self._free(())
+        subjects = {name for node in self._nodes if isinstance(node, _DECORATED) for one in node.decorator_list for name in _loads(one)}
+        for node in self._nodes:
+            if isinstance(node, ast.Assert | ast.Expr):
+                calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
+                around = {call.func.id for call in calls for inner in call.args if _loads(inner) & known.keys()}  # type: ignore[attr-defined]
+                if _loads(node) <= known.keys() | free:
+                    subjects |= {call.func.id for call in calls} - around  # type: ignore[attr-defined]
+        return {name: value for name, value in known.items() if name not in subjects}
+
+    def _instances(self) -> tuple[dict[str, set[str]], set[str]]:
+        """Attributes that tests use of what they make of each name; and the names that they treat as classes."""
+        classes: set[str] = set()
+        made: dict[str, str] = {}
+        for node in self._nodes:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    made.update({ast.unparse(one): name for one, value in _pairs(target, node.value) if (name := self._made(value))})
+            elif isinstance(node, ast.withitem) and (name := self._made(node.context_expr)):
+                made.update({ast.unparse(node.optional_vars): name} if node.optional_vars else {})
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+                classes |= _loads(node.args[-1]) if node.args else set()
+            elif isinstance(node, ast.ExceptHandler | ast.Raise | ast.ClassDef):
+                found = [node.type] if isinstance(node, ast.ExceptHandler) else node.bases if isinstance(node, ast.ClassDef) else [node.exc]
+                classes |= {name for one in found if one for name in _loads(one)}
+        methods: dict[str, set[str]] = {}
+        commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
+        for node in self._nodes:
+            if isinstance(node, ast.Attribute):
+                name = self._made(node.value) or (made.get(ast.unparse(node.value), "") if made else "")
+                methods.setdefault(name, set()).add(node.attr)
+                if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
+                    classes.add(name)
+        return methods, classes
+
+    def _made(self, node: ast.AST | None) -> str:
+        """The name that an expression calls, itself or by a function of the tests, if it is one that the answer is asked for."""
+        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        return called if called in self.asked else self._makers.get(called, "")
+
+    def _free(self, given: Iterable[str]) -> set[str]:
+        """Names with nothing of the answer in them: builtins, and variables made of constants and such names."""
+        bindings: dict[str, list[ast.AST | None]] = {}
+        for node in self._nodes:
+            if isinstance(node, ast.Assign | ast.For | ast.comprehension):
+                value = node.value if isinstance(node, ast.Assign) else node.iter
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    for name in _stores(target):
+                        bindings.setdefault(name, []).append(value)
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.withitem | ast.NamedExpr):
+                bindings |= {name: [None] for name in _stores(node)}
+            elif isinstance(node, ast.arg):
+                bindings[node.arg] = [None]
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                bindings |= {alias.asname or alias.name.partition(".")[0]: [ast.Constant(None)] for alias in node.names}
+        free, before = set(_BUILTINS), -1
+        while len(free) > before:
+            before = len(free)
+            found = {name for name, values in bindings.items() if all(value and _loads(value) <= free for value in values)}
+            free |= found - set(given)
+        return free
+
+    @cached_property
+    def changeable(self) -> set[str]:
+        """Variables passed to the answer of which every use shows what became of them, beside the tests' own data."""
+        calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
+        given = {name for names in calls.values() for name in names}
+        free = self._free(given)
+        shown: dict[str, int] = dict.fromkeys(given, 0)
+        for node in self._nodes:
+            if isinstance(node, ast.Expr | ast.Assign) and node.value in calls:
+                _count(shown, calls[node.value])
+            elif isinstance(node, ast.Assert):
+                for test in node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]:
+                    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+                        for one, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+                            if _loads(other) <= free:
+                                _count(shown, calls.get(one) or _shows(one))
+                if node.msg:
+                    _count(shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)])
+        used = [node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+        return {name for name, count in shown.items() if count == used.count(name)}
+
+    def _answering(self) -> Iterator[ast.Call]:
+        """Calls that may be of the answer: of names that it is asked for, of parameters (`candidate`), of methods of variables."""
+        parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
+        imported = {
+            alias.asname or alias.name.partition(".")[0]
+            for node in self._nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in self._nodes:
+            if isinstance(node, ast.Call):
+                called = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+                name = called.id if isinstance(called, ast.Name) else self._made(called)
+                if isinstance(node.func, ast.Attribute):
+                    if name and name not in imported | self.resolved.keys() | _BUILTINS:
+                        yield node
+                elif name in self.asked or name in parameters:
+                    yield node
+
+    @cached_property
+    def harmless(self) -> set[int]:
+        """Lines that raise by themselves, whatever the answer gave."""
+        free = self._free(())
+        return {
+            line
+            for node in self._nodes
+            if isinstance(node, ast.Raise | ast.Expr | ast.Assign)
+            and _loads(node) <= (free | self.classes if isinstance(node, ast.Raise) else free)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+
+
+def _needed(tests: str, support: str) -> dict[str, bool]:
+    """The names that tests use and neither they, nor the prefix, nor Python define, and whether they use them outside of functions."""
+    top, module = symtable.symtable(tests, "<tests>", "exec"), symtable.symtable(support, "<prefix>", "exec")
+    tables = list(_tables(top))
+    own = {symbol.get_name() for table in (top, module) for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    own |= {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_declared_global() and symbol.is_assigned()}
+    at_top = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
+    inside = {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()}
+    wanted = (at_top | inside) - own - _BUILTINS
+    return {name: name in at_top for name in sorted(wanted) if not name.startswith("__")}
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables(child)
+
+
+def _library(name: str) -> Iterator[Any]:
+    """What the first module of the standard library that defines a name has by it, if any does."""
+    for module in map(importlib.import_module, _LIBRARY.split()):
+        if name in getattr(module, "__all__", ()) or (not hasattr(module, "__all__") and name in vars(module)):
+            yield getattr(module, name)
+            return
+
+
+def _camel(name: str) -> bool:
+    """Whether a name is written as classes are."""
+    return re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) is not None
+
+
+def _loads(node: ast.AST) -> set[str]:
+    """Names that an expression reads and does not bind itself."""
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    return names - _stores(node) - {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+
+
+def _stores(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def _pairs(target: ast.AST, value: ast.AST | None) -> list[tuple[ast.AST, ast.AST | None]]:
+    """What an assignment assigns to what."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def _given(call: ast.Call) -> set[str]:
+    """The variables that are arguments of a call."""
+    return {one.id for one in [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(one, ast.Name)}
+
+
+def _shows(node: ast.expr) -> list[str]:
+    """The variable that an expression shows the items of: `nums`, `nums[:k]`, `sorted(nums[:k])`."""
+    if isinstance(node, ast.Subscript):
+        return _shows(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SEEN_BY and len(node.args) == 1:
+        return _shows(node.args[0])
+    return [node.id] if isinstance(node, ast.Name) else []
+
+
+def _count(shown: dict[str, int], names: Iterable[str]) -> None:
+    for name in names:
+        if name in shown:
+            shown[name] += 1

@@ -1,0 +1,157 @@
+"""Objects of the answer as its tests have them: narrow proxies that never answer for plain data. Runs inside the sandbox.
+
+A proxy hands on calls, attributes, items, iteration, length, truth, text and `with`. It refuses, as "not verifiable", whatever would
+let an object decide a test where plain data is expected: comparisons (an object may say that it equals everything), conversions to
+numbers, and methods that plain data has (`f(x).startswith("a")`), except those that tests use of instances that they made. Arithmetic
+gives another proxy.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tasks.sandbox.plain import NAMES
+
+if TYPE_CHECKING:
+    from tasks.sandbox.client import Client
+
+_MOST_ITEMS = 10_000
+ENDED = object()
+
+
+class Remote:
+    """An object of the answer: `client` asks the candidate for what it does, `number` is the candidate's for it."""
+
+    __slots__ = ("__client", "__number")
+
+    def __init__(self, client: "Client", number: int) -> None:
+        object.__setattr__(self, "_Remote__client", client)
+        object.__setattr__(self, "_Remote__number", number)
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        return self.__client.call(self, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__name__", "__qualname__"):
+            raise AttributeError(name)  # what the standard library looks for in every object
+        return self.__client.attribute(self, name)
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self.__client.attribute(self, "__doc__")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            self.__client.refuse(f"they set {name} of an object of the answer")
+        self.__client.ask("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__client.ask("delattr", self, name)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return type(instance) is Remote and self.__client.plain("isinstance", bool, instance, self)
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return type(kind) is Remote and self.__client.plain("issubclass", bool, kind, self)
+
+    def __len__(self) -> int:
+        return self.__client.plain("len", int, self)
+
+    def __bool__(self) -> bool:
+        return self.__client.plain("bool", bool, self)
+
+    def __str__(self) -> str:
+        return self.__client.plain("str", str, self)
+
+    def __repr__(self) -> str:
+        return "an object" if self.__client.explaining else self.__client.plain("repr", str, self)
+
+    def __format__(self, how: str) -> str:
+        return str(self) if not how else self.__client.refuse("they format an object of the answer as if it were a number")
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__client.ask("getitem", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__client.ask("setitem", self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.__client.ask("delitem", self, key)
+
+    def __iter__(self) -> Any:
+        return self.__client.remote("iter", self)
+
+    def __next__(self) -> Any:
+        item = self.__client.ask("next", self)
+        if item is ENDED:
+            raise StopIteration
+        return item
+
+    def __contains__(self, item: Any) -> bool:
+        try:
+            items = list(itertools.islice(self, _MOST_ITEMS + 1))
+        except TypeError:
+            return self.__client.refuse("they look for an item in an object of the answer that cannot be iterated")
+        if len(items) > _MOST_ITEMS:
+            return self.__client.refuse(f"they look for an item among more than {_MOST_ITEMS}")
+        return item in items
+
+    def __enter__(self) -> Any:
+        return self.__client.ask("enter", self)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        return self.__client.leave(self, error)
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        return self.__client.refuse("they derive a class from one of the answer's")
+
+    __hash__ = object.__hash__
+
+
+def _refused(what: str) -> Callable[..., Any]:
+    def refuse(self: Remote, *_: Any) -> Any:
+        return self._Remote__client.refuse(what)
+
+    return refuse
+
+
+def _forwarded(operation: str) -> Callable[..., Any]:
+    def forward(self: Remote, *others: Any) -> Any:
+        try:
+            return self._Remote__client.remote(operation, self, *others)
+        except TypeError:  # Python asks the other operand, and raises another one if it does not know either
+            return NotImplemented
+
+    return forward
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Remote, f"__{_name}__", _refused("they compare an object of the answer, and only plain data can be compared"))
+for _name in ("abs", "round", "int", "float", "complex", "index", "trunc", "floor", "ceil", "divmod", "rdivmod", "bytes", "reversed"):
+    setattr(Remote, f"__{_name}__", _refused(f"they ask an object of the answer for its {_name}, as if it were plain data"))
+for _name in ("copy", "deepcopy", "reduce_ex", "reduce", "await", "aiter"):
+    setattr(Remote, f"__{_name}__", _refused(f"they use an object of the answer for {_name}"))
+for _name in ("neg", "pos", "invert"):
+    setattr(Remote, f"__{_name}__", _forwarded(_name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"):
+    for _side in ("", "r", "i"):
+        setattr(Remote, f"__{_side}{_name}__", _forwarded(_side + _name))
+
+
+class ErrorClass(type):
+    """An exception class of the answer. Calling it asks the candidate for the exception that the answer's class makes of it."""
+
+    _client: "Client"
+    _number: int
+
+    def __call__(cls, /, *arguments: Any, **named: Any) -> Any:
+        try:
+            cls._client.ask("raise", cls, *arguments, **named)
+        except cls as error:  # type: ignore[misc]
+            return error
+        return cls._client.broken("a constructor of an exception gave a value")
+
+
+def decides(name: str) -> bool:
+    """Whether plain data has an attribute of this name, too."""
+    return name in NAMES
