@@ -62,7 +62,12 @@ def test_references_are_right_by_their_own_check() -> None:
         assert not wrong
     assert agrees(ask(SHARED, name="humaneval", first=1)[0], "    return 1").ok is False
     solved = ask(SHARED, name="humaneval", first=3)[2]
-    assert agrees(solved, "def truncate_number(number: float) -> float:\n    return number % 1.0").ok
+    for answer in (
+        "def truncate_number(number: float) -> float:\n    return number % 1.0",
+        "    return number % 1.0\n",
+        "return number % 1.0",
+    ):
+        assert agrees(solved, answer).ok, f"the prompt's function, or its body alone: {answer}"
 
 
 @real

@@ -42,10 +42,10 @@ def _whole(block: str, prefix: str) -> str:
 
 def _continued(block: str, prefix: str) -> Iterator[str]:
     if prefix:
-        start = prefix.rstrip(" ")
-        yield start + block
-        yield f"{start}    {block.lstrip()}"
-        yield start + textwrap.indent(textwrap.dedent(block), "    ")
+        for start in dict.fromkeys((prefix.rstrip(" "), f"{prefix.rstrip()}\n")):  # a suite may have stripped the prefix
+            yield start + block
+            yield f"{start}    {block.lstrip()}"
+            yield start + textwrap.indent(textwrap.dedent(block), "    ")
 
 
 def _completed(prefix: str) -> str:
