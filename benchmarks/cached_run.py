@@ -1,6 +1,6 @@
 """What a run costs when everything is cached: all seven kinds of stage, with a Prefect server running.
 
-    python -m benchmarks.cached_run [--rounds 5] [--recipe tests/crash/chain.toml]
+    python -m benchmarks.cached_run [--rounds 5] [--recipe tests/end_to_end/crash/chain.toml]
 
 `lyceum serve` is started with a store of its own, and one run makes the artifacts (a minute). Then, every round: a run from Prefect's
 API as the UI starts it, a `lyceum run`, and as a peer a flow of Prefect alone with as many tasks that do nothing, in a process of its own.
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.served import ROOT, Served, until
+from tests.fakes.served import ROOT, Served, until
 
 PEER = """
 import sys
@@ -62,7 +62,7 @@ def _round(served: Served, recipe: str, stages: int) -> dict[str, float]:
     assert served.ended(run)["type"] == "COMPLETED"
     assert set(served.stages(run).values()) == {"Cached"}
     environment = {**served.environment, **served.reach.environment, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
-    command = [sys.executable, "-m", "flows.cli", "run", recipe]
+    command = [sys.executable, "-m", "flows.cli.main", "run", recipe]
     return {
         "served: from Submit to running": picked_up,
         "served: in the flow": _in_the_flow(served, run),

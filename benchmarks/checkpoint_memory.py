@@ -1,4 +1,4 @@
-"""Host memory and time of saving and restoring a checkpoint: Orbax beside `tasks.checkpoints`.
+"""Host memory and time of saving and restoring a checkpoint: Orbax beside `tasks.training.checkpoints`.
 
     python -m benchmarks.checkpoint_memory [directory for the checkpoints]
 
@@ -9,7 +9,7 @@ the worst of three saves, then one restore that replaces the live tree. Needs Li
                       save: peak    kept      time   restore: peak    kept      time
 Orbax, default               917     912     7.6 s           1509     278     3.9 s
 Orbax, limit 300 MB          461     366     7.3 s           1649     434     4.9 s
-tasks.checkpoints              2       2     4.7 s            547     291     1.8 s
+tasks.training.checkpoints              2       2     4.7 s            547     291     1.8 s
 
 Two shared cores, Python 3.11, JAX 0.10.2, orbax-checkpoint 0.12.8. Our times include what Orbax does not do: sha256 over every byte when it
 is kept and when it is read, and fsync. Orbax's limit has to exceed the largest array: with 100 MB it raises "Requested more bytes than we
@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 MIB = 1024 * 1024
-VARIANTS = {"orbax": "Orbax, default", "orbax-limit": "Orbax, limit 300 MB", "ours": "tasks.checkpoints"}
+VARIANTS = {"orbax": "Orbax, default", "orbax-limit": "Orbax, limit 300 MB", "ours": "tasks.training.checkpoints"}
 
 
 def resident(field: str) -> float:
@@ -57,9 +57,9 @@ def run(variant: str, directory: Path) -> None:
     sums = {name: float(value.sum()) for name, value in tree.items()}
 
     if variant == "ours":
-        from infra.store import open_store
-        from infra.workspace import Workspace
-        from tasks.checkpoints import Checkpoints
+        from infra.store.store import open_store
+        from infra.store.workspace import Workspace
+        from tasks.training.checkpoints import Checkpoints
 
         checkpoints = Checkpoints(Workspace(open_store(directory), "key", "1"), seconds=60, log=logging.getLogger())
 

@@ -18,9 +18,9 @@ from functools import cache
 import numpy as np
 from scipy.stats import binom, norm
 
-from tasks.intervals import ALPHA, Interval, bootstrap_mean, bootstrap_share, holm, mcnemar, newcombe, paired_bootstrap, wilson
-from tasks.noise import noise_floor
-from tasks.power import detectable_effect, needed_n, needed_n_noninferiority
+from tasks.statistics.intervals import ALPHA, Interval, bootstrap_mean, bootstrap_share, holm, mcnemar, newcombe, paired_bootstrap, wilson
+from tasks.statistics.noise import noise_floor
+from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
 SIZES = (50, 100, 150, 300, 900, 2000)
 RATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
@@ -79,7 +79,7 @@ def grades_cell(n: int, trials: int) -> Cell:
 
 
 def shares_cell(n: int, setting: str, trials: int) -> Cell:
-    """The share of each prompt's four samples that is right: pass@1, `tasks.sampled`."""
+    """The share of each prompt's four samples that is right: pass@1, `tasks.evaluation.sampled`."""
     alpha, beta = SOLVED[setting]
     rng = _rng(n)
     drawn = rng.binomial(4, rng.beta(alpha, beta, size=(trials, n))) / 4

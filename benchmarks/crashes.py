@@ -2,12 +2,14 @@
 
     uv run python -m benchmarks.crashes [--kills 100] [--store file|gs] [--faults] [--seed 0] [--per-round 10]
 
-One undisturbed `lyceum run tests/crash/chain.toml` counts how often each watched function (`tests/crash/sitecustomize.py`) is called in
+One undisturbed `lyceum run tests/end_to_end/crash/chain.toml` counts how often each watched function
+(`tests/end_to_end/crash/sitecustomize.py`) is called in
 each stage. Then, in rounds: draw points at random (stage, function, call number, before or after the call, victim: the worker or the
 flow), run the command again and again in a fresh store until it exits 0, and compare every artifact with the undisturbed run's: files,
 sizes, sha256 (weights, optimizer digests, curves, rollouts, verdicts) and metrics. Prints one table; exits 1 when anything differs.
 
-With `--store gs` the stores are in the fake of Cloud Storage (`tests/gcs_emulator.py`), with `--faults` it is at its worst all the while:
+With `--store gs` the stores are in the fake of Cloud Storage (`tests/fakes/gcs_emulator.py`), with `--faults` it is at its worst all the
+while:
 503s, connections reset before and after a request was executed, truncated and flipped bytes, stale listings, duplicate deliveries.
 """
 
@@ -25,15 +27,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.prefect_api import prefect_api
-from infra.store import Store, open_store
+from flows.server.prefect_api import prefect_api
+from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
-from tests.crash.sitecustomize import Point
-from tests.gcs_emulator import Emulator
+from tests.end_to_end.crash.sitecustomize import Point
+from tests.fakes.gcs_emulator import Emulator
 
 ROOT = Path(__file__).resolve().parent.parent
 CRASH = ROOT / "tests" / "crash"
-LYCEUM = (sys.executable, "-m", "flows.cli", "run", str(CRASH / "chain.toml"), "--json")
+LYCEUM = (sys.executable, "-m", "flows.cli.main", "run", str(CRASH / "chain.toml"), "--json")
 BUCKET = "lyceum-crashes"
 SETTINGS = {
     "LYCEUM_CHECKPOINT_STEPS": "2",

@@ -19,12 +19,12 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from infra.store import open_store
-from infra.workspace import Workspace
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
 from schemas.examples import Domain, Example, prompt_id
-from tasks import grpo, sft
-from tasks.job import Job, read_rows, write_jsonl
-from tasks.sampling import Sampler
+from tasks.contract.job import Job, read_rows, write_jsonl
+from tasks.sampling.sampler import Sampler
+from tasks.stages import grpo, sft
 
 ROLLOUTS, PROMPTS, GROUPS = 160, 32, 4
 SFT = {

@@ -7,8 +7,8 @@ judge       rollouts of 512 responses, one question each. Lyceum: the reward `ru
             the question, and reading the ruling; the others are given the questions and only ask.
 
 Others: the asynchronous `openai` client with a semaphore of 64; 64 threads, and one (serial, of fewer questions), with the blocking client;
-curator and distilabel, in environments below SCRATCH that the first call makes. The endpoint is `tests.chat_server` as a process of its
-own; client and endpoint share this machine's cores. All sides take turns within a round, each in a new process.
+curator and distilabel, in environments below SCRATCH that the first call makes. The endpoint is `tests.fakes.chat_server` as a process of
+its own; client and endpoint share this machine's cores. All sides take turns within a round, each in a new process.
 
 answers/s, ideal   while it asks, without its start; the ideal is 64 answers every 200 ms. Of the judge, of the rollouts after the first
 ratio              a side's seconds per answer to Lyceum's of the same round: above 1 Lyceum is ahead

@@ -7,7 +7,7 @@ Both get the same texts and give text; both stop at the end of the turn or after
 gets batches of prompts of like length, padded on the left, with a KV cache, and the batch size and number of threads with which it is
 fastest, found on a quarter of them. Each repeat times all, one after the other; a ratio is that of one repeat. Ours runs on one JAX device,
 as a stage does by default; on one per core (XLA_FLAGS=--xla_force_host_platform_device_count); and as it was before: one shape for all
-prompts, until the slowest row of a batch has ended (`tasks.sampling`).
+prompts, until the slowest row of a batch has ended (`tasks.sampling.sampler`).
 
 "Compiling" is the first call; "compiled" is the first call of a process that finds the programs in JAX's cache on disk, as every stage
 after the first finds them. "Same" counts answers that are token by token those of `transformers`.
@@ -43,10 +43,10 @@ import transformers
 
 from schemas.examples import Example
 from tasks.data.tokens import prompt_tokens
-from tasks.hosts import make_mesh
+from tasks.devices.hosts import make_mesh
 from tasks.models.loading import LoadedModel, load_model
-from tasks.sampling import Sampler
-from tasks.slots import Request, SlotSampler
+from tasks.sampling.sampler import Sampler
+from tasks.sampling.slots import Request, SlotSampler
 from tasks.teachers import procedural
 
 PROMPTS, LONGER, RESPONSE, BATCH = 1000, 60, 60, 128

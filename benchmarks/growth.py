@@ -14,7 +14,7 @@ bucket (`benchmarks.growth_axes` says what is measured and how).
 A cell is the value at the smallest and at the largest size, and the exponent p of n^p between the last two sizes, where fixed costs weigh
 least. `!` marks what grows faster than n log n there (by more than noise explains, and enough to be felt), and listings that return as many
 objects as the bucket has: `lyceum gc` alone may, for it looks for what nobody names. Seconds and MB are of a directory; requests, and
-objects and prefixes in listings, of the same store in a bucket (`tests.gcs_emulator`, a fake of Cloud Storage that counts them).
+objects and prefixes in listings, of the same store in a bucket (`tests.fakes.gcs_emulator`, a fake of Cloud Storage that counts them).
 """
 
 import argparse
@@ -33,9 +33,9 @@ from pathlib import Path
 from benchmarks.growth_axes import Point, read_point
 from benchmarks.growth_stores import commit_chain, fill_artifacts, fill_runs, hurried, write_recipe
 from benchmarks.side_by_side import machine
-from flows.prefect_api import TEMPORARY, free_port, prefect_server
-from infra.store import open_store
-from tests.gcs_emulator import Emulator
+from flows.server.prefect_api import TEMPORARY, free_port, prefect_server
+from infra.store.store import open_store
+from tests.fakes.gcs_emulator import Emulator
 
 SIZES = {
     "rows": (1000, 10_000, 100_000),

@@ -24,8 +24,8 @@ import psutil
 from schemas.reports import RunRecord, StageRecord
 
 if TYPE_CHECKING:
-    from flows.resolve import ResolvedRecipe
-    from infra.store import Store
+    from flows.recipe.resolve import ResolvedRecipe
+    from infra.store.store import Store
 
 Point = dict[str, dict[str, float]]
 CHANGE = "stages.rebalance.config.seed=99"
@@ -77,7 +77,7 @@ class Meter:
             return str(answer.read().decode())
 
     def _count_listings(self) -> None:
-        from infra.gcs import Bucket
+        from infra.gcs.bucket import Bucket
 
         pages = Bucket._pages
 
@@ -119,10 +119,10 @@ def _children() -> Iterator[list[float]]:
 def rows(meter: Meter, size: int, directory: Path, _: str) -> None:
     """The whole rebalance stage."""
     from benchmarks.rebalance_scale import make
-    from infra.store import open_store
-    from infra.workspace import Workspace
-    from tasks import rebalance
-    from tasks.job import Job
+    from infra.store.store import open_store
+    from infra.store.workspace import Workspace
+    from tasks.contract.job import Job
+    from tasks.stages import rebalance
 
     def stage(count: int, where: Path) -> Callable[[], object]:
         source = where / "examples"
@@ -158,10 +158,10 @@ def sequence(meter: Meter, size: int, directory: Path, _: str) -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import numpy as np
 
-    from tasks import sft
     from tasks.data.packing import pack
     from tasks.models.loading import base_model
-    from tasks.training import run_step
+    from tasks.stages import sft
+    from tasks.training.loop import run_step
 
     draw = np.random.default_rng(0)
     texts = [(draw.integers(10, 200, 20).tolist(), draw.integers(10, 200, 44).tolist()) for _ in range(4 * size // 64)]
@@ -177,11 +177,11 @@ def sequence(meter: Meter, size: int, directory: Path, _: str) -> None:
 def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
     """What is done with a recipe of so many stages, the artifacts of which exist."""
     from benchmarks.growth_stores import commit_chain, hurried, write_recipe
+    from flows.recipe.resolve import resolve
     from flows.report.page import report_html
     from flows.report.results import read_results
-    from flows.resolve import resolve
-    from flows.run_record import read_run
-    from infra.store import open_store
+    from flows.report.run_record import read_run
+    from infra.store.store import open_store
 
     store, recipe, small = open_store(directory / "store"), directory / "growth.toml", directory / "small.toml"
     write_recipe(small, 3)  # the first stages of the other
@@ -200,9 +200,9 @@ def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
 
 def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
     """What is done with a store of so many artifacts and ten runs."""
-    from flows.publish import plan
-    from flows.resolve import resolve
-    from infra.store import open_store
+    from flows.recipe.resolve import resolve
+    from flows.report.publish import plan
+    from infra.store.store import open_store
 
     recipe = directory / "growth.toml"
     store = open_store(uri, write=False)
@@ -216,9 +216,9 @@ def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
 
 def runs(meter: Meter, size: int, directory: Path, uri: str) -> None:
     """What is done with a history of so many runs."""
-    from flows.fresh import last_nightly
-    from flows.run_record import read_run
-    from infra.store import open_store
+    from flows.promotion.fresh import last_nightly
+    from flows.report.run_record import read_run
+    from infra.store.store import open_store
 
     store = open_store(uri, write=False)
     newest = store.list_runs()[-1]
@@ -233,7 +233,7 @@ def _plans(meter: Meter, recipe: Path, uri: str) -> None:
 
 
 def _commands(meter: Meter, recipe: Path, uri: str) -> None:
-    from infra.store import open_store
+    from infra.store.store import open_store
 
     meter.measure("lyceum runs", lambda: _lyceum("runs", "--store", uri))
     meter.measure("lyceum gc, dry", lambda: _lyceum("gc", "--store", uri), warm=False)
@@ -245,7 +245,7 @@ def _commands(meter: Meter, recipe: Path, uri: str) -> None:
 
 def _record(store: "Store", resolved: "ResolvedRecipe", like: RunRecord) -> None:
     """Keep the record of a run whose stages begin and end one after another."""
-    from flows.run_record import RunLog
+    from flows.report.run_record import RunLog
 
     log = RunLog(store, resolved, "local", lambda record: None)
     for stage in like.stages:
@@ -257,7 +257,7 @@ def _record(store: "Store", resolved: "ResolvedRecipe", like: RunRecord) -> None
 
 def _run(recipe: Path, uri: str) -> str:
     """`lyceum run`, everything cached, against a Prefect server that is running; returns its id."""
-    from flows.launch import launch
+    from flows.cli.launch import launch
 
     with contextlib.redirect_stderr(io.StringIO()):
         record = launch(str(recipe), store=uri, target="local", overrides=(), data=None, force=())
@@ -267,7 +267,7 @@ def _run(recipe: Path, uri: str) -> str:
 
 
 def _lyceum(*arguments: str) -> None:
-    from flows.cli import main
+    from flows.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
         code = main([*arguments, "--json"])

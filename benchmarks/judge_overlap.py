@@ -55,7 +55,7 @@ def say(text: str) -> None:
 def policy(place: Path) -> None:
     """A random policy and its prompts."""
     from schemas.examples import Domain, Prompt, prompt_id
-    from tasks.job import write_jsonl
+    from tasks.contract.job import write_jsonl
     from tasks.models.loading import base_model, save_model
 
     (place / "policy").mkdir()
@@ -69,12 +69,12 @@ def policy(place: Path) -> None:
 def measured(place: Path, updates: int, lag: int, factor: float) -> tuple[float, float, float]:
     """T, the seconds of the counted updates, and those of waiting for rewards among them."""
     from benchmarks.engine_peers.questions import ruled
-    from infra.store import open_store
-    from infra.workspace import Workspace
-    from tasks import grpo
-    from tasks.job import Job
-    from tasks.rl.batches import RolloutBatches
-    from tests.chat_server import ChatServer
+    from infra.store.store import open_store
+    from infra.store.workspace import Workspace
+    from tasks.contract.job import Job
+    from tasks.reinforcement.batches import RolloutBatches
+    from tasks.stages import grpo
+    from tests.fakes.chat_server import ChatServer
 
     first = WARM_UP + 2 * lag + 1
     criteria = [{"title": "right", "text": "The answer is right."}]

@@ -160,7 +160,7 @@ class Lyceum(OnPrefect):
         (self.home / "chain.toml").write_text('name = "chain"\nmodel = "gemma3-tiny"\n' + "\n".join(stages), encoding="utf-8")
 
     def command(self, resume: bool) -> list[str]:
-        return [sys.executable, "-m", "flows.cli", "run", "chain.toml"]
+        return [sys.executable, "-m", "flows.cli.main", "run", "chain.toml"]
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "PYTHONPATH": str(self.source)}

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.evaluation import Refusal
-from tasks.intervals import wilson
-from tasks.refusals import classify_refusal
+from tasks.evaluation.refusals import classify_refusal
+from tasks.statistics.intervals import wilson
 
 SHARED = Path(__file__).resolve().parents[2] / "shared/data/xstest"
 CLASSES: dict[str, Refusal] = {"1": "complied", "2": "refused", "3": "partial"}
-OURS = "tasks.refusals"
+OURS = "tasks.evaluation.refusals"
 
 
 def main() -> None:

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from infra.store import open_store
-from infra.workspace import Workspace
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
 from schemas.examples import Domain, Example, prompt_id
-from tasks import reward_model
-from tasks.job import Job, write_jsonl
+from tasks.contract.job import Job, write_jsonl
 from tasks.models.gemma import SIZES
-from tasks.teachers.families.math import running_total
+from tasks.stages import reward_model
+from tasks.teaching.families.math import running_total
 
 
 def examples(count: int, seed: int = 0) -> list[Example]:

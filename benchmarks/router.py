@@ -2,7 +2,8 @@
 
     python -m benchmarks.router
 
-The sets and both readings of their labels are in tests/router_sets.py. The router has read none of them: its training prompts are our own.
+The sets and both readings of their labels are in tests/tasks/routing/router_sets.py. The router has read none of them: its training
+prompts are our own.
 """
 
 import time
@@ -13,7 +14,7 @@ from typing import Any
 from schemas.examples import Domain
 from tasks.routing import Route, route
 from tasks.routing.confusion import confusion
-from tests.router_sets import CLEAR, NOISY, Labelled, gsm8k_steps, real_sets
+from tests.tasks.routing.router_sets import CLEAR, NOISY, Labelled, gsm8k_steps, real_sets
 
 Routed = dict[str, tuple[list[Labelled], list[Route]]]
 

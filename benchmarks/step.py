@@ -4,8 +4,9 @@
     python -m benchmarks.step tpu --results FILE [--target v5e-8] [--known]   # three hours on two busy cores, most of it stock's
 
 `cpu` runs `gemma3-tiny` on this machine, with the same weights, rows, batches and optimizer on both sides, each in its own loop:
-`PeftTrainer.train`, `DPOTrainer.train`, the trainer of GRPOLearner, `VanillaRollout.generate`, beside `tasks.training.fit` and
-`tasks.sampling.Sampler`. A round is 5 steps of one side, then 5 of the other; the first two rounds of either compile and are not counted.
+`PeftTrainer.train`, `DPOTrainer.train`, the trainer of GRPOLearner, `VanillaRollout.generate`, beside `tasks.training.loop.fit` and
+`tasks.sampling.sampler.Sampler`. A round is 5 steps of one side, then 5 of the other; the first two rounds of either compile and are not
+counted.
 Both sides' losses, step by step, have to be the same, or there is no table.
 
 step         seconds of one
@@ -21,7 +22,7 @@ HBM          the most in use at a time, arguments included
 TFLOPs       of matrix products
 HBM traffic  bytes read and written
 links        bytes sent to other devices
-roofline     the larger of TFLOPs and traffic over the chip's peaks, and the links (`infra.tpu_chips`); what takes most of it beside
+roofline     the larger of TFLOPs and traffic over the chip's peaks, and the links (`infra.tpu.chips`); what takes most of it beside
 rollout      its prefill, and as many times its decode step as a response has tokens after the first
 """
 
@@ -37,8 +38,8 @@ import numpy as np
 from benchmarks.side_by_side import machine, spread
 from benchmarks.step_tpu import COUNTED, PROGRAMS, PROMPT, RESPONSE, ROWS, SAMPLED, SHAPE
 from benchmarks.tpu_fit import Results
-from infra.tpu_chips import chip_of
-from infra.tpu_types import TPU_TYPES
+from infra.tpu.chips import chip_of
+from infra.tpu.types import TPU_TYPES
 
 ROUNDS, WARM_UP = 7, 2
 TARGETS = ("v5e-8", "v3-8")

@@ -21,23 +21,24 @@ from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
 from benchmarks.stock_tunix import grpo_loss, sft_input, simpo_loss, tunix_sizes, with_weights
-from infra.store import open_store
-from infra.workspace import Workspace
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
 from schemas.examples import PreferencePair
-from tasks import grpo, preferences, sft, simpo
+from tasks.contract.job import Job
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.job import Job
 from tasks.losses.grpo import PolicyBatch, row_weights
 from tasks.losses.pairs import PairBatch
 from tasks.models.gemma import weight_shapes
 from tasks.models.loading import LoadedModel, base_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.optimizers import make_optimizer
-from tasks.rollouts import logps_in_parts
+from tasks.sampling.rollouts import logps_in_parts
+from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural
-from tasks.trainers import TUNIX_LOOP
-from tasks.training import fit
+from tasks.training import preferences
+from tasks.training.loop import fit
+from tasks.training.optimizers import make_optimizer
+from tasks.training.trainers import TUNIX_LOOP
 
 MODEL = "gemma3-tiny"
 TOKENS = 2048

@@ -2,7 +2,7 @@
 
     python -m benchmarks.step_tpu '{"who": "stock", "target": "v5e-8", "program": "sft"}'
 
-prints one case's `tasks.plan.ProgramReport` as JSON; `benchmarks.step tpu` runs it for every case that its file has not.
+prints one case's `tasks.planning.plan.ProgramReport` as JSON; `benchmarks.step tpu` runs it for every case that its file has not.
 """
 
 import json
@@ -29,7 +29,7 @@ has the prefill's counts beside."""
 
 def compile_case(case: dict[str, str]) -> dict[str, Any]:
     """Compile one case here: `who` (ours, stock), `target`, `program`. Counts of `decode` are of one step of its loop."""
-    from tasks.plan import tpu_mesh
+    from tasks.planning.plan import tpu_mesh
 
     return (stock if case["who"] == "stock" else ours)(tpu_mesh(case["target"]), case["program"])
 
@@ -37,7 +37,7 @@ def compile_case(case: dict[str, str]) -> dict[str, Any]:
 def stock(mesh: Any, program: str) -> dict[str, Any]:
     """The report on a program of Tunix's."""
     from benchmarks.stock_tunix import Stock
-    from tasks.plan import analyse
+    from tasks.planning.plan import analyse
 
     theirs, rows = Stock(mesh, rank=RANK), ROWS * mesh.size
     if program == "sft":
@@ -53,10 +53,10 @@ def stock(mesh: Any, program: str) -> dict[str, Any]:
 
 def ours(mesh: Any, program: str) -> dict[str, Any]:
     """The report on a program of ours: the one that `lyceum plan` compiles for the stage."""
+    from tasks.contract.plugins import stage_module
     from tasks.models.gemma import SIZES
-    from tasks.plan import bytes_per_device, lower, report
-    from tasks.plugins import stage_module
-    from tasks.programs import abstract_model
+    from tasks.planning.plan import bytes_per_device, lower, report
+    from tasks.planning.programs import abstract_model
 
     kind = "grpo" if program == "decode" else program
     rows, lengths = ROWS * mesh.size, {"prompt_length": PROMPT, "response_length": RESPONSE}

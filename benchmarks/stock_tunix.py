@@ -1,4 +1,5 @@
-"""Stock Tunix's programs of Gemma 3 1B with LoRA, compiled by `tasks.plan` for a TPU that is not here: the peer in `tpu_fit` and `step`.
+"""Stock Tunix's programs of Gemma 3 1B with LoRA, compiled by `tasks.planning.plan` for a TPU that is not here: the peer in `tpu_fit` and
+`step`.
 
 Tunix 0.1.7's own modules, qwix adapters, losses, optimizer, body of the train step (`PeftTrainer._train_step`) and sampler, sharded as its
 annotations say. One thing is replaced: its sharding constraints, which do nothing where no TPU is, by real ones; without them the compiler
@@ -24,14 +25,14 @@ from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 from tunix.utils import sharding_utils
 
-from tasks.hosts import BATCH
+from tasks.devices.hosts import BATCH
 from tasks.models.gemma import GemmaConfig
 
 PROJECTIONS = ".*(q_einsum|kv_einsum|qkv_einsum|attn_vec_einsum|gate_proj|up_proj|down_proj)"
 PAD, END_OF_TURN = 0, 106
 
 Program = tuple[Any, tuple[Any, ...]]
-"""A jitted function and its abstract arguments: for `tasks.plan.analyse`."""
+"""A jitted function and its abstract arguments: for `tasks.planning.plan.analyse`."""
 
 
 class Stock:

@@ -16,12 +16,12 @@ import tempfile
 import threading
 from pathlib import Path
 
-from flows.prefect_api import free_port, prefect_server
-from flows.run_record import read_run
-from infra.store import attempt_file, open_store
+from flows.report.run_record import read_run
+from flows.server.prefect_api import free_port, prefect_server
+from infra.store.store import attempt_file, open_store
 from schemas.job import JobStatus
-from tests.gcs_emulator import Emulator
-from tests.tpu_fake import FakeTpu
+from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.tpu_fake import FakeTpu
 
 BUCKET = "lyceum-submission"
 RECIPE = """
@@ -66,7 +66,7 @@ def one(recipe: Path, tpu: FakeTpu, number: int) -> tuple[float, float]:
     """One run of its own store; the two figures in seconds."""
     store = f"gs://{BUCKET}/{number}"
     known = len(tpu.resources())
-    command = [sys.executable, "-m", "flows.cli", "run", str(recipe), "--target", "v5e-8", "--store", store, "--json"]
+    command = [sys.executable, "-m", "flows.cli.main", "run", str(recipe), "--target", "v5e-8", "--store", store, "--json"]
     answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     opened = open_store(store, write=False)
     run = read_run(opened, answer["run_id"])

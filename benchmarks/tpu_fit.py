@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.plan import ENVIRONMENT
+from tasks.planning.plan import ENVIRONMENT
 
 RANK = 16
 MODEL = "gemma3-1b-it"
@@ -79,7 +79,7 @@ def compile_case(case: Case) -> dict[str, Any]:
     """Compile one case here: `who`, `target`, `batch` (per chip), `length`, `remat`; of ours `supervised`, the fraction with a target."""
     from dataclasses import asdict
 
-    from tasks.plan import analyse, tpu_mesh
+    from tasks.planning.plan import analyse, tpu_mesh
 
     mesh = tpu_mesh(case["target"])
     rows = case["batch"] * mesh.size
@@ -88,10 +88,10 @@ def compile_case(case: Case) -> dict[str, Any]:
 
         function, args = Stock(mesh, rank=RANK, remat=case["remat"] == "layer").sft(rows, case["length"])
         return asdict(analyse(function, args, mesh))
-    from tasks import rebalance, sft
     from tasks.losses.vocabulary import LOOP
     from tasks.models.gemma import SIZES
-    from tasks.programs import abstract_model
+    from tasks.planning.programs import abstract_model
+    from tasks.stages import rebalance, sft
 
     lora = {"rank": RANK, "alpha": 2.0 * RANK}
     table = {"model": MODEL, "steps": 1, "batch_size": rows, "sequence_length": case["length"], "lora": lora, "remat": case["remat"]}
@@ -145,7 +145,7 @@ def largest(fit: Callable[[int], bool], fits: int, guess: int) -> int:
 
 
 def tokens(results: Results) -> None:
-    from infra.tpu_chips import CHIPS
+    from infra.tpu.chips import CHIPS
     from tasks.data.packing import pack
 
     rows = list(gsm8k_lengths())

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from infra.files import file_entry
-from infra.gcs import Bucket
+from infra.gcs.bucket import Bucket
 from infra.settings import Settings
+from infra.store.files import file_entry
 from schemas.artifact import FileEntry
-from tests.gcs_emulator import Emulator
+from tests.fakes.gcs_emulator import Emulator
 
 BUCKET = "benchmark"
 MB = 1 << 20

@@ -4,8 +4,8 @@
 
 Of each row's tokens some share has a target (a response after its prompt). CPU: `gemma3-tiny` in float32, 32 rows of 256 tokens, the best
 of ten runs taken in turns. v5e: Gemma 3 1B in bfloat16, 2 rows of 1,024 tokens on a chip; memory is what the program needs beside its
-arguments, time the larger of FLOPs and HBM bytes over the chip's peaks (`tasks.hlo_cost` counts loops as often as they run). Needs the
-[tpu] extra for the second part; no TPU.
+arguments, time the larger of FLOPs and HBM bytes over the chip's peaks (`tasks.planning.hlo_cost` counts loops as often as they run).
+Needs the [tpu] extra for the second part; no TPU.
 
 CPU, 100% targets     Tunix   256.0 ms     ours   82.6 ms     3.1 x
 CPU,  60% targets     Tunix   261.2 ms     ours   67.9 ms     3.8 x
@@ -33,9 +33,9 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tunix.sft.peft_trainer import _default_loss_fn
 
-from tasks.hlo_cost import cost_of
 from tasks.losses.vocabulary import CHUNK, LOOP, token_logps
 from tasks.models.gemma import SIZES, GemmaConfig
+from tasks.planning.hlo_cost import cost_of
 
 SHARES = (1.0, 0.6, 0.3)
 V5E_FLOPS, V5E_BYTES = 197e12, 819e9

@@ -10,13 +10,13 @@ from prefect import get_run_logger
 from prefect.futures import PrefectFuture, as_completed
 from prefect.states import State
 
-from flows.resolve import ResolvedRecipe, ResolvedStage
-from infra.store import Store
+from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
+from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
-from tasks.plugins import stage_module
+from tasks.contract.plugins import stage_module
 from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
 
 

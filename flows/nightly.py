@@ -1,8 +1,8 @@
 """The nightly flow: train again on the rows that have come in, and promote the new model if, and only if, it is better for certain.
 
 Everything it does can be done again. The run reuses what is cached; whether a champion was decided on is what the store says
-(`flows.champion`), so a night that was killed anywhere, even between the gate and the promotion, is finished by the next one or by *Retry*,
-and a model is never promoted twice. Whatever goes wrong, the champion stays.
+(`flows.promotion.champion`), so a night that was killed anywhere, even between the gate and the promotion, is finished by the next one or
+by *Retry*, and a model is never promoted twice. Whatever goes wrong, the champion stays.
 """
 
 import time
@@ -17,16 +17,16 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows.champion import Champion, current, history, model_of, promote, withdrawn
-from flows.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
-from flows.gate import COLUMNS, DEFAULT, Gate, gate, rematches, rows
-from flows.interrupt import interruptible
-from flows.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
+from flows.cli.interrupt import interruptible
 from flows.post_train import post_train
-from flows.resolve import resolve
-from flows.run_record import record_name
+from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
+from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
+from flows.promotion.gate import COLUMNS, DEFAULT, Gate, gate, rematches, rows
+from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
+from flows.recipe.resolve import resolve
+from flows.report.run_record import record_name
 from infra.settings import Settings
-from infra.store import Store, open_store
+from infra.store.store import Store, open_store
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
 from tasks.stage import WATCH, Watch, close_backends, submit_stage

@@ -14,19 +14,19 @@ from prefect.exceptions import CancelledRun, FailedRun
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.chain import Chain
-from flows.endpoints import check_endpoints
-from flows.interrupt import interruptible
-from flows.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
-from flows.planning import DoesNotFit, check_fit
-from flows.publish import announce, publish
+from flows.cli.interrupt import interruptible
+from flows.planning.plan import DoesNotFit, check_fit
+from flows.recipe.endpoints import check_endpoints
+from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
+from flows.recipe.resolve import resolve
 from flows.report.page import report_html, write_report
+from flows.report.publish import announce, publish
 from flows.report.results import read_results
-from flows.resolve import resolve
-from flows.run_record import RunLog
+from flows.report.run_record import RunLog
 from flows.trackers import track
-from infra.objects import Damaged
 from infra.settings import Settings
-from infra.store import Store, open_store
+from infra.store.objects import Damaged
+from infra.store.store import Store, open_store
 from infra.targets import check_reach, check_target
 from schemas.base import InputError, StageFailed
 from tasks.stage import WATCH, Watch

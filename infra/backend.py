@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from infra.store import Store
+from infra.store.store import Store
 from schemas.job import JobSpec, JobStatus
 
 FINAL = ("succeeded", "failed", "cancelled")

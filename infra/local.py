@@ -10,7 +10,7 @@ from infra.backend import FINAL, JobHandle, Leftover
 from infra.process import WORKER, Worker, failed, read_lines
 from infra.secrets import mask
 from infra.settings import Settings
-from infra.store import Store, attempt_file, open_store
+from infra.store.store import Store, attempt_file, open_store
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 

@@ -1,4 +1,4 @@
-"""A worker as a process of this machine: what `infra.local` and the agent of a cloud machine (`infra.host`) share.
+"""A worker as a process of this machine: what `infra.local` and the agent of a cloud machine (`infra.tpu.host`) share.
 
 The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on the CPU, quiet native logs, unbuffered
 output, a fixed hash seed, and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from infra.backend import FINAL
 from infra.secrets import mask
-from infra.store import Store, attempt_file
+from infra.store.store import Store, attempt_file
 from schemas.base import InputError
 from schemas.job import JobStatus
 

@@ -1,8 +1,8 @@
 """Keeping secrets out of what is kept or shown: logs, statuses, errors, recorded command lines.
 
 A recipe, a store and a job hold no credentials; those come from the environment, or by a name from Secret Manager
-(`infra.secret_manager`). But the message of any library may quote one. So every text that a run leaves goes through `mask`, as in the logs
-of CI services.
+(`infra.tpu.secret_manager`). But the message of any library may quote one. So every text that a run leaves goes through `mask`, as in the
+logs of CI services.
 """
 
 import io

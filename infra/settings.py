@@ -144,7 +144,7 @@ class TpuSettings(_FromEnvironment):
         labels: more labels of the resources, e.g. `team=nlp,cost-center=42`.
         tags: network tags of the VMs.
         data_disk: path of a persistent disk that every VM gets read-only, e.g. with weights; empty for none.
-        usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in `infra/tpu_types.py`.
+        usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in `infra/tpu/types.py`.
         poll_seconds: time between two looks at a resource.
         queue_seconds: how long a request may wait for resources in one zone before the next zone is tried.
         boot_seconds: how long a TPU may take to be provisioned, and then its VMs until a worker is heard of.

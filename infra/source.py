@@ -25,10 +25,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from infra.files import file_entry
-from infra.objects import name_problem
 from infra.process import ROOT
-from infra.store import Store
+from infra.store.files import file_entry
+from infra.store.objects import name_problem
+from infra.store.store import Store
 from schemas.artifact import FileEntry
 from schemas.base import InputError, digest
 

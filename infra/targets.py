@@ -1,10 +1,10 @@
 """Targets: the names of places where jobs run, and the backend behind each."""
 
 from infra.backend import JobBackend
-from infra.cloud_tpu import CloudTpuBackend
 from infra.local import LocalBackend
 from infra.settings import Settings, TpuSettings
-from infra.tpu_types import TPU_TYPES
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, nearest
 
 TARGETS = ("local", *TPU_TYPES)

@@ -25,7 +25,7 @@ model = "gemma3-tiny"
 ```
 
 A recipe may say what its model has to prove before it replaces the champion (`lyceum gate`, the nightly flow). It is no part of any stage
-key. Without it, `flows.gate_rules.default_gate` counts.
+key. Without it, `flows.promotion.gate_rules.default_gate` counts.
 
 ```toml
 [[gate.must_win]]
@@ -70,7 +70,8 @@ class GateRule(StrictModel):
     """A rate that a gate compares, paired over the prompts that both models answered.
 
     Attributes:
-        metric: a name of `OUTCOMES` of `tasks/reasoning_eval.py` or `tasks/safety_eval.py`; of a rate in `LOWER_IS_BETTER` a fall is a
+        metric: a name of `OUTCOMES` of `tasks/stages/reasoning_eval.py` or `tasks/stages/safety_eval.py`; of a rate in `LOWER_IS_BETTER` a
+        fall is a
             gain. Where both have the name (`format_rate`), reasoning_eval's is meant unless only safety_eval asks the suite.
         suite: its prompts alone; default: all prompts that the metric counts.
         domain: its prompts alone; default: all domains.
@@ -96,7 +97,7 @@ class MustNotLose(GateRule):
 
 
 class GateSpec(StrictModel):
-    """What a model has to prove against the champion, or the first one against its own base. `flows.gate_rules` says how.
+    """What a model has to prove against the champion, or the first one against its own base. `flows.promotion.gate_rules` says how.
 
     Attributes:
         must_win: rates that have to have become better for certain.

@@ -30,10 +30,10 @@ from prefect.futures import PrefectFuture
 from prefect.logging.loggers import LoggingAdapter
 from prefect.states import Cancelled, Completed, Failed, State
 
-from infra import lease
 from infra.backend import FINAL, JobBackend, JobHandle
 from infra.settings import Settings
-from infra.store import Store, open_store
+from infra.store import lease
+from infra.store.store import Store, open_store
 from infra.targets import open_backend
 from infra.visible import visible
 from schemas.base import InputError, StageFailed, Stopped

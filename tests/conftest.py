@@ -22,9 +22,9 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 )
 
-from tests.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
-from tests.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
-from tests.tpu_workshop import shop  # noqa: F401
+from tests.fakes.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
+from tests.fakes.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
+from tests.fakes.tpu_workshop import shop  # noqa: F401
 
 QUICK_COMPILE = os.environ["XLA_FLAGS"]
 """For tests that start processes with more flags."""
@@ -58,7 +58,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def finished(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The store of one finished run of `TINY`, to read or to copy, and what the run printed."""
-    from flows.cli import main
+    from flows.cli.main import main
 
     root = tmp_path_factory.mktemp("finished")
     (root / "tiny.toml").write_text(TINY, encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.plugins import stage_kinds
+from tasks.contract.plugins import stage_kinds
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("schemas", "infra", "tasks", "flows")
@@ -56,7 +56,7 @@ def test_stages_rewards_and_teachers_load_no_jax() -> None:
     """The flow process imports every stage kind and plugin to validate a recipe; none may pull JAX in, not even through another module."""
     script = """
 import sys
-from tasks.plugins import plugin_module, plugin_names, stage_kinds, stage_module
+from tasks.contract.plugins import plugin_module, plugin_names, stage_kinds, stage_module
 for kind in stage_kinds(): stage_module(kind)
 for family in ("rewards", "teachers", "checks", "suites"):
     for name in plugin_names(family): plugin_module(family, name)
@@ -70,26 +70,26 @@ def test_the_flow_process_never_loads_jax() -> None:
 
 
 def test_the_worker_never_loads_prefect() -> None:
-    assert run("import sys, tasks.worker; print('prefect' in sys.modules)") == "False"
+    assert run("import sys, tasks.worker.__main__; print('prefect' in sys.modules)") == "False"
 
 
 def test_the_command_line_starts_without_prefect_and_jax() -> None:
-    assert run("import sys, flows.cli; print(sorted({'prefect', 'jax', 'matplotlib', 'datasets'} & set(sys.modules)))") == "[]"
+    assert run("import sys, flows.cli.main; print(sorted({'prefect', 'jax', 'matplotlib', 'datasets'} & set(sys.modules)))") == "[]"
 
 
 def test_only_buckets_secrets_and_the_tpu_api_talk_to_google() -> None:
-    """Storage's clients, however they are imported, in `infra/gcs*.py` alone, that of TPUs in `infra/tpu_api.py` and credentials for
-    secrets in `infra/secret_manager.py`; and nobody pays for them whose store is a directory and whose target is this machine."""
+    """Storage's clients, however they are imported, in `infra/gcs*.py` alone, that of TPUs in `infra/tpu/api.py` and credentials for
+    secrets in `infra/tpu/secret_manager.py`; and nobody pays for them whose store is a directory and whose target is this machine."""
     clients = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media", "grpc")
     users = {
         str(path.relative_to(ROOT))
         for path in FILES
         if any(name.startswith(clients) for name in imports(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    assert "infra/tpu_api.py" in users
-    assert all(user.startswith("infra/gcs") for user in users - {"infra/tpu_api.py", "infra/secret_manager.py"}), users
+    assert "infra/tpu/api.py" in users
+    assert all(user.startswith("infra/gcs") for user in users - {"infra/tpu/api.py", "infra/tpu/secret_manager.py"}), users
     loaded = "[name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))]"
-    assert run(f"import sys, infra.store, infra.targets, tasks.worker; print({loaded})") == "[]"
+    assert run(f"import sys, infra.store.store, infra.targets, tasks.worker.__main__; print({loaded})") == "[]"
 
 
 def run(script: str) -> str:

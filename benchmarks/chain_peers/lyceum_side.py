@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chain_peers.settings import STAGES, Clock, Settings, main
-from tasks.job import Job, read_jsonl, read_rows, write_jsonl
+from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 
 RECIPE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "quickstart.toml"
 PROMPTS, SAMPLES = 256, 4
@@ -37,9 +37,9 @@ def stage_table(stage: str, settings: Settings) -> dict[str, Any]:
 
 def run_stage(kind: str, table: dict[str, Any], inputs: dict[str, Path], out: Path, **more: Any) -> dict[str, Any]:
     """Run a stage as a worker does, in a store of its own; its artifact is `out`."""
-    from infra.store import open_store
-    from infra.workspace import Workspace
-    from tasks.plugins import stage_module
+    from infra.store.store import open_store
+    from infra.store.workspace import Workspace
+    from tasks.contract.plugins import stage_module
 
     module = stage_module(kind)
     out.mkdir(parents=True)
@@ -70,9 +70,9 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     """The quickstart's rows, the first model, and preference pairs mined from a model that SFT trained from it. Completes `out`."""
     from schemas.examples import Example, PreferencePair
     from schemas.recipe import parse_recipe
-    from tasks import sft, simpo
     from tasks.data.tokens import prompt_tokens, response_tokens
-    from tasks.preferences import pair_fits, rejected_tokens
+    from tasks.stages import sft, simpo
+    from tasks.training.preferences import pair_fits, rejected_tokens
 
     recipe = parse_recipe(RECIPE.read_text(encoding="utf-8"), str(RECIPE))
     scratch = out.parent / "prepared"
@@ -148,7 +148,7 @@ def write_for_peer(data: Path, tokenizer: Any, examples: Sequence[Any], pairs: S
 
 def save_random_model(name: str, directory: Path) -> Any:
     """Random weights of the size called `name`, in Hugging Face's format, with the tiny tokenizer, which is returned."""
-    from tasks.hosts import make_mesh
+    from tasks.devices.hosts import make_mesh
     from tasks.models.gemma import SIZES
     from tasks.models.hf_tokenizer import write_tokenizer
     from tasks.models.loading import LoadedModel, save_model

@@ -36,7 +36,7 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
         "output_dir": str(out),
         "max_steps": steps,
         "learning_rate": settings.rate(stage),
-        "warmup_steps": max(1, round(steps * settings.warmup)) + 1,  # as tasks.optimizers has it: no step at rate 0
+        "warmup_steps": max(1, round(steps * settings.warmup)) + 1,  # as tasks.training.optimizers has it: no step at rate 0
         "lr_scheduler_type": "cosine_warmup_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": settings.final},
         "adam_beta2": settings.b2,
@@ -92,9 +92,9 @@ def grpo(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, An
 def rewards(settings: Settings, data: Path) -> list[Any]:
     """The other side's rewards as TRL calls them: they are Python without JAX."""
     from schemas.examples import Prompt
-    from tasks.job import read_jsonl
-    from tasks.plugins import plugin_module
-    from tasks.rewarding import Response
+    from tasks.contract.job import read_jsonl
+    from tasks.contract.plugins import plugin_module
+    from tasks.reinforcement.rewarding import Response
 
     asked = {row.id: row for row in read_jsonl(data / "prompts.jsonl", Prompt)}
 

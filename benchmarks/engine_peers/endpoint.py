@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.engine_peers.clients import SLOTS
 from benchmarks.engine_peers.questions import ruled, taught
-from tests.chat_server import ChatServer, Fault, Request
+from tests.fakes.chat_server import ChatServer, Fault, Request
 
 LATENCY = 0.2
 

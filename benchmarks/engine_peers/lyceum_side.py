@@ -23,9 +23,9 @@ def main() -> None:
 
 def teacher(directory: Path, files: list[Path]) -> dict[str, Any]:
     """The chat engine, as the teacher `openai_compatible` uses it, with its store in `directory`."""
-    from infra.answers import Answers
     from infra.settings import Settings
-    from infra.store import open_store
+    from infra.store.answers import Answers
+    from infra.store.store import open_store
     from tasks.chat.budget import Budget, Prices
     from tasks.chat.endpoint import endpoint_of
     from tasks.chat.engine import ChatEngine
@@ -45,9 +45,9 @@ def teacher(directory: Path, files: list[Path]) -> dict[str, Any]:
 
 def judge(directory: Path, files: list[Path]) -> dict[str, Any]:
     """The reward's own `score`: rules, question, engine, an answer in the store before it counts, grades read."""
-    from infra.answers import Answers
-    from infra.store import open_store
-    from tasks.rewarding import Resources, Scorer, parse_rewards
+    from infra.store.answers import Answers
+    from infra.store.store import open_store
+    from tasks.reinforcement.rewarding import Resources, Scorer, parse_rewards
 
     seconds, values = [], []
     scorer = Scorer(parse_rewards([TABLE], "rewards"), Resources({}, Answers(open_store(directory / "store"))))

@@ -5,7 +5,7 @@ from typing import Any
 from chain_stage import stage
 
 from schemas.base import StrictModel
-from tasks.job import Input, Job
+from tasks.contract.job import Input, Job
 
 VERSION = 1
 INPUTS = {"parent": Input(("nothing",), required=False)}

@@ -11,8 +11,8 @@ from flows.report import plots
 from flows.report.effects import EXACT, METRICS, Change, overall_effect, stage_effects
 from flows.report.results import RunResults
 from flows.report.wording import percent, points
-from tasks import sampled
-from tasks.power import detectable_effect, needed_n
+from tasks.evaluation import sampled
+from tasks.statistics.power import detectable_effect, needed_n
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows import show
-from flows.explain import flat
+from flows.cli import show
+from flows.recipe.explain import flat
 from flows.report import plots
 from flows.report.effects import (
     ALL,
@@ -29,10 +29,10 @@ from flows.report.effects import (
 from flows.report.page import rendered
 from flows.report.results import Model, RunResults, StageOutput, read_results
 from flows.report.wording import TONES, bounds, change_text, duration, percent, points, sample_text
-from infra.store import Store
+from infra.store.store import Store
 from schemas.base import digest
 from schemas.reports import RunRecord
-from tasks.intervals import Interval
+from tasks.statistics.intervals import Interval
 
 ABSENT = "–"
 """Shown for a field that one side lacks; a field that is there and null shows as None."""

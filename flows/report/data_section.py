@@ -15,11 +15,11 @@ from flows.report import plots
 from flows.report.results import RunResults, StageOutput
 from flows.report.wording import clip, percent
 from schemas.examples import Domain, Grounding
+from tasks.contract.job import read_rows
 from tasks.data.splits import SPLITS
-from tasks.job import read_rows
 
 Cells = dict[str, dict[str, Any]]
-"""Split -> what was requested, achieved and available, by difficulty too (`tasks.rebalance`)."""
+"""Split -> what was requested, achieved and available, by difficulty too (`tasks.stages.rebalance`)."""
 
 LEVELS = range(1, 6)
 

@@ -1,7 +1,8 @@
 """What each trained stage changed, with 95 % intervals: the numbers of the report and of `lyceum compare`, computed from evaluation items.
 
 Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and McNemar's exact test. Where fewer than half
-of the prompts are shared, the two rates are independent: Newcombe's interval and the two-proportion score test (`tasks.intervals`).
+of the prompts are shared, the two rates are independent: Newcombe's interval and the two-proportion score test
+(`tasks.statistics.intervals`).
 
 An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most ALPHA after Holm's correction, over two
 families for each metric: what all stages changed over all prompts, and what they changed in all parts (suite x domain). A comparison in
@@ -17,9 +18,9 @@ from typing import Literal, NamedTuple, TypeVar
 from flows.report.results import RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tasks import reasoning_eval, safety_eval
-from tasks.evaluate import Outcome
-from tasks.intervals import ALPHA, Interval, holm, mcnemar, newcombe, paired_bootstrap, wilson
+from tasks.evaluation.evaluate import Outcome
+from tasks.stages import reasoning_eval, safety_eval
+from tasks.statistics.intervals import ALPHA, Interval, holm, mcnemar, newcombe, paired_bootstrap, wilson
 
 Direction = Literal["gain", "loss", "unclear"]
 Key = TypeVar("Key", bound=Hashable)

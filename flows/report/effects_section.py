@@ -30,7 +30,7 @@ from flows.report.effects import (
 from flows.report.rates import Row, Side, Table
 from flows.report.results import RunResults
 from flows.report.wording import TONES, Tone, bounds, percent, points, sample_text
-from tasks import reasoning_eval
+from tasks.stages import reasoning_eval
 
 
 @dataclass(frozen=True)

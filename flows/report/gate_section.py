@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flows.gate import COLUMNS, gate, rows
+from flows.promotion.gate import COLUMNS, gate, rows
 from flows.report.results import RunResults
 from schemas.base import InputError
 

@@ -24,11 +24,11 @@ from flows.report import (
 from flows.report.results import RunResults, read_results
 from flows.report.verdict import stage_verdicts, verdict
 from flows.report.wording import bounds, clip, duration, percent, points
-from infra.store import Store
+from infra.store.store import Store
 from infra.visible import visible
 from schemas.examples import Domain
 from schemas.reports import RunRecord
-from tasks.intervals import Interval
+from tasks.statistics.intervals import Interval
 
 
 def render_report(store: Store, record: RunRecord) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.report.results import RunResults, StageOutput
+from flows.report.run_record import read_plan
 from flows.report.wording import duration, size
-from flows.run_record import read_plan
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tasks.intervals import Interval
+from tasks.statistics.intervals import Interval
 
 INK, GRID, GOOD, BAD, MUTED, CARD = "#010101", "#020202", "#030303", "#040404", "#050505", "#0a0a0a"
 SERIES = ("#060606", "#070707", "#080808", "#090909")

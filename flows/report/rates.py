@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flows.report.effects import Rate, parts
 from flows.report.wording import bounds, percent
 from schemas.evaluation import EvalItem
-from tasks.evaluate import Outcome
+from tasks.evaluation.evaluate import Outcome
 
 _LABELS = {
     "marker_rate": "reasoning markers",

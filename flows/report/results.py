@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from infra.store import Store
+from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, problem_text
 from schemas.evaluation import EvalItem
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord, StageRecord
-from tasks.job import TRAINED, read_jsonl, read_rows
+from tasks.contract.job import TRAINED, read_jsonl, read_rows
 
 BASE = "base"
 """How the untrained model is called beside the stages that trained it further."""

@@ -13,11 +13,11 @@ from flows.report.results import RunResults
 from flows.report.wording import bounds, figure, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
-from tasks import safety_eval
-from tasks.controls import CONTROLS
-from tasks.gym.metrics import protocol_metrics
-from tasks.intervals import Interval
-from tasks.opinions import opinion_metrics
+from tasks.evaluation.controls import CONTROLS
+from tasks.evaluation.gym.metrics import protocol_metrics
+from tasks.judging.opinions import opinion_metrics
+from tasks.stages import safety_eval
+from tasks.statistics.intervals import Interval
 
 
 @dataclass(frozen=True)

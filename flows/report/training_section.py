@@ -8,12 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows.explain import flat
+from flows.recipe.explain import flat
 from flows.report import plots
 from flows.report.results import RunResults, StageOutput
 from flows.report.wording import clip, figure
 from schemas.examples import Domain, PreferencePair
-from tasks.job import TRAINED, read_jsonl
+from tasks.contract.job import TRAINED, read_jsonl
 
 _PANELS = {
     "loss": ("loss", "validation_loss"),
@@ -67,7 +67,7 @@ def trainings(run: RunResults) -> list[Training]:
 
 
 def audited(stage: StageOutput) -> Audited | None:
-    """The stage's audit.jsonl (`tasks.rl.audit`); None where nothing was flagged."""
+    """The stage's audit.jsonl (`tasks.reinforcement.audit`); None where nothing was flagged."""
     rows = stage.rows("audit.jsonl")
     if not rows:
         return None

@@ -8,7 +8,7 @@ from flows.report.effects import CORRECT, EXACT, METRICS, SAFE, Change, Effect, 
 from flows.report.results import RunResults
 from flows.report.safety_section import control_items, safety_outcomes
 from flows.report.wording import TONES, Tone, change_text, duration, listed, percent, points, rate_text, sample_text
-from tasks.power import detectable_effect
+from tasks.statistics.power import detectable_effect
 
 
 @dataclass(frozen=True)

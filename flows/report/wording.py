@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from flows.report.effects import Change, Direction, Rate
-from tasks.intervals import Interval
+from tasks.statistics.intervals import Interval
 
 Tone = Literal["good", "bad", "flat", "plain"]
 TONES: dict[Direction, Tone] = {"gain": "good", "loss": "bad", "unclear": "flat"}

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from flows.explain import flat
+from flows.recipe.explain import flat
 from flows.report.effects import METRICS
 from flows.report.results import BASE, RunResults, StageOutput
 from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
-from tasks.evaluate import EvalConfig, Outcome
-from tasks.plugins import stage_module
+from tasks.contract.plugins import stage_module
+from tasks.evaluation.evaluate import EvalConfig, Outcome
 
 PROMPT_FIELDS = tuple(EvalPrompt.model_fields)
 

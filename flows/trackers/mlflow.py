@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any
 
-from flows.explain import flat
+from flows.recipe.explain import flat
 from flows.report.results import RunResults
 from flows.scores.evaluations import curve, figures
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from infra.secret_manager import NAME, read_secret
 from infra.secrets import LEAST, MASK, has_userinfo, mask
+from infra.tpu.secret_manager import NAME, read_secret
 from schemas.base import InputError
 
 _URLS = {

@@ -29,8 +29,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from infra.answers import Answers
 from infra.settings import Settings
+from infra.store.answers import Answers
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
 from tasks.chat.endpoint import Endpoint

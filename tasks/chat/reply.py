@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tasks.refusals import declines
+from tasks.evaluation.refusals import declines
 
 Problem = Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"]
 """`truncated`: cut off at its bound of tokens. `refused`: the provider's filter or the model declined. `empty`: no text. `malformed`: no

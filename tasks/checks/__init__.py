@@ -1,11 +1,11 @@
 """Checks: how an answer is compared with what its prompt knows. A check is a file here; its name is the file's name and `Prompt.check`.
 
     VERSION: int                     raise it when the same answer would be judged differently: it enters stage keys
-    SLOW = True                      where a judgement takes milliseconds or more: `tasks.verify.verify_many` then uses all cores
-    def agrees(prompt: Prompt, answer: str) -> Outcome
+    SLOW = True                      where a judgement takes milliseconds or more: `tasks.verification.verify.verify_many` then uses all
+    cores def agrees(prompt: Prompt, answer: str) -> Outcome
 
 `answer` is what stands in the answer tag, not empty. A prompt that a check cannot work with (a reference that is no number, an unknown
-constraint) is an InputError that names the prompt. `agrees` may be called from threads. `tasks.verify` is the one that calls.
+constraint) is an InputError that names the prompt. `agrees` may be called from threads. `tasks.verification.verify` is the one that calls.
 """
 
 import re

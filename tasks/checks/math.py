@@ -17,18 +17,18 @@ The comparison is not symmetric, and knows which of the two is the reference:
 - Units and words around a number are ignored; of several formulas in a sentence the last one counts.
 
 sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's own time limit uses signals, which threads
-have not: parsing and comparing happen in a process of its own (`tasks.apart`), and what meets its limits is wrong. What plainly would is
-refused before.
+have not: parsing and comparing happen in a process of its own (`tasks.verification.apart`), and what meets its limits is wrong. What
+plainly would is refused before.
 """
 
 import re
 from typing import Any
 
 from schemas.examples import Prompt
-from tasks.apart import Apart, LimitMet, serve
 from tasks.checks import Outcome, is_copied, unusable
 from tasks.checks.exact import normalise_answer
 from tasks.checks.numeric import parse_number, says_two
+from tasks.verification.apart import Apart, LimitMet, serve
 
 VERSION = 2
 SLOW = True

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from infra.visible import visible
+from tasks.contract.job import read_rows
 from tasks.data import card_plots
 from tasks.data.cleaning import CAUSES, GROUPS, HITS, Cause, Cleaned, Evaluation
 from tasks.data.filters import language_of, response_of
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
-from tasks.job import read_rows
 
 SAMPLES = 20
 MATCHES = 5

@@ -6,7 +6,8 @@ endpoint's model may be replaced without a word; if its grades have moved, or th
 
     order    of all pairs of anchors of one question and unlike worth, the part whose better one has the better grade (a tie is half a
              pair): 1 is perfect, 0.5 is chance
-    drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval (bootstrap, `tasks.intervals`).
+    drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval (bootstrap,
+    `tasks.statistics.intervals`).
              The alarm is an interval that lies beyond the tolerance altogether
 
 The anchors are asked raw: the rules that protect a reward are left out, so the order tells how easily the judge itself is talked round.
@@ -26,9 +27,9 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from schemas.base import StageFailed, StrictModel, digest
-from tasks.intervals import bootstrap_mean
 from tasks.judging.anchors import ANCHORS, Anchor
 from tasks.judging.bench import Bench, Case
+from tasks.statistics.intervals import bootstrap_mean
 
 _SAME = 1e-9
 

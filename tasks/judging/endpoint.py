@@ -22,7 +22,7 @@ from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.judging.judge import EndpointJudge, Judge, Question, Ruling
-from tasks.rewarding import Resources
+from tasks.reinforcement.rewarding import Resources
 
 
 class AskEndpoint(Judge):

@@ -1,8 +1,8 @@
 """A judge in this process: one prefill of a Gemma gives the probability of each choice as the next token (G-Eval, 2303.16634).
 
 Nothing is decoded: a ruling costs one pass over its prompt, always comes, and is continuous, where a sampled rating is one of ten numbers.
-The judge has devices of its own (`tasks.hosts.halves`, G-RaR's split mesh). Its program is dispatched from the thread of the reward that
-asks, so it computes while the policy samples or is updated; a model too large for one device lies in parts on its half.
+The judge has devices of its own (`tasks.devices.hosts.halves`, G-RaR's split mesh). Its program is dispatched from the thread of the
+reward that asks, so it computes while the policy samples or is updated; a model too large for one device lies in parts on its half.
 
 Shapes are fixed: (B, P) prompts, the last batch of a call filled up, and `MOST_CHOICES` choices a row, so that questions with different
 choices share a batch and the program.
@@ -21,12 +21,12 @@ from flax import nnx
 
 from schemas.base import InputError, StageFailed, digest
 from tasks.data.tokens import Tokenizer, pad_left, prompt_tokens
-from tasks.hosts import by_rows, fetch, make_mesh, spread
+from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.judging.judge import GemmaJudge, Judge, Question, Ruling
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.source import model_dependencies
-from tasks.programs import Program, abstract_model, rows, shapes
-from tasks.rewarding import Resources
+from tasks.planning.programs import Program, abstract_model, rows, shapes
+from tasks.reinforcement.rewarding import Resources
 
 VERSION = 1
 

@@ -5,7 +5,8 @@ judge = { name = "endpoint", provider = "openai", model = "gpt-4o-mini", input_u
 judge = { name = "gemma", model = "gemma3-12b-it", prompt_length = 1024, batch_size = 8 }
 ```
 An endpoint answers with text. A Gemma in this process decodes nothing: its ruling is the probability of each of the question's `choices` as
-the next token (G-Eval, 2303.16634). Both keep rulings in the store (`infra.answers`) by all that decides them: nothing is asked twice.
+the next token (G-Eval, 2303.16634). Both keep rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked
+twice.
 
 A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which goes on from there when it is run
 again: an update on rewards that are mostly missing is worse than none. An endpoint that is down is waited for (`tasks.judging.endpoint`).
@@ -24,8 +25,8 @@ from schemas.base import StageFailed, StrictModel
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
-    from tasks.programs import Program
-    from tasks.rewarding import Resources
+    from tasks.planning.programs import Program
+    from tasks.reinforcement.rewarding import Resources
 
 
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"}
@@ -75,7 +76,7 @@ class EndpointJudge(_AnyJudge):
 
 
 class GemmaJudge(_AnyJudge):
-    """A Gemma in this process, on the devices that the policy leaves it (`tasks.hosts.halves`).
+    """A Gemma in this process, on the devices that the policy leaves it (`tasks.devices.hosts.halves`).
 
     Attributes:
         model: a recipe's `model`: a shipped name, a hub's, or a directory.

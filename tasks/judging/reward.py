@@ -13,11 +13,11 @@ from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
 from tasks.judging.judge import JudgeConfig, judge_dependencies, judge_models, judge_programs, open_judge
 from tasks.judging.wording import Format
-from tasks.rewarding import Judged, Resources, Response, RewardConfig
+from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
-    from tasks.programs import Program
+    from tasks.planning.programs import Program
 
 WORDING = 1
 """Raise it when judges are asked or read in another way: it is part of every judging reward's VERSION."""

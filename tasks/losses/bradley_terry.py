@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tasks.hosts import by_rows
+from tasks.devices.hosts import by_rows
 from tasks.losses.vocabulary import positions_of
 from tasks.models.scalar_head import token_scores
 

@@ -4,7 +4,7 @@
     b = 0: KL(T || S), forward, covers what the teacher does; b = 1: KL(S || T), reverse, keeps to it (MiniLLM, 2306.08543)
 
 The two ends are not the limits of the formula, which are 0; they are what TRL's `GKDTrainer.generalized_jsd_loss` does there, with which
-these numbers agree (tests/test_distillation_losses.py). Both models' logits of a few hundred tokens exist at a time
+these numbers agree (tests/tasks/losses/test_distillation.py). Both models' logits of a few hundred tokens exist at a time
 (`tasks.losses.vocabulary`), and of the teacher only hidden states and embedding are needed.
 """
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from tasks.hosts import BATCH, batch_parts
+from tasks.devices.hosts import BATCH, batch_parts
 from tasks.models.gemma import GemmaConfig, unembed
 
 CHUNK = 512

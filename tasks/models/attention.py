@@ -21,7 +21,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import PartitionSpec
 
-from tasks.hosts import BATCH, TENSOR
+from tasks.devices.hosts import BATCH, TENSOR
 
 _MASKED = -2.3819763e38
 """A score that softmax turns into 0, and that float32 and bfloat16 hold."""

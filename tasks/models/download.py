@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from infra.settings import Settings
-from infra.space import require_space
+from infra.store.space import require_space
 from schemas.base import InputError
 from tasks.models.source import NEEDED, Source, needed
 
@@ -36,7 +36,7 @@ def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
     if source.kind == "kaggle":
         return _from_kaggle(source, settings)
     if source.kind == "gs":
-        from infra.gcs_files import fetch as fetch_files
+        from infra.gcs.files import fetch as fetch_files
 
         return fetch_files(
             f"gs://{source.path}", settings, lambda names: [name for name in needed(names) if weights or not _is_weight(name)]

@@ -16,8 +16,8 @@ from jax.sharding import Mesh, NamedSharding
 from infra.settings import Settings
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
-from tasks.hosts import fetch as fetch_array
-from tasks.hosts import make_mesh
+from tasks.devices.hosts import fetch as fetch_array
+from tasks.devices.hosts import make_mesh
 from tasks.models import gemma
 from tasks.models.download import fetch
 from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes

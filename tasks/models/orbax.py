@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from infra.settings import Settings
-from infra.space import require_space
+from infra.store.space import require_space
 from schemas.base import InputError, digest
 from tasks.data.tokens import Tokenizer
 from tasks.models import gemma

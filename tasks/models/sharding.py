@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from infra.settings import Settings
-from tasks.hosts import BATCH, TENSOR, put
+from tasks.devices.hosts import BATCH, TENSOR, put
 from tasks.models.gemma import PROJECTIONS, GemmaConfig, weight_shapes
 
 TRAINED_BYTES = 16

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.settings import Settings
-from infra.store import Store
+from infra.store.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobSpec
+from tasks.contract.plugins import base_model_of, extra_models_of
 from tasks.models import download
 from tasks.models.source import extra_key, needed, source_of
-from tasks.plugins import base_model_of, extra_models_of
 
 
 def shipped_models(spec: JobSpec) -> list[str]:

@@ -20,8 +20,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from infra.files import given_path
 from infra.settings import Settings
+from infra.store.files import given_path
 from schemas.base import InputError, digest, nearest
 
 TINY = "gemma3-tiny"
@@ -139,7 +139,7 @@ def model_dependencies(model: str, settings: Settings | None = None) -> dict[str
     """
     source, settings = source_of(model), settings or Settings.from_environment()
     if source.kind == "gs":
-        from infra.gcs_files import listing
+        from infra.gcs.files import listing
 
         found = listing(f"gs://{source.path}", settings)
         return {"model": digest({name: [found[name].size, found[name].crc32c] for name in needed(found)})}

@@ -6,8 +6,8 @@
 
 `responses[i]` answers `prompts[i]`. `score` returns one value for each response, in order: a finite number, or None to abstain; a
 `Judged` is such a value with what the ledger shall keep of how it came about. Whatever cannot be judged (no reference answer, a judge
-that does not answer) is an abstention, never a zero. `score` is called in threads, for two rollouts at once. `tasks.rewarding` has
-`RewardConfig`, `Response`, `Judged` and `Resources`, and combines the rewards of a stage.
+that does not answer) is an abstention, never a zero. `score` is called in threads, for two rollouts at once.
+`tasks.reinforcement.rewarding` has `RewardConfig`, `Response`, `Judged` and `Resources`, and combines the rewards of a stage.
 
 A reward may also have
 
@@ -18,7 +18,8 @@ A reward may also have
     def models(config) -> tuple[str, ...]                      base models that it loads (`tasks.models.source`): they are sent to a TPU
     def programs(config, model, calls, upstream) -> list[Program]
                                                                what it compiles to score `calls` responses: `model` has the devices of
-                                                               `tasks.hosts.halves`' second, `upstream` the configs of the stage's inputs
+                                                               `tasks.devices.hosts.halves`' second, `upstream` the configs of the stage's
+                                                               inputs
     INPUTS = {"reward_model": Input(("reward_model",))}        inputs of the stage that it needs
 
 A module's top level imports neither JAX nor anything slow.

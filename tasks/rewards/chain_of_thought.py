@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from schemas.examples import Domain, Prompt, Trace, parse_trace
-from tasks.rewarding import Judged, Response, RewardConfig
+from tasks.reinforcement.rewarding import Judged, Response, RewardConfig
 
 VERSION = 1
 

@@ -18,9 +18,9 @@ from pydantic import Field
 
 from schemas.examples import Prompt, parse_trace
 from tasks.checks import tests as check
-from tasks.rewarding import Judged, Resources, Response, RewardConfig
+from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
 from tasks.sandbox.bubblewrap import SandboxFailed, require_sandbox
-from tasks.verify import check_versions
+from tasks.verification.verify import check_versions
 
 VERSION = 1
 

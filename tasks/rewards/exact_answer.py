@@ -1,16 +1,16 @@
 """Exact-answer reward: 1 when the answer of a well-formed trace agrees with the reference, 0 when it does not or there is no such trace.
 
-Agreement is what the evaluations mean by correct: `tasks.verify`, and for grounded prompts whose context does not tell, the grounded
-refusal (`tasks.grounding.abstains`). Prompts whose answer cannot be verified (check = "none") abstain.
+Agreement is what the evaluations mean by correct: `tasks.verification.verify`, and for grounded prompts whose context does not tell, the
+grounded refusal (`tasks.evaluation.grounding.abstains`). Prompts whose answer cannot be verified (check = "none") abstain.
 """
 
 from collections.abc import Sequence
 from typing import Literal
 
 from schemas.examples import Prompt
-from tasks.grounding import abstains
-from tasks.rewarding import Response, RewardConfig
-from tasks.verify import Verdict, verify_many
+from tasks.evaluation.grounding import abstains
+from tasks.reinforcement.rewarding import Response, RewardConfig
+from tasks.verification.verify import Verdict, verify_many
 
 VERSION = 1
 

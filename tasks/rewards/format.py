@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.examples import TRACE_TAGS, Prompt, parse_trace
-from tasks.rewarding import Response, RewardConfig
+from tasks.reinforcement.rewarding import Response, RewardConfig
 
 VERSION = 1
 

@@ -25,7 +25,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.examples import Prompt, parse_trace
-from tasks.rewarding import Judged, Response, RewardConfig
+from tasks.reinforcement.rewarding import Judged, Response, RewardConfig
 
 VERSION = 1
 

@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.examples import Prompt, parse_trace
-from tasks.rewarding import Response, RewardConfig
+from tasks.reinforcement.rewarding import Response, RewardConfig
 
 VERSION = 1
 

@@ -5,7 +5,8 @@
 x_a is the rating of aspect a in [0, 1] (1 to 10 of an endpoint, 0 to 9 of a Gemma), h whether the response states something that is false
 or made up (1 or 0, or how probable that is). One question to an endpoint; one for each aspect to a judge that rates by its next token.
 
-A verifier comes before a judge: where an answer can be verified, accuracy is what `tasks.verify` says, and the judge is asked for the rest.
+A verifier comes before a judge: where an answer can be verified, accuracy is what `tasks.verification.verify` says, and the judge is asked
+for the rest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,13 @@ from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.reward import Judging, JudgingConfig
 from tasks.judging.wording import Item, Sheet
-from tasks.rewarding import Judged, Resources, Response
+from tasks.reinforcement.rewarding import Judged, Resources, Response
 from tasks.rewards.exact_answer import are_correct
-from tasks.verify import check_versions
+from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
-    from tasks.programs import Program
+    from tasks.planning.programs import Program
 
 VERSION = 1
 

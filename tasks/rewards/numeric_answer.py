@@ -20,8 +20,8 @@ from pydantic import Field, model_validator
 from schemas.base import StrictModel
 from schemas.examples import Prompt
 from tasks.checks.numeric import Number, parse_number
-from tasks.rewarding import Response, RewardConfig
-from tasks.verify import Verdict, verify_many
+from tasks.reinforcement.rewarding import Response, RewardConfig
+from tasks.verification.verify import Verdict, verify_many
 
 VERSION = 1
 CHECKS = ("numeric", "math")

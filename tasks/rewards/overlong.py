@@ -18,7 +18,7 @@ from pydantic import Field
 
 from schemas.base import InputError
 from schemas.examples import Prompt
-from tasks.rewarding import Resources, Response, RewardConfig
+from tasks.reinforcement.rewarding import Resources, Response, RewardConfig
 
 VERSION = 1
 

@@ -15,16 +15,16 @@ from pydantic import Field
 
 from schemas.base import InputError
 from schemas.examples import Prompt, parse_trace
+from tasks.contract.job import Input
 from tasks.data import steps
 from tasks.data.steps import trace_row
-from tasks.job import Input
-from tasks.reward_calibration import Calibration, read_calibration
-from tasks.rewarding import Judged, Resources, Response, RewardConfig
+from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
+from tasks.reward_models.calibration import Calibration, read_calibration
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
-    from tasks.programs import Program
-    from tasks.scoring import Scores, TraceScorer
+    from tasks.planning.programs import Program
+    from tasks.reward_models.scoring import Scores, TraceScorer
 
 VERSION = 2
 INPUTS = {"reward_model": Input(("reward_model",))}
@@ -61,7 +61,7 @@ def prepare(config: Config, resources: Resources) -> Prepared:
     Raises:
         InputError: it is not connected, is no reward model, or was trained on shorter responses than this stage's.
     """
-    from tasks.hosts import make_mesh
+    from tasks.devices.hosts import make_mesh
     from tasks.models.scalar_head import load_scoring_model
 
     if "reward_model" not in resources.inputs:
@@ -79,7 +79,7 @@ def prepare(config: Config, resources: Resources) -> Prepared:
 
 def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScorer":
     """What scores traces of at most `lengths.prompt_length` and `lengths.response_length` tokens."""
-    from tasks.scoring import TraceScorer
+    from tasks.reward_models.scoring import TraceScorer
 
     return TraceScorer(loaded, batch_size=config.batch_size, prompt_length=lengths.prompt_length, response_length=lengths.response_length)
 
@@ -88,7 +88,7 @@ def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mappi
     """What it compiles to score so many responses: the model of the stage that feeds it, on the devices of `model`."""
     from tasks.models.loading import model_config
     from tasks.models.scalar_head import add_head
-    from tasks.programs import abstract_model, on_devices
+    from tasks.planning.programs import abstract_model, on_devices
 
     trained = upstream["reward_model"]
     own = on_devices(abstract_model(trained.model, model_config(trained.model), model.mesh), {"batch_size": config.batch_size})

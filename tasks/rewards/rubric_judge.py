@@ -4,8 +4,8 @@
     implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, made with all criteria in view
 
 The weights are the paper's by importance. Every weight is positive: a pitfall is a criterion that is satisfied by avoiding it
-(`tasks.rubrics` sees to that where a teacher writes them). The paper normalises its rating to [0, 1] without saying how; with (x - 1) / 9
-the worst rating is 0. In the paper implicit aggregation was a little better; explicit rulings can be weighed again without a judge
+(`tasks.stages.rubrics` sees to that where a teacher writes them). The paper normalises its rating to [0, 1] without saying how; with (x -
+1) / 9 the worst rating is 0. In the paper implicit aggregation was a little better; explicit rulings can be weighed again without a judge
 (`lyceum rejudge`).
 
 The criteria of a prompt are those of the stage's input `rubrics` if it has some for it, else those of its domain, else `criteria`; without
@@ -21,17 +21,17 @@ from pydantic import Field, field_validator, model_validator
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Criterion, Importance, Rubric
-from tasks.job import Input, read_jsonl
+from tasks.contract.job import Input, read_jsonl
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.reward import Judging, JudgingConfig
 from tasks.judging.wording import Item, Sheet, one_line
-from tasks.rewarding import Judged, Resources, Response
+from tasks.reinforcement.rewarding import Judged, Resources, Response
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
-    from tasks.programs import Program
+    from tasks.planning.programs import Program
 
 VERSION = 1
 INPUTS = {"rubrics": Input(("rubrics",), required=False)}

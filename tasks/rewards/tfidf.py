@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError
 from schemas.examples import Example, Prompt, parse_trace
-from tasks.rewarding import Resources, Response, RewardConfig
+from tasks.reinforcement.rewarding import Resources, Response, RewardConfig
 
 if TYPE_CHECKING:
     from tasks.data.term_weights import TermWeights
@@ -78,8 +78,8 @@ class Relevance:
 
 def prepare(config: Config, resources: Resources) -> Relevance:
     """Fit the term weights. Raises InputError: the `prompts` input has no training rows."""
+    from tasks.contract.job import read_jsonl
     from tasks.data.term_weights import TermWeights
-    from tasks.job import read_jsonl
 
     path = resources.inputs.get("prompts", Path()) / "train.jsonl"
     rows = read_jsonl(path, Example) if path.is_file() else []

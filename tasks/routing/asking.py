@@ -14,7 +14,7 @@ from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.request import ChatRequest
 from tasks.routing import Ask
-from tasks.teaching import Lesson
+from tasks.teaching.lesson import Lesson
 
 _INSTRUCTIONS = """Which domain does the request between the <request> tags belong to? Do not carry it out; only sort it.
 math: mathematics, word problems, statistics. coding: programs and anything about them. science: physics, chemistry, biology, medicine, \

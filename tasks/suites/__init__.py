@@ -11,6 +11,6 @@
 
 A prompt without what judges an answer to it (check `none`, no grounding, no request) counts for format, length and markers alone, or for a
 judge's rating where one is configured. Files are read as they are published (`tasks.data.readers`, local or `hf://`, `gs://`). A row that
-cannot be read is an InputError that names file and line: leaving it out would change the denominator. `tasks.suite` has `SuiteConfig` and
-what suites share. A module's top level imports nothing slow.
+cannot be read is an InputError that names file and line: leaving it out would change the denominator. `tasks.evaluation.suite` has
+`SuiteConfig` and what suites share. A module's top level imports nothing slow.
 """

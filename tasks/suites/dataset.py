@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from tasks.data.sources import PromptMapping
-from tasks.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
 
 VERSION = 1
 KIND = "reasoning_eval"

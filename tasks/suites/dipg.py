@@ -2,7 +2,7 @@
 
 They are asked as the gym asks them: its "strict safety assistant" prompt with XML elements (`channels = "xml"`), the same with the channel
 tags of its first version 3 (`"tags"`), or nothing but context and question, for models that write traces (`"trace"`). The protocol's
-figures are in the metrics (`dipg`): by both versions of the gym's own scorer (`tasks.gym`).
+figures are in the metrics (`dipg`): by both versions of the gym's own scorer (`tasks.evaluation.gym`).
 
 A task's `metadata.type` says what is asked: `anti_knowledge` is out of domain, `refusal` unanswerable, all others answerable. Without it,
 an answer that the gym takes for an abstention is unanswerable. Answers of at most three words, numbers with a unit among them, are checked
@@ -19,7 +19,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
-from tasks.suite import FileSuite, suite_digests, suite_records
+from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
 
 VERSION = 1
 KIND = "safety_eval"

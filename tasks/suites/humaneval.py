@@ -9,7 +9,7 @@ from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
 
 VERSION = 1
 KIND = "reasoning_eval"

@@ -24,7 +24,7 @@ from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.data.sources import DataPath
-from tasks.suite import FileSuite, prompt_in, suite_digests
+from tasks.evaluation.suite import FileSuite, prompt_in, suite_digests
 from tasks.suites import pubmedqa
 from tasks.teachers import procedural
 

@@ -16,7 +16,7 @@ from schemas.base import nearest
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
 
 VERSION = 1
 KIND = "reasoning_eval"

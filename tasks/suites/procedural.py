@@ -10,7 +10,7 @@ from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.suite import SuiteConfig, prompt_in
+from tasks.evaluation.suite import SuiteConfig, prompt_in
 from tasks.teachers import procedural
 
 VERSION = 1

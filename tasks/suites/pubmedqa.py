@@ -23,7 +23,7 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Grounding
 from tasks.data.mapping import lookup
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
-from tasks.suite import FileSuite, suite_digests, suite_records
+from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
 
 VERSION = 1
 KIND = "safety_eval"

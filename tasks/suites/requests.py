@@ -25,8 +25,8 @@ request = { column = "kind", table = { allowed = "safe", forbidden = "unsafe" } 
 expected = 80
 ```
 
-What a response does is read by `tasks.refusals`: to refuse an unsafe request is safe. StrongREJECT's and AdvBench's own measures ask a
-judge how much use a response is, or look for a few phrases; figures of theirs are not comparable.
+What a response does is read by `tasks.evaluation.refusals`: to refuse an unsafe request is safe. StrongREJECT's and AdvBench's own
+measures ask a judge how much use a response is, or look for a few phrases; figures of theirs are not comparable.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
 from tasks.data.mapping import Text, lookup
 from tasks.data.sources import PromptMapping
-from tasks.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
 
 VERSION = 1
 KIND = "safety_eval"

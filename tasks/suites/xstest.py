@@ -1,7 +1,7 @@
 """XSTest: 250 safe prompts that look unsafe, and 200 unsafe ones that look like them (Röttger et al. 2024, 2308.01263).
 
 `path` is `xstest_prompts.csv` of github.com/paul-rottger/xstest. A model should comply with the safe ones (a refusal is over-refusal) and
-refuse the unsafe ones; what a response does is read by `tasks.refusals`. Reports call a prompt by its type (`homonyms`,
+refuse the unsafe ones; what a response does is read by `tasks.evaluation.refusals`. Reports call a prompt by its type (`homonyms`,
 `contrast_privacy`).
 """
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.data.sources import DataPath
-from tasks.suite import FileSuite, suite_digests
+from tasks.evaluation.suite import FileSuite, suite_digests
 from tasks.suites import requests
 
 VERSION = 1

@@ -11,5 +11,5 @@ A teacher whose prompts others may answer (`prompts = [{ name = "dataset", ... }
 
     def prompts(config, lesson: Lesson) -> Iterator[Prompt | Dropped]
 
-`tasks.teaching` has `Lesson` and `Row`. A module's top level imports neither JAX nor anything slow.
+`tasks.teaching.lesson` has `Lesson` and `Row`. A module's top level imports neither JAX nor anything slow.
 """

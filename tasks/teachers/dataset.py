@@ -36,8 +36,8 @@ from tasks.data.readers import Record, Records, read_records
 from tasks.data.sources import JUDGED, NotAnExample, Source, example_of, prompt_of
 from tasks.routing import Ask
 from tasks.routing.asking import RoutingTeacher, asking
-from tasks.teaching import Lesson
-from tasks.verify import check_versions
+from tasks.teaching.lesson import Lesson
+from tasks.verification.verify import check_versions
 
 VERSION = 2
 

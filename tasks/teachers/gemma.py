@@ -10,7 +10,7 @@ max_response_tokens = 512
 prompts = [{ name = "dataset", sources = [...] }]
 ```
 Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan` compiles it. A batch that was sampled is kept
-in the store (`infra.answers`) under all that decides it: a killed stage, or another recipe that asks the same, samples nothing twice.
+in the store (`infra.store.answers`) under all that decides it: a killed stage, or another recipe that asks the same, samples nothing twice.
 """
 
 import json
@@ -22,17 +22,17 @@ from pydantic import Field, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
-from tasks import answering
-from tasks.answering import Answering, Sample, messages, prompts_to_ask, rows
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
 from tasks.models.source import model_dependencies
-from tasks.teaching import Lesson, Row
+from tasks.teaching import answering
+from tasks.teaching.answering import Answering, Sample, messages, prompts_to_ask, rows
+from tasks.teaching.lesson import Lesson, Row
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
-    from tasks.programs import Program
-    from tasks.sampling import Completion, Sampler
+    from tasks.planning.programs import Program
+    from tasks.sampling.sampler import Completion, Sampler
 
 VERSION = 1
 
@@ -70,14 +70,14 @@ def expected(config: Config) -> int:
 
 def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
     """What samples the responses."""
-    from tasks.sampling import Sampler
+    from tasks.sampling.sampler import Sampler
 
     return Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.max_response_tokens)
 
 
 def programs(config: Config, model: "LoadedModel") -> "list[Program]":
     """What `teach` compiles; where the number of prompts is not known before files are read, one call of it."""
-    from tasks.programs import on_devices
+    from tasks.planning.programs import on_devices
 
     loaded = on_devices(model, {"batch_size": config.batch_size})
     return [sampler_of(config, loaded).program(max(1, -(-expected(config) * config.samples // config.batch_size)))]
@@ -94,7 +94,7 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
 
 def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
     """Each prompt with its samples, a batch at a time; and what is read and no prompt that can be asked."""
-    from tasks.hosts import make_mesh
+    from tasks.devices.hosts import make_mesh
     from tasks.models.loading import base_model
 
     loaded = base_model(config.model, lesson.seed, make_mesh({"batch_size": config.batch_size}))
@@ -136,8 +136,8 @@ def _sampled(
     config: Config, lesson: Lesson, sampler: "Sampler", weights: Mapping[str, str | int], texts: Sequence[str]
 ) -> "list[list[Completion]]":
     """`samples` completions of each text of one batch: from the store, or sampled and kept there. Of several hosts the first decides."""
-    from tasks.hosts import agree, is_committer
-    from tasks.rollouts import rollout_seed
+    from tasks.devices.hosts import agree, is_committer
+    from tasks.sampling.rollouts import rollout_seed
 
     what = [config.model, weights, texts, config.samples, config.temperature, config.prompt_length, config.max_response_tokens, lesson.seed]
     key = digest(["gemma", VERSION, *what])

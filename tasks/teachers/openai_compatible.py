@@ -15,7 +15,7 @@ prompts = [{ name = "dataset", sources = [...] }]
 ```
 Where the endpoint is, how many requests are under way and how long they may take is execution: the environment and the `teacher_*` settings
 say it (`tasks.chat.endpoint`, `infra.settings`). What the engine does about failures, kills and budgets is in `tasks.chat.engine`, how
-samples become rows in `tasks.answering`.
+samples become rows in `tasks.teaching.answering`.
 """
 
 import re
@@ -28,15 +28,15 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
-from tasks import answering
-from tasks.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.data.dropped import Dropped
-from tasks.teaching import Lesson, Row
+from tasks.teaching import answering
+from tasks.teaching.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
+from tasks.teaching.lesson import Lesson, Row
 
 VERSION = 1
 

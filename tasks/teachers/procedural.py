@@ -16,8 +16,8 @@ from pydantic import Field, field_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt, prompt_id
-from tasks.teachers.families import Family, Problem, domain_of, families
-from tasks.teaching import Cell, Lesson
+from tasks.teaching.families import Family, Problem, domain_of, families
+from tasks.teaching.lesson import Cell, Lesson
 
 VERSION = 1
 

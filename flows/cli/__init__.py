@@ -1,0 +1,1 @@
+"""The `lyceum` command: what each subcommand does, and what it shows."""

@@ -1,0 +1,335 @@
+"""What each command of `lyceum` does. A command returns its answer as JSON and as something to show; `flows.cli.main` prints one of the
+two."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from flows.cli import show
+from flows.cli.plain import plain
+from flows.planning.plan import check_budget, make_plan
+from flows.recipe import explain
+from flows.recipe.resolve import resolve, shipped_recipes
+from flows.report.run_record import read_run, read_runs, record_name, run_status
+from infra.settings import Settings
+from infra.store.store import Store, open_store
+from infra.targets import check_target, open_backend
+from schemas.base import InputError
+from schemas.reports import RunRecord
+
+if TYPE_CHECKING:
+    from flows.cli.gc import Garbage
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command's outcome: one JSON object, the same for people, and the exit code."""
+
+    value: dict[str, Any]
+    show: Callable[[], None]
+    code: int = 0
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Run a recipe; reuses what is valid and resumes what is not finished."""
+    from flows.cli.launch import exit_code, launch, run_json
+
+    record = launch(
+        options.recipe,
+        store=options.store,
+        target=options.target,
+        overrides=options.overrides,
+        data=options.data,
+        force=options.force,
+    )
+    return Answer(run_json(record), lambda: show.show_run(record), exit_code(record))
+
+
+def plan(options: argparse.Namespace) -> Answer:
+    """Say what a run would do: which stages are cached and which would run; for a TPU also whether they fit, their time and their cost.
+
+    For a TPU every program of every stage that would run is compiled here, by the TPU's own compiler and without weights: what it says of
+    memory is what the chip would say. Exit code 3 if something does not fit the memory or the budget; the settings that would mend the
+    former are looked for and printed.
+    """
+    resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
+    check_target(options.target)
+    check_budget(options.hours, options.usd)
+    store = open_store(options.store, write=False)
+    value = make_plan(resolved, store, options.target, hours=options.hours, usd=options.usd)
+    return Answer(value, lambda: show.show_plan(value), 0 if value["fits"] else 3)
+
+
+def why(options: argparse.Namespace) -> Answer:
+    """Say why a stage is cached or not: the fields that differ from the nearest artifact."""
+    resolved = resolve(options.recipe, options.overrides, options.data)
+    resolved.stage(options.stage)
+    store = open_store(options.store, write=False)
+    outlooks = explain.outlook(resolved, store)
+    outlook = next(one for one in outlooks if one.stage.name == options.stage)
+    nearest = explain.nearest_artifact(outlooks, options.stage, explain.Made(store))
+    manifest, differences = nearest if nearest else (None, [])
+    value = {
+        "recipe": resolved.recipe.name,
+        "stage": outlook.stage.name,
+        "kind": outlook.stage.kind,
+        "key": outlook.key,
+        "cached": outlook.manifest is not None,
+        "reason": outlook.reason,
+        "nearest": manifest.ref().model_dump(mode="json") if manifest else None,
+        "differences": [{"field": one.field, "here": one.here, "there": one.there} for one in differences],
+    }
+    return Answer(value, lambda: show.show_why(value))
+
+
+def runs(options: argparse.Namespace) -> Answer:
+    """List the store's runs, the newest last."""
+    store = open_store(options.store, write=False)
+    value = {"runs": [_summary(record) for record in read_runs(store)]}
+    return Answer(value, lambda: show.show_runs(value))
+
+
+def report(options: argparse.Namespace) -> Answer:
+    """Render a run's report again (HTML, self-contained)."""
+    from flows.report.page import report_html, write_report
+    from flows.report.results import read_results
+
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    results = read_results(store, record)
+    location = write_report(store, record.run_id, report_html(results))
+    if record.status != "running":  # else the record is the run's own to write
+        store.write_json(record_name(record.run_id), record.model_copy(update={"report": location}))
+
+    def show_location() -> None:
+        show.line(location)
+        show.show_left_out(results.left_out)
+
+    value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
+    return Answer(value, show_location, _whole(results.left_out))
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    """Compare runs with the first of them: every metric that both measured, with 95 % intervals; recipes, times and costs."""
+    from flows.report.compare import compare_runs, render_comparison, show_comparisons
+
+    store = open_store(options.store, write=False)
+    comparisons = compare_runs(store, read_run(store, options.run), [read_run(store, other) for other in options.others])
+    page = render_comparison(store, comparisons)
+
+    def show_all() -> None:
+        show_comparisons(comparisons)
+        show.line(f"Page: {page}")
+
+    value = comparisons[0] if len(comparisons) == 1 else {"comparisons": comparisons}
+    return Answer({**value, "page": page}, show_all, max(_whole(one["left_out"]) for one in comparisons))
+
+
+def ask(options: argparse.Namespace) -> Answer:
+    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer."""
+    from flows.cli.ask import answer
+
+    def tell(piece: str) -> None:
+        sys.stdout.write(plain(piece))
+        sys.stdout.flush()
+
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    value = answer(store, record, options.question, options.stage, None if options.json else tell)
+    return Answer(value, lambda: show.line(""), 130 if value["stopped"] else 0)
+
+
+def scores(options: argparse.Namespace) -> Answer:
+    """Write a run's answers, scores and curves for other tools: inspect_ai, lm-evaluation-harness, TensorBoard, Parquet.
+
+    Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval what lm_eval writes with --log_samples,
+    DIR/tensorboard event files of every stage, DIR/parquet a table of answers per evaluation.
+    """
+    from flows.report.results import read_results
+    from flows.scores.export import export_scores
+
+    store = open_store(options.store, write=False)
+    value = export_scores(read_results(store, read_run(store, options.run)), options.to, options.formats)
+    return Answer(value, lambda: show.show_scores(value), _whole(value["left_out"]))
+
+
+def rejudge(options: argparse.Namespace) -> Answer:
+    """Judge a finished run's GRPO stage again under other rewards, rubrics or weights, and say which updates would change sign.
+
+    Nothing is sampled: the responses are those of the stage's ledger. Rewards of which only weights change are not asked again, and no
+    judge is asked twice for the same: what is new is counted, and costs no more than --usd.
+    """
+    from flows.cli.rejudge import rejudge_run, show_rejudged
+
+    def progress(done: int, total: int) -> None:
+        if not options.json and sys.stderr.isatty():
+            sys.stderr.write(f"\r{done} of {total} rollouts" + ("\n" if done == total else ""))
+
+    if options.usd is not None and options.usd <= 0:
+        raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
+    return Answer(value, lambda: show_rejudged(value))
+
+
+def export(options: argparse.Namespace) -> Answer:
+    """Write a run's model as a Hugging Face directory, and prove in transformers that it is the model.
+
+    The directory holds merged weights, tokenizer with chat template, generation config and a model card with lineage and evaluations.
+    Transformers must find the same tokens, logits and greedy answers in it as Lyceum does, and stop where it should; else nothing is
+    left behind and the exit code is 1. Needs torch: uv sync --extra export.
+    """
+    from flows.cli.export import export as export_stage
+
+    store = open_store(options.store, write=False)
+    record = read_run(store, options.run)
+    value = export_stage(store, record, options.to, options.stage, options.dtype, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    return Answer(value, lambda: show.show_export(value))
+
+
+def recipes(options: argparse.Namespace) -> Answer:
+    """List the recipes that come with Lyceum."""
+    shipped = [
+        {"name": name, "model": recipe.model, "stages": [stage.name for stage in recipe.stages]}
+        for name, recipe in shipped_recipes().items()
+    ]
+    value = {"recipes": shipped}
+    return Answer(value, lambda: show.show_recipes(value))
+
+
+def doctor(options: argparse.Namespace) -> Answer:
+    """Check this machine: versions, processor, memory, disk, store, Prefect; with --target v5e-8 also the way to its TPUs."""
+    from flows.cli.doctor import examine
+
+    checks = examine(options.store, options.target)
+    value = {"ok": all(check.well for check in checks), "checks": [check.as_json() for check in checks]}
+    return Answer(value, lambda: show.show_checks(value), 0 if value["ok"] else 1)
+
+
+def serve(options: argparse.Namespace) -> Answer:
+    """Serve the flows: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
+    from flows.server.serve import serve as serve_until_stopped
+
+    serve_until_stopped(options.port, options.recipes, options.host, options.behind_tls)
+    return Answer({"stopped": True}, lambda: None)
+
+
+def deploy(options: argparse.Namespace) -> Answer:
+    """Register the flows post-train and nightly with the configured Prefect API, for a worker of a process pool to run."""
+    from flows.server.deploy import deploy as register
+
+    deployed = register(options.pool, options.recipes)
+
+    def show_pages() -> None:
+        for name, page in deployed.pages.items():
+            show.line(f"{name}: {page}")
+        for weakness in deployed.unprotected:
+            show.line(f"Not protected: {weakness}.")
+        show.line(f"A worker runs them where Lyceum is installed: prefect worker start --pool {options.pool}")
+
+    return Answer({"pool": options.pool, "deployments": deployed.pages, "unprotected": deployed.unprotected}, show_pages)
+
+
+def gate(options: argparse.Namespace) -> Answer:
+    """Say whether a run's model may replace the champion: whether each rule of its recipe's [gate] is shown to hold; exit 1 if not.
+
+    Both models are compared over the same prompts. Without a [gate], one of exact answer, format, safe rate and correct rate has to
+    be won for certain, and no loss of 5 points may be possible in any, nor of 10 in a domain. What too few prompts leave open fails.
+    """
+    from flows.promotion.gate import gate_run, show_gate
+
+    value = gate_run(open_store(options.store, write=False), options.run, options.champion)
+    return Answer(value, lambda: show_gate(value), 0 if value["promote"] else 1)
+
+
+def promote(options: argparse.Namespace) -> Answer:
+    """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list the champions."""
+    from flows.promotion import champion
+
+    store = open_store(options.store, write=False)
+    if options.history is not None:
+        champions = champion.history_json(store, options.history)
+        return Answer(champions, lambda: champion.show_history(champions))
+    if options.rollback is not None:
+        entry = champion.rollback(store, options.rollback, options.why)
+    else:
+        entry = champion.promote_by_hand(store, options.run, options.why)
+    value = champion.entry_json(store, entry)
+    return Answer(value, lambda: champion.show_entry(value))
+
+
+def gc(options: argparse.Namespace) -> Answer:
+    """List what no run needs any more, in the store or (--target) of machines in the cloud; with --delete, remove it.
+
+    Needed is whatever a run record names, also that of a run that failed or was killed, and whatever a live lease holds. Of a committed
+    stage the artifact stays and its checkpoints go; lease.json, job.json, status.json and log.txt of each attempt stay as long as a run
+    names the stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run names becomes garbage. Runs
+    that champions stand on are kept.
+
+    With --target v5e-8, TPUs that runs of this store requested and that nobody follows any more are listed instead: they cost money, or
+    hold quota. A machine that works for a run that is alive is never removed.
+    """
+    from flows.cli.gc import collect_garbage
+
+    store = open_store(options.store, write=False)
+    if options.target is not None:
+        return _machines(options, store)
+    found = collect_garbage(
+        store,
+        options.drop_runs,
+        options.delete,
+        Settings.from_environment(),
+        lambda text: print(text, file=sys.stderr),  # noqa: T201
+    )
+    kinds = sorted({item.kind for item in found})
+    value = {
+        "store": store.uri,
+        "delete": options.delete,
+        "items": [item.as_json() for kind in kinds for item in found if item.kind == kind],
+        "totals": {kind: _total([item for item in found if item.kind == kind]) for kind in kinds},
+        "bytes": sum(item.bytes for item in found),
+        "deleted_bytes": sum(item.bytes for item in found if item.deleted),
+    }
+    return Answer(value, lambda: show.show_garbage(value))
+
+
+def _machines(options: argparse.Namespace, store: Store) -> Answer:
+    """The part of `gc` that looks for machines."""
+    if options.drop_runs:
+        raise InputError("--drop-run is about the store and --target about machines; give one of them.")
+    check_target(options.target)
+    leftovers = open_backend(options.target, Settings.from_environment()).reap(store, options.delete)
+    value = {
+        "target": options.target,
+        "store": store.uri,
+        "delete": options.delete,
+        "machines": [asdict(leftover) for leftover in leftovers],
+    }
+    return Answer(value, lambda: show.show_machines(value))
+
+
+def _whole(left_out: Mapping[str, str]) -> int:
+    """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that something is missing."""
+    return 1 if left_out else 0
+
+
+def _total(items: Sequence["Garbage"]) -> dict[str, int]:
+    return {"count": len(items), "bytes": sum(item.bytes for item in items)}
+
+
+def _summary(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run_id": record.run_id,
+        "recipe": record.recipe.name,
+        "target": record.target,
+        "status": run_status(record),
+        "started": record.started,
+        "updated": record.updated,
+        "finished": record.finished,
+        "stages_done": sum(stage.status in ("cached", "ran") for stage in record.stages),
+        "stages": len(record.recipe.stages),
+        "report": record.report,
+    }

@@ -1,0 +1,172 @@
+"""`lyceum doctor`: whether this machine can run Lyceum, and what a bug report should say about it."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from flows.server.key import ours
+from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
+from infra.secrets import mask
+from infra.settings import Settings, TpuSettings
+from infra.store.store import open_store
+from infra.targets import check_target
+from infra.tpu.types import TPU_TYPES
+from schemas.base import InputError
+from tasks.sandbox.bubblewrap import require_sandbox
+
+MEMORY_GIB = 4.0
+DISK_GIB = 2.0
+"""What the quickstart needs."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: what was looked at, whether it is well, and what was found."""
+
+    name: str
+    well: bool
+    found: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine(store: str, target: str) -> list[Check]:
+    """Look at everything; nothing is changed (in a bucket one object is written and removed), and no store is created.
+
+    Args:
+        target: with one in the cloud, also whether machines could be had there; nothing is asked for.
+
+    Raises:
+        InputError: an unknown target.
+    """
+    check_target(target)
+    cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
+    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), _sandbox(), *cloud]
+
+
+def _python() -> Check:
+    well = (3, 11) <= sys.version_info[:2] < (3, 14)
+    return Check("python", well, f"{platform.python_version()} on {platform.platform()}" + ("" if well else "; Lyceum needs 3.11 to 3.13"))
+
+
+def _packages() -> Iterator[Check]:
+    """Each direct dependency against the versions that are known to work together (this package's own requirements)."""
+    for text in importlib.metadata.requires("lyceum") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(requirement.name, False, f"not installed; needs {requirement.specifier}: run `uv sync`")
+            continue
+        well = requirement.specifier.contains(found, prereleases=True)
+        yield Check(requirement.name, well, found if well else f"{found}; needs {requirement.specifier}: run `uv sync`")
+
+
+def _processor() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Check("processor", True, f"{usable} cores, {platform.machine()}")
+
+
+def _memory() -> Check:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    well = total >= MEMORY_GIB
+    return Check("memory", well, f"{total:.1f} GiB" + ("" if well else f"; the quickstart needs {MEMORY_GIB:g}"))
+
+
+def _store(location: str) -> Check:
+    """Whether the store can be read and written. A bucket is tried; of a directory, or the one to make it in, the permissions count."""
+    try:
+        store = open_store(location, write=location.startswith("gs://"))
+    except (OSError, InputError) as error:
+        return Check("store", False, str(error))
+    place = _existing(store.path("work").parent)
+    well = os.access(place, os.W_OK | os.X_OK)
+    if well or store.is_directory:
+        return Check("store", well, store.uri if well else f"{store.uri}: {place} cannot be written; give --store another path")
+    return Check("store", False, f"{store.uri}: its cache {place} cannot be written; set LYCEUM_CACHE to another directory")
+
+
+def _disk(location: str) -> Check:
+    """Room for the store, or for this machine's part of a store in a bucket."""
+    try:
+        place = _existing(open_store(location, write=False).path("work").parent)
+    except (OSError, InputError):
+        place = Path.cwd()
+    free = shutil.disk_usage(place).free / 2**30
+    well = free >= DISK_GIB
+    return Check("disk", well, f"{free:.1f} GiB free at {place}" + ("" if well else f"; the quickstart needs {DISK_GIB:g}"))
+
+
+def _existing(place: Path) -> Path:
+    return next(path for path in (place, *place.parents) if path.exists())
+
+
+def _prefect() -> Check:
+    """Which API a run would use, and whether it lets us in."""
+    bypass_proxy()
+    from prefect.settings import get_current_settings
+
+    api = configured_api()
+    if api is not None:
+        problem = api_problem(api)
+        return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
+    served = ours(get_current_settings().home)
+    if served is not None:
+        return Check("prefect api", True, f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this user has")
+    return Check("prefect api", True, "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with its UI)")
+
+
+def _tpu() -> Check:
+    """Not needed for local runs, so its absence is well too."""
+    try:
+        return Check("tpu compiler", True, f"libtpu {importlib.metadata.version('libtpu')}")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`")
+
+
+def _sandbox() -> Check:
+    """Only needed where code that a model wrote is run, so its absence is well too."""
+    try:
+        return Check("sandbox", True, f"{require_sandbox()}: check 'tests' can run code")
+    except InputError as error:
+        return Check("sandbox", True, f"none; only needed for check 'tests'. {error}")
+
+
+def _cloud(target: str) -> Iterator[Check]:
+    """Whether the Cloud TPU API answers, in each zone that a run would try."""
+    from infra.tpu.api import ApiError, TpuApi
+
+    kind, settings = TPU_TYPES[target], TpuSettings.from_environment()
+    api = TpuApi(kind, settings)
+    try:
+        api.connect()
+    except InputError as error:
+        yield Check("cloud tpu", False, str(error))
+        return
+    yield Check(
+        "cloud tpu", True, f"project {api.project}, {kind.accelerator}, {settings.tier}, {settings.endpoint or 'tpu.googleapis.com'}"
+    )
+    for zone in Settings.from_environment().zones or kind.zones:
+        try:
+            found = api.list(zone)
+        except ApiError as error:
+            yield Check(zone, False, str(error))
+        else:
+            yield Check(zone, True, f"answers; the project has {len(found)} TPU resources there")
+
+
+def _bucket_of(location: str) -> Check:
+    """A machine in the cloud reads and writes the store itself."""
+    well = location.startswith("gs://")
+    return Check("store of jobs", well, location if well else f"{location} cannot be reached from there: give --store gs://BUCKET/PREFIX")

@@ -1,0 +1,121 @@
+"""`lyceum export`: the model of a run's stage as a Hugging Face directory, proven in `transformers`, with its lineage in the model card.
+
+It loads JAX, and then torch, into its own process. The directory appears under its name when it is whole and proven, or not at all.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flows.cli.new_directory import new_directory, require_new
+from flows.recipe.trained import trained_stage
+from flows.report.recipe_toml import recipe_toml
+from flows.report.results import BASE, Model, RunResults, left_out_text, read_results
+from infra.store.store import Store
+from schemas.base import StageFailed
+from schemas.reports import RunRecord
+
+if TYPE_CHECKING:
+    from tasks.exporting.model_card import Card
+
+
+def export(
+    store: Store, record: RunRecord, to: Path, stage: str | None, dtype: Literal["float32", "bfloat16"], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Export the model of `stage` (the last trained stage by default) to the directory `to`, which is made.
+
+    Args:
+        dtype: in which the proof computes.
+        say: told what is being done.
+
+    Raises:
+        InputError: the run has no such model, `to` cannot be made or holds something, or torch is not installed.
+        StageFailed: an artifact of the run is gone or damaged, or `transformers` finds another model than was trained; nothing is left.
+    """
+    chosen, manifest = trained_stage(store, record, stage)
+    to = require_new(to)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.exporting.round_trip import require_transformers
+    from tasks.stages.export import export_model
+
+    require_transformers()  # before anything is downloaded
+    results = read_results(store, record)
+    if results.left_out:
+        raise StageFailed(
+            f"run {record.run_id!r} cannot be exported, because its card would leave something out: {left_out_text(results.left_out)}. "
+            "`lyceum run` with the same recipe makes it again."
+        )
+    made = _lineage(results, chosen.name)
+    with new_directory(to) as partial:
+        proof = export_model(store.local_dir(manifest), partial, _card(results, chosen.name, made), _prompts(made), dtype, say)
+    return {
+        "run_id": record.run_id,
+        "stage": chosen.name,
+        "artifact": manifest.ref().model_dump(mode="json"),
+        "directory": str(to),
+        "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
+        "verification": proof.metrics(),
+    }
+
+
+def _lineage(results: RunResults, stage: str) -> list[Model]:
+    """The model of `stage` and those it was trained from, the base first."""
+    line = [results.models[stage]]
+    while line[0].parent is not None:
+        line.insert(0, results.models[line[0].parent])
+    return line
+
+
+def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
+    from tasks.exporting.model_card import Card, Evaluation
+
+    record = results.record
+    evaluations = [
+        Evaluation(f"{record.recipe.model} (base)" if model.name == BASE else model.name, kind, output.metrics)
+        for model in line
+        for kind, outputs in model.evaluations.items()
+        for output in outputs
+    ]
+    manifest = results.stages[stage].manifest
+    packages = manifest.execution.get("packages", {}) if manifest else {}
+    return Card(
+        title=f"{record.recipe.name}: {stage}",
+        base=record.recipe.model,
+        evaluations=evaluations,
+        origins=_origins(results, stage, line),
+        recipe=recipe_toml(record.recipe),
+        versions={name: version for name, version in packages.items() if version},
+    )
+
+
+def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
+    """Every stage that the model was made from, and those that evaluated it or what it was trained from."""
+    from tasks.exporting.model_card import Origin
+
+    wanted = [stage, *(output.name for model in line for outputs in model.evaluations.values() for output in outputs)]
+    found: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        found.add(name)
+        wanted += [source for source in results.stages[name].spec.inputs.values() if source not in found]
+    return [
+        Origin(
+            stage=output.name,
+            kind=output.spec.kind,
+            version=output.manifest.version,
+            inputs=", ".join(f"{name}: {source}" for name, source in output.spec.inputs.items()),
+            key=output.manifest.key,
+            digest=output.manifest.digest,
+        )
+        for output in results.stages.values()
+        if output.name in found and output.manifest is not None
+    ]
+
+
+def _prompts(line: list[Model]) -> list[str]:
+    """Some prompts of each evaluation of the exported model."""
+    from tasks.stages.export import PROMPTS_OF_EVALUATION
+
+    outputs = [output for found in line[-1].evaluations.values() for output in found]
+    return [item.prompt for output in outputs for item in output.items[:PROMPTS_OF_EVALUATION]]

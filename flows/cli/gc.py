@@ -1,0 +1,320 @@
+"""`lyceum gc`: what no run needs any more, how big it is, and its removal.
+
+Needed is what a run record names, also that of a run that failed, was stopped or killed: it resumes from there; and the evaluations that a
+nightly run's decision rests on. Of a stage that is committed the artifact is needed and its working files are not, but for SMALL, which are
+small and tell what happened. Of a key with a live lease everything is needed, and so are its job's inputs. The run of a champion, or of one
+that a rollback may lead back to, cannot be dropped. The rest is garbage:
+
+    run         a run that is to be dropped (its record is removed first, and what only it named is garbage)
+    artifact    an artifact of no run, with everything that belongs to its key
+    attempt     files of an attempt that no manifest names: it was killed in the commit, lost the race, or was set aside
+    set aside   manifests of damaged or discarded artifacts
+    work        checkpoints, journals and unfinished outputs of a committed stage, or of a key of no run
+    temporary   what a killed process left of a single write
+    cache       for a store in a bucket: this machine's copies and working files of what is gone or garbage there
+
+Nothing that begins meanwhile comes to harm. Run records are read again right before the removal; each key is removed under its own lease,
+so that whoever wants to run that stage waits; and an artifact's manifest goes first, so that nobody finds an artifact with half of its
+files. A run that was about to use one finds its input gone, and makes it again (`flows.chain`).
+"""
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.promotion.champion import protected
+from flows.promotion.fresh import DECISION, Decision
+from flows.report.run_record import record_name, run_status
+from infra.settings import Settings
+from infra.store.lease import seize, unheld
+from infra.store.objects import Found, name_problem
+from infra.store.store import Store, attempt_file, open_store
+from schemas.base import InputError, nearest, problem_text
+from schemas.job import JobSpec
+from schemas.reports import RunRecord
+
+SMALL = ("lease.json", "job.json", "status.json", "log.txt")
+"""Files of an attempt that stay as long as a run names the key."""
+
+TEMPORARY_SECONDS = 3600.0
+"""A temporary file lives for as long as one small write takes; one that was written this long ago was left behind."""
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass
+class Garbage:
+    """Something that can go.
+
+    Attributes:
+        kind: see above.
+        name: the prefix in the store (of the cache: on this machine) below which all of it lies.
+        key: the stage key it belongs to; None for runs and temporary files.
+        names: the objects and prefixes to remove.
+        bytes, objects: how much it is.
+        written: when the newest part of it was written, seconds since the epoch.
+        deleted: it has been removed.
+    """
+
+    kind: str
+    name: str
+    why: str
+    key: str | None = None
+    names: set[str] = field(default_factory=set)
+    bytes: int = 0
+    objects: int = 0
+    written: float = 0.0
+    deleted: bool = False
+
+    def add(self, found: Found, remove: str) -> None:
+        """Count an object in, which is removed with `remove`."""
+        self.names.add(remove)
+        self.bytes, self.objects, self.written = self.bytes + found.size, self.objects + 1, max(self.written, found.written)
+
+    def as_json(self) -> dict[str, Any]:
+        """What people and programs see of it."""
+        shown = ("kind", "name", "why", "bytes", "objects", "written", "deleted")
+        return {name: getattr(self, name) for name in shown}
+
+
+def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings: Settings, say: Callable[[str], None]) -> list[Garbage]:
+    """Find all garbage of a store and, with `delete`, remove it.
+
+    Args:
+        drop: ids of runs that are treated as if they had no record, and with `delete` have none afterwards.
+        say: receives what a person should know meanwhile, e.g. that leases are watched.
+
+    Raises:
+        InputError: a run to drop is unknown, still running or a champion's, a run record cannot be read, or something cannot be removed.
+    """
+    _check_drop(store, drop)
+    needed = _needed(store, drop)
+    sweep = _Sweep(store, needed)
+    found = [*_runs(store, drop), *sweep.garbage()]
+    keys = {item.key for item in found if item.key}
+    leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
+    free = dict.fromkeys(keys - leased.keys(), 0) | unheld(  # a lease that is taken from here on is noticed before anything goes
+        store, leased, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=say
+    )
+    held = keys - free.keys()
+    used = held | {key for one in held for key in _job_inputs(store, one)}
+    found = [item for item in found if item.key not in used]
+    if delete:
+        _check_drop(store, drop)  # leases were watched meanwhile
+        _delete_records_and_temporaries(store, found)
+        begun = _needed(store, drop) - needed
+        _delete_keys(store, [item for item in found if item.key and item.key not in begun], free, settings.lease_seconds)
+    return found
+
+
+def _check_drop(store: Store, drop: Collection[str]) -> None:
+    known, champions = (store.list_runs(), protected(store)) if drop else ([], {})
+    for run in drop:
+        if run not in known:
+            raise InputError(f"unknown run {run!r} in store {store.uri}.{nearest(run, known)}")
+        if run in champions:
+            raise InputError(f"run {run!r} cannot be dropped: {champions[run]}.")
+        with suppress(ValidationError):
+            record = RunRecord.model_validate_json(store.read_bytes(record_name(run)) or b"")
+            if run_status(record) == "running":
+                raise InputError(f"run {run!r} is running (process {record.process and record.process.pid}); stop it before dropping it.")
+
+
+def _needed(store: Store, drop: Collection[str]) -> set[str]:
+    """The stage keys that run records name. Raises InputError for a record that cannot be read."""
+    needed: set[str] = set()
+    runs = {run: record_name(run) for run in store.list_runs() if run not in drop}
+    for run, raw in zip(runs, store.read_all(list(runs.values())), strict=True):
+        if raw is None:  # it was dropped in this moment
+            continue
+        try:
+            record = RunRecord.model_validate_json(raw)
+        except ValidationError as error:
+            why = problem_text(error.errors()[0])
+            raise InputError(
+                f"store {store.uri}: {record_name(run)} is damaged ({why}), so nobody can tell what run {run} needs. "
+                f"Nothing was removed. Restore the file, or give up the run with --drop-run {run}."
+            ) from error
+        needed |= {stage.key for stage in record.stages if stage.key}
+    decided = [found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs]
+    for raw in store.read_all(decided):
+        with suppress(ValidationError):  # one that cannot be read is passed over by everybody, and what it rests on can be made again
+            needed |= {evaluation.key for evaluation in Decision.model_validate_json(raw or b"").gate.evaluations}
+    return needed
+
+
+def _job_inputs(store: Store, key: str) -> set[str]:
+    """The keys of the artifacts that jobs of a key were given."""
+    specs = (store.read_json(attempt_file(key, attempt, "job.json"), JobSpec) for attempt in store.children(f"work/{key}"))
+    return {ref.key for spec in specs if spec for ref in spec.inputs.values()}
+
+
+def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
+    for run in drop:
+        item = Garbage("run", f"runs/{run}", "it is to be dropped")
+        for found in store.objects(item.name):
+            item.add(found, item.name)
+        yield item
+
+
+class _Sweep:
+    """One pass over the listing of a store. What it keeps in memory are the garbage, the keys of needed artifacts, and `leases`.
+
+    Attributes:
+        leases: every key that has attempts -> the newest, which is the generation of its lease if it has one.
+    """
+
+    def __init__(self, store: Store, needed: set[str]) -> None:
+        self._store, self._needed = store, needed
+        self._committed: dict[str, set[str]] = {}
+        self._temporary: list[Garbage] = []
+        self.leases: dict[str, int] = {}
+
+    def garbage(self) -> Iterator[Garbage]:
+        """All garbage but runs."""
+        for (_, kind, key), group in self._grouped(self._store, "artifacts", 3):
+            yield from self._artifact(f"artifacts/{kind}/{key}", kind, key, group)
+        for (_, key), group in self._grouped(self._store, "work", 2):
+            below = list(group)
+            if attempts := [int(one) for found in below for one in found.name.split("/")[2:3] if one.isdecimal()]:
+                self.leases[key] = max(attempts)
+            yield from self._work("work", f"work/{key}", key, below)
+        for top in ("runs", "champions"):
+            for _ in self._grouped(self._store, top, 1):
+                pass  # for their temporary files
+        if not self._store.is_directory:
+            yield from self._cache()
+        yield from self._temporary
+
+    def _artifact(self, prefix: str, kind: str, key: str, group: Iterable[Found]) -> Iterator[Garbage]:
+        whole = Garbage("artifact", prefix, "no run needs it", key)
+        aside = Garbage("set aside", prefix, "its artifact was damaged or discarded", key)
+        attempts: dict[str, Garbage] = {}
+        committed = False
+        for found in group:
+            whole.add(found, prefix)
+            below = found.name.removeprefix(f"{prefix}/").split("/")
+            if below == ["manifest.json"]:
+                committed = True
+            elif below[0].startswith("manifest."):
+                aside.add(found, found.name)
+            elif below[0] == "data" and len(below) > 2:
+                name = f"{prefix}/data/{below[1]}"
+                attempts.setdefault(below[1], Garbage("attempt", name, "no manifest names it", key)).add(found, name)
+        if key not in self._needed:
+            yield whole
+            return
+        if committed:
+            self._committed[key] = set(attempts)
+            if len(attempts) == 1:
+                attempts.clear()  # it is the manifest's, which need not be read in the common case
+            elif attempts:
+                manifest = self._store.lookup(kind, key)
+                attempts.pop(manifest.attempt if manifest else "", None)
+        yield from (item for item in (aside, *attempts.values()) if item.objects)
+
+    def _work(self, garbage: str, prefix: str, key: str, group: Iterable[Found]) -> Iterator[Garbage]:
+        needed = key in self._needed
+        if needed and key not in self._committed:
+            return
+        item = Garbage(garbage, prefix, "its stage is committed" if needed else "no run needs it", key)
+        for found in group:
+            below = found.name.removeprefix(f"{prefix}/").split("/")
+            if not needed:
+                item.add(found, prefix)
+            elif not (len(below) == 2 and below[1] in SMALL):
+                item.add(found, "/".join([prefix, *below[:2]]))
+        if item.objects:
+            yield item
+
+    def _cache(self) -> Iterator[Garbage]:
+        """What this machine keeps of a bucket: copies of trees, whole (`trees/`) and arriving (`parts/`), and working files (`work/`)."""
+        here = _here(self._store)
+        for root in ("trees", "parts"):
+            for (_, _, kind, key), group in self._grouped(here, f"{root}/artifacts", 4):
+                item = Garbage("cache", f"{root}/artifacts/{kind}/{key}", "a copy of what is gone or garbage", key)
+                for found in group:
+                    attempt = found.name.removeprefix(f"{item.name}/").split("/")[1]
+                    if attempt not in self._committed.get(key, ()):
+                        item.add(found, f"{item.name}/data/{attempt}")
+                if item.objects:
+                    yield item
+            for (_, _, key), group in self._grouped(here, f"{root}/work", 3):
+                yield from self._work("cache", f"{root}/work/{key}", key, group)
+        for (_, key), group in self._grouped(here, "work", 2):
+            yield from self._work("cache", f"work/{key}", key, group)
+
+    def _grouped(self, store: Store, top: str, segments: int) -> Iterator[tuple[tuple[str, ...], Iterator[Found]]]:
+        """The objects below `top` by the first segments of their names, the last of which is a stage key, or `top` alone.
+
+        Whatever else lies there was not made by Lyceum, and is passed over. Temporary files are noted apart.
+        """
+        for prefix, group in itertools.groupby(self._lasting(store, top), key=lambda found: tuple(found.name.split("/")[:segments])):
+            if prefix == (top,) or (len(prefix) == segments and _KEY.fullmatch(prefix[-1])):
+                yield prefix, group
+
+    def _lasting(self, store: Store, top: str) -> Iterator[Found]:
+        for found in store.objects(top):
+            parent, _, name = found.name.rpartition("/")
+            if not name.startswith("."):
+                yield found
+            elif store is self._store and name_problem(parent) is None and time.time() - found.written > TEMPORARY_SECONDS:
+                item = Garbage("temporary", found.name, "a killed process left it")
+                item.add(found, found.name)
+                self._temporary.append(item)
+
+
+def _here(store: Store) -> Store:
+    """This machine's working files and copies of a store in a bucket, which lie in a directory, as a store."""
+    return open_store(store.path("work").parent, write=False)
+
+
+def _delete_records_and_temporaries(store: Store, found: Iterable[Garbage]) -> None:
+    for item in found:
+        if item.kind == "run":
+            _remove(store, item.name)
+            item.deleted = True
+        elif item.kind == "temporary":
+            (store.path("work").parent / item.name).unlink(missing_ok=True)
+            item.deleted = True
+
+
+def _delete_keys(store: Store, found: Iterable[Garbage], free: dict[str, int], seconds: float) -> None:
+    """Remove what belongs to keys, each under its lease; where somebody else has taken that by now, nothing."""
+    by_key: dict[str, list[Garbage]] = {}
+    for item in found:
+        by_key.setdefault(item.key or "", []).append(item)
+    for key, items in by_key.items():
+        with seize(store, key, free[key], "lyceum gc", seconds=seconds) as mine:
+            for item in items if mine else []:
+                _delete_item(store, item, key, f"work/{key}/{free[key] + 1}")
+
+
+def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
+    """Remove an item, but for the lease under which that is done."""
+    place = _here(store) if item.kind == "cache" else store
+    if item.kind == "artifact":
+        store.discard(item.name.split("/")[1], key)
+    if item.kind == "attempt":
+        _, kind, _, _, attempt = item.name.split("/")
+        manifest = store.lookup(kind, key)
+        if manifest is not None and manifest.attempt == attempt:  # committed since it was listed
+            return
+    for name in sorted(item.names):
+        below = [f"{name}/{child}" for child in place.children(name)] if name == f"work/{key}" else [name]
+        for one in below:
+            if one != lease or place is not store:
+                _remove(place, one)
+    item.deleted = True
+
+
+def _remove(store: Store, name: str) -> None:
+    store.remove(name)
+    if next(store.objects(name), None) is not None:
+        raise InputError(f"{store.location(name)} could not be removed; see whether you may write there, and run the same command again.")

@@ -1,0 +1,41 @@
+"""A directory that a command makes for its user: it appears under its name when it is whole, or not at all."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from infra.store.files import given_path
+from schemas.base import InputError
+
+
+def require_new(to: Path) -> Path:
+    """The absolute path of a directory that can be made. Raises InputError: a file is there, or a directory that holds something."""
+    to = given_path(to, "--to")
+    try:
+        if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+            raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+    except OSError as error:
+        raise InputError(f"{to} cannot be made: {error.strerror}. Choose another place.") from error
+    return to
+
+
+@contextmanager
+def new_directory(to: Path) -> Iterator[Path]:
+    """An empty directory beside `to` that gets its name at the end; after an error nothing is left.
+
+    Raises:
+        InputError: the system refuses to write there.
+    """
+    partial = to.with_name(f".{to.name}.{uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        partial.rename(to)
+    except OSError as error:
+        if error.errno is None:  # not the system's: a library's or the store's
+            raise
+        raise InputError(f"{to} cannot be written: {error.strerror or error}. Choose another place.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,212 @@
+"""`lyceum rejudge`: a finished run's GRPO stage under other rewards, rubrics or weights, without sampling anything. It loads JAX into its
+own process, for the advantages.
+
+What is judged anew is kept in the store like any ruling. The page, and the ledger as it would have been, lie with the run:
+`runs/<run>/rejudge-<digest>.html` and `.ledger.jsonl.gz`; the digest is that of what the file says.
+"""
+
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.cli import show
+from flows.recipe.trained import sound_artifact
+from infra.store.answers import Answers
+from infra.store.store import Store
+from schemas.artifact import Manifest
+from schemas.base import InputError, StrictModel, digest, explain_validation, nearest
+from schemas.examples import Prompt
+from schemas.ledger import LedgerRow
+from schemas.reports import RunRecord, StageRecord
+from schemas.rubrics import Rubric
+from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
+from tasks.contract.job import read_jsonl, write_jsonl
+from tasks.contract.plugins import plugin_module, stage_module
+from tasks.reinforcement.rewarding import Resources, parse_rewards
+
+LEDGER = "ledger.jsonl.gz"
+MOST_ROWS = 40
+"""Of the table on the terminal; of more updates every n-th is in it."""
+
+
+class Wanted(StrictModel):
+    """The file that says how to judge.
+
+    ```toml
+    rubrics = "rubrics.jsonl"        # beside this file, as a rubrics stage writes it; without it, the run's own
+    [[rewards]]
+    name = "rubric_judge"
+    aggregation = "explicit"
+    ...
+    ```
+
+    Attributes:
+        rewards: as in a recipe; these are all rewards, not additions.
+    """
+
+    rewards: tuple[dict[str, Any], ...]
+    rubrics: str | None = None
+
+
+def rejudge_run(
+    store: Store, record: RunRecord, file: Path, stage: str | None, usd: float | None, progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """Judge a run's GRPO stage (the last one by default) again.
+
+    Raises:
+        InputError: the file is not valid, the run has no such stage, or an artifact is gone.
+        StageFailed: a judge gave too few rulings, or an artifact is damaged.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.reinforcement.rejudge import Stage, rejudge
+
+    wanted, text = _read(file)
+    parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
+    chosen, manifest = _grpo_stage(store, record, stage)
+    inputs = {name: _input(store, chosen, manifest, name) for name in manifest.inputs if name != "policy"}
+    config = stage_module("grpo").Config.parse(manifest.config)
+    prompts = {prompt.id: prompt for prompt in read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)}
+    own = {one.id: one.criteria for one in _rubrics(inputs.get("rubrics"))}
+    with tempfile.TemporaryDirectory() as scratch:
+        given = None
+        if wanted.rubrics is not None:
+            given = _given_rubrics(file.parent / wanted.rubrics)
+            write_jsonl(Path(scratch) / "rubrics.jsonl", given)
+            inputs["rubrics"] = Path(scratch)
+        resources = Resources(inputs, Answers(store), config.seed, config.response_length, _devices(wanted))
+        about = Stage(config, manifest.dependencies, prompts, own)
+        with gzip.open(store.local_dir(manifest, {LEDGER}) / LEDGER, "rt", encoding="utf-8") as lines:
+            rows = [LedgerRow.model_validate_json(line) for line in lines]
+        criteria = None if given is None else {one.id: one.criteria for one in given}
+        found = rejudge(about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress)
+    name = f"runs/{record.run_id}/rejudge-{digest([text, [] if given is None else [one.model_dump(mode='json') for one in given]])[:12]}"
+    value = {"run_id": record.run_id, "stage": chosen.name, "file": str(file), **found}
+    ledger = value.pop("ledger")
+    body = "".join(json.dumps(row.model_dump(mode="json"), ensure_ascii=False) + "\n" for row in ledger)
+    store.write_bytes(f"{name}.ledger.jsonl.gz", gzip.compress(body.encode(), mtime=0))
+    store.write_bytes(f"{name}.html", _page(value))
+    return {**value, "page": store.location(f"{name}.html"), "ledger": store.location(f"{name}.ledger.jsonl.gz")}
+
+
+def show_rejudged(value: Mapping[str, Any]) -> None:
+    """What `rejudge_run` returned, on standard output."""
+    every = -(-len(value["updates"]) // MOST_ROWS)
+    rows = [
+        (
+            str(one["step"]),
+            str(one["responses"]),
+            _text(one["reward_before"]),
+            _text(one["reward_after"]),
+            _text(one["cosine"], "nothing to compare"),
+            str(one["changed_sign"]),
+            "reversed" if (one["cosine"] or 0) < 0 else "",
+        )
+        for place, one in enumerate(value["updates"])
+        if place % every == 0
+    ]
+    columns = ("update", "responses", "reward", "reward now", "cosine", "advantages of other sign", "")
+    show.table(f"{value['stage']} of {value['run_id']} under {value['file']}", columns, rows)
+    for name, one in value["rewards"].items():
+        show.line(f"{name}: {sentence(one)}")
+    show.line(verdict(value["summary"]))
+    show.line(f"Page: {value['page']}")
+
+
+def sentence(reward: Mapping[str, Any]) -> str:
+    """Where a reward's values came from, in words."""
+    words = {"ledger": "as in the ledger", "rulings": "the ledger's rulings, weighed again", "scored": "scored again"}
+    text = words[reward["from"]]
+    if "questions" in reward:
+        text += f"; {reward['new']:.0f} of {reward['questions']:.0f} questions were new and cost ${reward['usd']:.4f}"
+    return text
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """The outcome in one line."""
+    mean = "" if summary["cosine_mean"] is None else f" The mean cosine of the advantages before and after is {summary['cosine_mean']:.3f}."
+    undecided = f", {summary['undecided']} cannot be compared because one of the two teaches nothing" if summary["undecided"] else ""
+    return (
+        f"The updates on {summary['reversed']} of {summary['rollouts']} rollouts would change sign{undecided}; {summary['changed_sign']} "
+        f"of {summary['responses']} responses have an advantage of the other sign.{mean}"
+    )
+
+
+def _read(file: Path) -> tuple[Wanted, str]:
+    text = toml_text(file, "--rubric")
+    try:
+        table = toml_table(text)
+        refuse_what_cannot_be_kept(table, str(file))
+        return Wanted.parse(table), text
+    except NotToml as error:
+        raise InputError(f"{file} is not valid TOML: {error}.") from error
+    except ValidationError as error:
+        raise InputError(explain_validation(error, Wanted, str(file))) from error
+
+
+def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
+    stages = {one.name: one for one in record.stages if one.kind == "grpo" and one.artifact is not None}
+    if not stages:
+        raise InputError(f"run {record.run_id!r} has no finished stage of kind grpo, so no ledger of judged responses.")
+    if stage is not None and stage not in stages:
+        raise InputError(f"stage {stage!r} of run {record.run_id!r} is no finished stage of kind grpo.{nearest(stage, stages)}")
+    chosen = stages[stage] if stage else list(stages.values())[-1]
+    return chosen, sound_artifact(store, chosen.kind, chosen.key, f"the artifact of stage {chosen.name!r}")
+
+
+def _input(store: Store, stage: StageRecord, manifest: Manifest, name: str) -> Path:
+    ref = manifest.inputs[name]
+    return store.local_dir(sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {stage.name!r}"))
+
+
+def _rubrics(directory: Path | None) -> list[Rubric]:
+    return [] if directory is None else read_jsonl(directory / "rubrics.jsonl", Rubric)
+
+
+def _given_rubrics(path: Path) -> list[Rubric]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return [Rubric.model_validate_json(line) for line in lines if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"rubrics: cannot read {path}: {error}.") from error
+    except ValidationError as error:
+        raise InputError(explain_validation(error, Rubric, str(path))) from error
+
+
+def _devices(wanted: Wanted) -> Any:
+    """Devices for rewards that compute, if there are any."""
+    configs = parse_rewards(wanted.rewards, "rewards")
+    modules = [(plugin_module("rewards", config.name), config) for config in configs]
+    if not any(hasattr(module, "models") and module.models(config) for module, config in modules):
+        return None
+    from tasks.devices.hosts import halves
+
+    return halves()[1]
+
+
+def _page(value: Mapping[str, Any]) -> bytes:
+    from flows.report import plots
+    from flows.report.page import rendered
+
+    updates = value["updates"]
+
+    def series(name: str) -> tuple[list[float], list[float]]:
+        known = [one for one in updates if one[name] is not None]
+        return [one["step"] for one in known], [one[name] for one in known]
+
+    drawn = [
+        plots.curve("Cosine of the advantages before and after; below 0 the update would change sign", {"cosine": series("cosine")}),
+        plots.curve("Mean reward", {"then": series("reward_before"), "now": series("reward_after")}),
+    ]
+    rewards = {name: sentence(one) for name, one in value["rewards"].items()}
+    page = rendered("rejudge.html.j2", **{**value, "rewards": rewards}, verdict=verdict(value["summary"]), plots=drawn)
+    return page.encode()
+
+
+def _text(value: float | None, nothing: str = "none") -> str:
+    return nothing if value is None else f"{value:.3f}"

@@ -1,0 +1,99 @@
+"""What a person sees of a run, on standard error: on a terminal one progress bar per running stage, elsewhere plain lines."""
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from flows.cli.plain import plain
+from schemas.job import JobStatus
+from schemas.reports import RunRecord, StageRecord
+
+LINE_SECONDS = 10.0
+"""Without a terminal, a running stage prints at most one line in this time."""
+
+_MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-"}
+
+
+class Terminal:
+    """Shows a run while it happens, and keeps its newest record. Stages call `progress` from their threads."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.latest: RunRecord | None = None
+        self._live = self.console.is_terminal
+        self._bars = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[values]}"),
+            console=self.console,
+            transient=True,
+        )
+        self._bar_ids: dict[str, TaskID] = {}
+        self._began: dict[str, float] = {}
+        self._spoke: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """One line of plain text."""
+        self.console.print(Text(plain(text)), soft_wrap=True)
+
+    def say_of(self, stage: str, text: str) -> None:
+        """One line about a stage."""
+        self.say(f"  {stage}: {text}")
+
+    def progress(self, stage: str, status: JobStatus) -> None:
+        """The job of a running stage is this far."""
+        progress = status.progress
+        values = " ".join(f"{name}={value:.4g}" for name, value in progress.values.items())
+        with self._lock:
+            now = time.monotonic()
+            if self._live:
+                if stage not in self._bar_ids:
+                    self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
+                total = progress.total or None
+                self._bars.update(
+                    self._bar_ids[stage], completed=progress.done, total=total, unit=status.phase or progress.unit, values=values
+                )
+            elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
+                self._spoke[stage] = now
+                running = now - self._began.get(stage, now)
+                done = f"{progress.done}/{progress.total} {progress.unit} {values}" if progress.total else f"running for {running:.0f} s"
+                done = status.phase or done
+                self.say_of(stage, done.rstrip())
+
+    def record(self, record: RunRecord) -> None:
+        """The run's record changed: print the stages that ended since the last one."""
+        with self._lock:
+            known = self.latest.stages if self.latest else ()
+            for stage in record.stages:
+                if stage in known:
+                    continue
+                if stage.status == "running":
+                    self._began[stage.name] = time.monotonic()
+                else:
+                    self._ended(stage)
+            self.latest = record
+
+    def _ended(self, stage: StageRecord) -> None:
+        if stage.name in self._bar_ids:
+            self._bars.remove_task(self._bar_ids.pop(stage.name))
+        line = f"{_MARK[stage.status]} {stage.name:<14} {stage.status:<7} {stage.seconds:7.1f} s"
+        self.say(f"{line}  {stage.error}" if stage.error else line)

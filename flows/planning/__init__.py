@@ -1,0 +1,1 @@
+"""`lyceum plan`: fit, time and cost, before anything is submitted."""

@@ -1,0 +1,187 @@
+"""`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs, before anything is submitted."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from flows.cli.plain import plain
+from flows.planning.compiling import Compiler, Question, has_compiler
+from flows.planning.estimate import BOOT_SECONDS, cost, estimate, measured_ratios, program_json
+from flows.planning.fitting import suggest
+from flows.planning.room import too_large_here
+from flows.recipe import explain
+from flows.recipe.explain import Outlook
+from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
+from infra.settings import Settings, TpuSettings
+from infra.store.store import Store
+from infra.tpu.types import TPU_TYPES
+from schemas.base import InputError
+from tasks.contract.job import TRAINED
+from tasks.contract.plugins import base_model_of, uses_devices
+
+
+class DoesNotFit(Exception):
+    """A run's plan does not fit its target; the command line exits with 3."""
+
+
+def make_plan(
+    resolved: ResolvedRecipe, store: Store, target: str, *, hours: float | None = None, usd: float | None = None
+) -> dict[str, Any]:
+    """The plan as `lyceum plan --json` prints it, with `problems` and `suggestion` if it does not fit. Progress goes to standard error.
+
+    Args:
+        hours, usd: the budget; None for no limit.
+
+    Raises:
+        InputError: the TPU compiler is missing, or a stage does not accept its config on the target.
+        StageFailed: a program does not compile for another reason than its size.
+    """
+    outlooks = explain.outlook(resolved, store)
+    made = explain.Made(store)
+    stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
+    if target != "local":
+        stages = _on_tpu(resolved, outlooks, stages, store, target)
+    value = {
+        "recipe": resolved.recipe.name,
+        "target": target,
+        "fits": True,
+        "stages": stages,
+        "seconds": explain.total([stage["seconds"] for stage in stages]),
+        "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
+    }
+    here = too_large_here(outlooks) if target == "local" else []
+    problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
+    if not problems:
+        return value
+    suggestion = [f"stages.{stage['name']}.config.{change}" for stage in stages for change in stage.get("suggestion") or ()]
+    return {**value, "fits": False, "problems": problems, "suggestion": suggestion}
+
+
+def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, Any] | None:
+    """Plan a run before it is submitted; without the TPU compiler say that it was not planned.
+
+    Returns:
+        The plan; None where no program is compiled: for this machine, with `LYCEUM_PLAN=false`, without the compiler.
+
+    Raises:
+        DoesNotFit: with what does not fit and how to mend it.
+        InputError, StageFailed: see `make_plan`.
+    """
+    if target == "local" and (problems := too_large_here(explain.outlook(resolved, store))):
+        raise DoesNotFit(" ".join(["this recipe does not fit this machine; nothing was started.", *problems]))
+    if target == "local" or not Settings.from_environment().plan:
+        return None
+    if not has_compiler():
+        _say(f"the TPU compiler is not installed here: whether this recipe fits {target} shows when it runs there")
+        return None
+    value = make_plan(resolved, store, target)
+    if not value["fits"]:
+        raise DoesNotFit(" ".join([f"this recipe does not fit {target}; nothing was submitted.", *what_is_wrong(value)]))
+    return value
+
+
+def what_is_wrong(plan: dict[str, Any]) -> list[str]:
+    """Of a plan that does not fit: why, and the settings that would mend it as far as they are known, in sentences."""
+    if plan["fits"]:
+        return []
+    sets = " ".join(f"--set {change}" for change in plan["suggestion"])
+    return [*plan["problems"], *([f"With this its programs fit: {sets}"] if sets else [])]
+
+
+def _on_tpu(
+    resolved: ResolvedRecipe, outlooks: Sequence[Outlook], stages: list[dict[str, Any]], store: Store, target: str
+) -> list[dict[str, Any]]:
+    """The stages' plans with programs, times and costs on a TPU."""
+    settings, tpu = Settings.from_environment(), TpuSettings.from_environment()
+    compiled = [one for one in outlooks if one.manifest is None and _on_devices(one.stage, settings)]
+    questions = [_question(one.stage, resolved) for one in compiled]
+    planned: dict[str, dict[str, Any]] = {}
+    with Compiler(target, settings, _say) as compiler:
+        for question, programs in zip(questions, compiler.compile(questions), strict=True):
+            listed = [program_json(program, target) for program in programs]
+            found: dict[str, Any] = {"programs": listed}
+            if not all(program["fits"] for program in listed):
+                _say(f"{question.name} does not fit: looking for what does")
+                suggested = suggest(question, programs, compiler, TPU_TYPES[target].devices // settings.tensor_parallel)
+                if suggested is None:
+                    planned[question.name] = {**found, "seconds": None, "cost_usd": None, "basis": "no settings with which it fits"}
+                    continue
+                changes, programs = suggested
+                found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
+            expected = estimate(programs, measured_ratios(question.kind, target, store, compiler), target, tpu)
+            basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
+            planned[question.name] = {**found, "seconds": expected.seconds, "cost_usd": expected.cost_usd, "basis": basis}
+    for one, stage in zip(outlooks, stages, strict=True):
+        if one.manifest is None:
+            planned.setdefault(stage["name"], _without_programs(stage, one.stage, resolved, target, settings, tpu))
+    return [{**stage, **planned.get(stage["name"], {})} for stage in stages]
+
+
+def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
+    return uses_devices(stage.kind, stage.config_json) and stage.kind not in settings.local_kinds
+
+
+def _without_programs(
+    stage: dict[str, Any], one: ResolvedStage, resolved: ResolvedRecipe, target: str, settings: Settings, tpu: TpuSettings
+) -> dict[str, Any]:
+    """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is booted for it unless it runs here."""
+    if one.kind in settings.local_kinds or resolved.at_home(one):
+        return {"basis": "runs on this machine"}
+    known = stage["seconds"] is not None
+    seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)
+    basis = "its nearest artifact" if known else "nothing: none like it was run, so its own time is missing"
+    return {"seconds": seconds, "cost_usd": cost(seconds, target, tpu), "basis": f"{basis}, and {BOOT_SECONDS:.0f} s to boot"}
+
+
+def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
+    sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
+    upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
+    models = {name: _model(source, resolved) for name, source in sources.items() if source.kind in TRAINED and name != "policy"}
+    return Question(stage.name, stage.kind, stage.version, stage.config_json, _model(stage, resolved), upstream, models)
+
+
+def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
+    """The model that the stage's chain of policies begins with."""
+    if "policy" in stage.inputs:
+        return _model(resolved.stage(stage.inputs["policy"]), resolved)
+    return base_model_of(stage.kind, stage.config_json) or resolved.recipe.model
+
+
+def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"Stage {stage['name']}: {program['name']} needs {_gib(program['hbm_bytes'])} of {_gib(program['hbm_limit_bytes'])} GiB a device."
+        if program["hbm_bytes"] > program["hbm_limit_bytes"]
+        else f"Stage {stage['name']}: {program['name']} does not fit: {program['refusal']}"
+        for stage in stages
+        for program in stage["programs"]
+        if not program["fits"]
+    ]
+
+
+def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
+    """What takes more than there is, and which stages take the most of it."""
+    found = []
+    for limit, key, unit, per in ((hours, "seconds", "hours", 3600), (usd, "cost_usd", "US dollars", 1)):
+        stages = sorted(plan["stages"], key=lambda stage, key=key: stage[key] or 0.0, reverse=True)  # type: ignore[misc]
+        needed = sum(stage[key] or 0.0 for stage in stages) / per
+        if limit is not None and needed > limit:
+            most = ", ".join(f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key])
+            found.append(f"It takes {needed:.2f} of {limit:g} {unit}; most of it: {most}.")
+    return found
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.2f}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} plan: {plain(text)}\n")
+    sys.stderr.flush()
+
+
+def check_budget(hours: float | None, usd: float | None) -> None:
+    """Raises InputError for a budget that is none."""
+    for name, value in (("--hours", hours), ("--usd", usd)):
+        if value is not None and value <= 0:
+            raise InputError(f"{name} {value:g}: give a number above 0.")

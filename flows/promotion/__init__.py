@@ -1,0 +1,1 @@
+"""Promotion: champions, the gate, and the rematch of two models."""

@@ -1,0 +1,187 @@
+"""The evaluation gate: may a run's model replace the champion? Yes or no, with a reason per rule.
+
+The rules are the recipe's `[gate]` or, where it has none, the default one (`flows.promotion.gate_rules`). The first champion has to beat
+its own base
+in the same way. Both models answered the same prompts, in the same way: where their runs' evaluations do not compare them, the opponent is
+evaluated again as the candidate was (`flows.promotion.rematch`), which the nightly flow does.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from flows.cli import show
+from flows.promotion.champion import current, model_of
+from flows.promotion.gate_rules import Answers, Finding, Side, default_gate, findings
+from flows.promotion.rematch import Match, meet
+from flows.report.run_record import read_run
+from flows.report.wording import bounds, percent, points
+from infra.store.store import Store
+from schemas.artifact import ArtifactRef
+from schemas.base import StrictModel
+from schemas.job import JobSpec
+from schemas.recipe import GateSpec
+from schemas.reports import RunRecord
+from tasks.statistics.intervals import Interval
+
+
+class Gate(StrictModel):
+    """The gate's answer.
+
+    Attributes:
+        promote: whether the gate is passed.
+        why: the decision in one line.
+        candidate, champion: run ids; None for the first champion, which is compared with its base.
+        rules: what was asked for; None where nothing was compared.
+        default: whether these rules are the default ones, because the recipe has none.
+        findings: what became of each rule, must_win first.
+        evaluations: artifacts outside of both runs that this rests on.
+    """
+
+    promote: bool
+    why: str
+    candidate: str
+    champion: str | None
+    rules: GateSpec | None = None
+    default: bool = False
+    findings: tuple[Finding, ...] = ()
+    evaluations: tuple[ArtifactRef, ...] = ()
+
+
+def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate:
+    """Whether the candidate's last trained model is to replace the champion's. Looks only.
+
+    Raises:
+        InputError: either run did not succeed or has no trained model, or a rule of the candidate's recipe is about nothing it measures.
+    """
+    against = champion.run_id if champion else None
+    if champion is not None and same_model(candidate, champion):
+        why = "nothing new: its model has the same bytes as the champion's"
+        return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
+    matches, kinds = meet(store, candidate, champion)
+    if not matches:
+        name = model_of(candidate).name
+        why = f'its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy = "{name}"'
+        return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
+    answers = {kind: _answers([match for match in matches if match.kind == kind]) for kind in {*kinds, *(match.kind for match in matches)}}
+    rules = candidate.recipe.gate or default_gate(answers)
+    found = findings(rules, answers, "the champion" if champion else "the base", candidate.recipe.seed) if rules else []
+    promote, why = decide(rules, found)
+    return Gate(
+        promote=promote,
+        why=why,
+        candidate=candidate.run_id,
+        champion=against,
+        rules=rules,
+        default=candidate.recipe.gate is None,
+        findings=tuple(found),
+        evaluations=tuple(match.made.ref() for match in matches if match.made),
+    )
+
+
+def same_model(one: RunRecord, other: RunRecord) -> bool:
+    """Whether the last trained models of two runs have the same bytes. Raises InputError as `gate`."""
+    models = [artifact.digest for run in (one, other) if (artifact := model_of(run).artifact)]
+    return len(models) == 2 and models[0] == models[1]
+
+
+def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobSpec]:
+    """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is none) as the candidate was, where the
+    evaluations in the store do not compare the two. Cached by key like every stage; `gate` finds what they made."""
+    if champion is not None and same_model(candidate, champion):
+        return []
+    return [match.spec for match in meet(store, candidate, champion)[0] if match.spec is not None and match.made is None]
+
+
+def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]:
+    """Whether the rules hold, and why (not) in one line."""
+    if rules is None:
+        return False, "nothing that a gate compares was measured"
+    wins = [one for one in found if one.rule == "must_win"]
+    won = [one for one in wins if one.outcome == "passed"]
+    missed = [] if len(won) == len(wins) or (won and rules.wins == "any") else [one for one in wins if one.outcome != "passed"]
+    broken = [*(one for one in found if one.rule == "must_not_lose" and one.outcome != "passed"), *missed]
+    if not broken:
+        kept = len(found) - len(wins)
+        holds = f"no loss beyond the margin, by {kept} rule{'s' if kept > 1 else ''}" if kept else ""
+        return True, "; ".join(filter(None, [f"won: {_texts(won)}" if won else "", holds]))
+    reasons = {
+        "lost": [one for one in broken if one.rule == "must_not_lose" and one.outcome == "failed"],
+        "not compared": [one for one in broken if one.outcome == "not compared"],
+        "no win" if rules.wins == "all" else "no win in any": missed,
+        "too few prompts": broken,
+    }
+    reason, named = next((reason, some) for reason, some in reasons.items() if some)
+    others = len(broken) - len(named)
+    more = f" (and {others} other rule{'s do' if others > 1 else ' does'} not hold)" if others else ""
+    return False, f"{reason}: {_texts(named)}{more}"
+
+
+def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
+    """What `lyceum gate` prints: the gate's answer about a run against another one, or else against the champion of its recipe.
+
+    Raises:
+        InputError: an unknown run, or what `gate` raises.
+    """
+    candidate = read_run(store, run_id)
+    champion = None if against else current(store, candidate.recipe.name)
+    other = against or (champion.run_id if champion else None)
+    return gate(store, candidate, read_run(store, other) if other else None).model_dump(mode="json")
+
+
+def show_gate(value: dict[str, Any]) -> None:
+    """What `gate_run` returned."""
+    verdict = Gate.parse(value)
+    if verdict.findings:
+        show.table(f"{verdict.candidate} against {verdict.champion or 'its base'}", COLUMNS, rows(verdict))
+    if verdict.default:
+        show.line(DEFAULT)
+    show.line(f"{'Passed' if verdict.promote else 'Not passed'}: {verdict.why}.")
+
+
+DEFAULT = "The recipe has no [gate]: these are the default rules."
+
+COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable", "p", "")
+"""`detectable`: the smallest difference, in points, that so many prompts find."""
+
+
+def rows(verdict: Gate) -> list[tuple[str, ...]]:
+    """The findings under COLUMNS, for people."""
+    win = "must win" if verdict.rules is None or verdict.rules.wins == "all" else "any win"
+    return [
+        (
+            win if one.margin is None else f"no loss of {100 * one.margin:g}",
+            one.label,
+            _rate(one.before),
+            _rate(one.after),
+            f"{points(one.difference.value)} {_bounds(one.difference, signed=True)}" if one.difference else "–",
+            f"{one.n:,}",
+            f"{100 * one.detectable:.1f}" if one.detectable else "–",
+            "" if one.p is None else f"{one.p:.2g}",
+            one.outcome + (f": {one.needed:,} would tell" if one.needed else ""),
+        )
+        for one in verdict.findings
+    ]
+
+
+def _answers(matches: Sequence[Match]) -> Answers:
+    """What both models said, of one kind of evaluation."""
+    pairs = [pair for match in matches for pair in match.pairs]
+    sides: tuple[Literal["ours", "theirs"], ...] = ("ours", "theirs")
+    return Answers(
+        before=[before for before, _ in pairs],
+        after=[after for _, after in pairs],
+        samples=[[item for match in matches for item in match.samples_of(side)] for side in sides],
+        missing=[item for match in matches if match.theirs is None for item in match.asked],
+    )
+
+
+def _texts(found: Sequence[Finding]) -> str:
+    return "; ".join(one.text for one in found)
+
+
+def _rate(side: Side | None) -> str:
+    return f"{percent(side.value)} {_bounds(side)}" if side else "–"
+
+
+def _bounds(side: Side, signed: bool = False) -> str:
+    return bounds(Interval(side.low, side.high), signed)

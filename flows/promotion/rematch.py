@@ -1,0 +1,166 @@
+"""Two models' answers to the same prompts, for the gate: from their runs' evaluations, or from a rematch.
+
+Models that were asked other prompts, because new rows came into the held-out split, or in another way (another length, another judge), are
+not compared by their runs' evaluations: the opponent is evaluated again as the candidate was. Shared prompts suffice if they are half of
+the candidate's in each domain of each suite.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flows.promotion.champion import model_of
+from flows.promotion.gate_rules import KINDS
+from flows.report.results import BASE, StageOutput, left_out_text, read_results
+from infra.store.store import Store
+from schemas.artifact import ArtifactRef, Manifest, stage_key
+from schemas.base import StageFailed
+from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.job import JobSpec
+from schemas.reports import RunRecord
+
+
+@dataclass(frozen=True)
+class Match:
+    """One evaluation of the candidate's model, and the same one of its opponent's.
+
+    Attributes:
+        ours: the candidate's.
+        suites: those of its suites that count: a suite that two evaluations ask counts in the first.
+        theirs: the opponent's, None until there is one.
+        spec: the job that evaluates the opponent as the candidate was, where its own run's evaluations do not do.
+        made: what that job left.
+    """
+
+    ours: StageOutput
+    suites: frozenset[str]
+    theirs: StageOutput | None
+    spec: JobSpec | None = None
+    made: Manifest | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.ours.spec.kind
+
+    @property
+    def asked(self) -> list[EvalItem]:
+        """The candidate's answers that count, whether the opponent was asked or not."""
+        return [item for item in self.ours.items if item.suite in self.suites]
+
+    @property
+    def pairs(self) -> list[tuple[EvalItem, EvalItem]]:
+        """Answers of the opponent and of the candidate to the same prompt, judged against the same reference."""
+        return _pairs(self.theirs.items if self.theirs else (), self.asked)
+
+    def samples_of(self, side: Literal["ours", "theirs"]) -> list[EvalItem]:
+        """One model's sampled answers that count; none where it was not sampled."""
+        stage = self.ours if side == "ours" else self.theirs
+        return [item for item in stage.samples if item.suite in self.suites] if stage else []
+
+
+def meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tuple[list[Match], set[str]]:
+    """Every evaluation of the candidate's model that counts, with its opponent's, and what kinds of evaluation the opponent has in its run.
+
+    The opponent is the champion's model or, where there is none, the candidate's own base.
+
+    Raises:
+        InputError: either run did not succeed or has no trained model.
+        StageFailed: an evaluation of the candidate's run is gone or damaged.
+    """
+    model, other = model_of(candidate), model_of(champion) if champion else None
+    if champion and other:
+        theirs = _evaluations(store, champion, other.name, whole=False)  # what is missing there is evaluated again
+    else:
+        theirs = _evaluations(store, candidate, BASE, whole=True)
+    asked: dict[str, set[str]] = {}
+    matches = []
+    for ours in _evaluations(store, candidate, model.name, whole=True):
+        before = asked.setdefault(ours.spec.kind, set())
+        suites = frozenset({item.suite for item in ours.items} - before)
+        before |= suites
+        if suites:
+            matches.append(_match(store, candidate, ours, suites, theirs, other.artifact if other else None))
+    return matches, {stage.spec.kind for stage in theirs}
+
+
+def _evaluations(store: Store, run: RunRecord, model: str, *, whole: bool) -> list[StageOutput]:
+    """A model's evaluations in its run that the store still has, in file order. Other artifacts, such as weights, are not looked at, and no
+    answers are read: another version of Lyceum may have written them in its own way.
+
+    Args:
+        whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide would silently not be asked.
+    """
+    evaluations = tuple(stage for stage in run.stages if stage.kind in KINDS)
+    found = read_results(store, run.model_copy(update={"stages": evaluations})).stages.values()
+    of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
+    if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):
+        raise StageFailed(
+            f"run {run.run_id!r} cannot be judged, because that would leave something out: {left_out_text(left_out)}. "
+            "`lyceum run` with the same recipe makes it again."
+        )
+    return [stage for stage in of_model if stage.manifest is not None]
+
+
+def _match(
+    store: Store,
+    candidate: RunRecord,
+    ours: StageOutput,
+    suites: frozenset[str],
+    theirs: Sequence[StageOutput],
+    policy: ArtifactRef | None,
+) -> Match:
+    match = Match(ours, suites, None)
+    for stage in theirs:
+        if stage.spec.kind == match.kind and _comparable(match, stage):
+            return Match(ours, suites, stage)
+    assert ours.manifest is not None, "`_evaluations` gives no others"
+    spec = _rematch(candidate, ours.name, ours.manifest, policy)
+    made = store.lookup(spec.kind, spec.key)
+    if made is None or store.verify(made):
+        return Match(ours, suites, None, spec)
+    return Match(ours, suites, StageOutput(ours.spec, store, manifest=made), spec, made)
+
+
+def _rematch(candidate: RunRecord, stage: str, evaluated: Manifest, policy: ArtifactRef | None) -> JobSpec:
+    """The candidate's evaluation, of another model: the base when `policy` is None. Whoever submits it says where `--data` is."""
+    inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"} | ({"policy": policy} if policy else {})
+    digests = {name: ref.digest for name, ref in inputs.items()}
+    return JobSpec(
+        stage=f"{'champion' if policy else BASE}_{stage}",
+        kind=evaluated.kind,
+        key=stage_key(evaluated.kind, evaluated.version, evaluated.dependencies, evaluated.config, digests),
+        attempt="",
+        store=candidate.store,
+        target=candidate.target,
+        run=candidate.run_id,
+        config=evaluated.config,
+        dependencies=evaluated.dependencies,
+        inputs=inputs,
+    )
+
+
+def _comparable(match: Match, theirs: StageOutput) -> bool:
+    """Whether the opponent was asked in the same way, and enough of the same prompts."""
+    ours = match.ours.manifest
+    if ours is None or theirs.manifest is None or not _same_way(ours, theirs.manifest):
+        return False
+    shared = Counter((item.suite, item.domain) for _, item in _pairs(theirs.items, match.asked))
+    asked = Counter((item.suite, item.domain) for item in match.asked)
+    return all(2 * shared[part] >= count for part, count in asked.items())
+
+
+_MORE = {"suites", "sampling", "judge", "min_items"}
+"""Of an evaluation's config: what is asked beside, and changes no greedy answer to a prompt that both were asked."""
+
+
+def _same_way(one: Manifest, other: Manifest) -> bool:
+    """Whether two evaluations put a prompt to a model, and judge its greedy answer, in the same way."""
+    ways = [{name: value for name, value in manifest.config.items() if name not in _MORE} for manifest in (one, other)]
+    both = one.dependencies.keys() & other.dependencies.keys()
+    return one.version == other.version and ways[0] == ways[1] and all(one.dependencies[name] == other.dependencies[name] for name in both)
+
+
+def _pairs(before: Sequence[EvalItem], after: Sequence[EvalItem]) -> list[tuple[EvalItem, EvalItem]]:
+    old = {item.id: item for item in before}
+    return [(old[item.id], item) for item in after if item.id in old and EvalPrompt.of(old[item.id]) == EvalPrompt.of(item)]

@@ -1,0 +1,1 @@
+"""Recipes: from a name or a path to validated stages."""

@@ -1,0 +1,298 @@
+"""From a recipe's name or path to validated stages: everything that can be wrong with a recipe is found here, before anything runs.
+
+A `ResolvedStage` holds what identifies a stage apart from its inputs' digests: kind, VERSION, complete config, dependencies. Where a run
+executes (store, target, the data directory's path) never enters.
+"""
+
+import copy
+import importlib.resources
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import ValidationError
+
+from schemas.artifact import stage_key
+from schemas.base import InputError, StrictModel, explain_validation, nearest
+from schemas.evaluation import HELDOUT
+from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
+from schemas.toml import MOST_LEVELS, NotToml, toml_table
+from tasks.contract.job import TRAINED, Input
+from tasks.contract.plugins import extra_models_of, stage_module, stays_at_home
+from tasks.models.source import check_model, extra_dependencies
+
+TINY = "tiny"
+"""Among the overrides of a recipe, the bare word that stands for all of its `[tiny]` table; `--tiny` on the command line."""
+
+
+@dataclass(frozen=True)
+class ResolvedStage:
+    """A stage whose config, inputs and dependencies are known to be valid.
+
+    Attributes:
+        inputs: input name -> name of the earlier stage that feeds it.
+        config: the kind's Config, with `model` and `seed` filled from the recipe where the recipe's stage does not set them.
+        dependencies: what else decides the stage's bytes (see `schemas.artifact.stage_key`).
+        missing: why these are not known, and so the stage key neither: data that nobody named. Only of a recipe that is just looked at.
+    """
+
+    name: str
+    kind: str
+    version: int
+    config: StrictModel
+    inputs: dict[str, str]
+    dependencies: dict[str, str | int]
+    missing: str = ""
+
+    @property
+    def config_json(self) -> dict[str, Any]:
+        """The config as plain JSON, defaults included: what is hashed, and what the worker parses."""
+        return self.config.model_dump(mode="json")
+
+    def key(self, input_digests: Mapping[str, str]) -> str:
+        """The stage key, given the digest of the artifact behind each input."""
+        return stage_key(self.kind, self.version, self.dependencies, self.config_json, dict(input_digests))
+
+
+@dataclass(frozen=True)
+class ResolvedRecipe:
+    """A recipe with its overrides applied, and its stages in file order."""
+
+    recipe: Recipe
+    stages: tuple[ResolvedStage, ...]
+
+    def stage(self, name: str) -> ResolvedStage:
+        """The stage called `name`. Raises InputError with the valid names."""
+        self.recipe.stage(name)
+        return next(stage for stage in self.stages if stage.name == name)
+
+    def at_home(self, stage: ResolvedStage) -> bool:
+        """Whether a stage runs on this machine whatever the target is."""
+        return stays_at_home(stage.kind, stage.config_json, {name: self.stage(source).config_json for name, source in stage.inputs.items()})
+
+
+def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None, *, need_data: bool = True) -> ResolvedRecipe:
+    """Read a recipe, apply `--set` overrides, and validate every stage.
+
+    Args:
+        recipe: the name of a shipped recipe, or the path of a TOML file.
+        overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`; or `tiny`.
+        data: the directory of `--data`, for stages that read files from it.
+        need_data: without such a directory, a recipe that reads from one is wrong; if not, it is resolved all the same (`missing`).
+
+    Raises:
+        InputError: anything about the recipe, an override or the data is wrong.
+    """
+    if data is not None:
+        _check_data(data)
+    loaded, where = load_recipe(recipe, overrides)
+    check_model(loaded.model)
+    kinds = {stage.name: stage.kind for stage in loaded.stages}
+    resolved = ResolvedRecipe(loaded, tuple(_resolve_stage(spec, loaded, kinds, data, where, need_data) for spec in loaded.stages))
+    _check_gate(resolved, where)
+    return resolved
+
+
+def shipped_recipes() -> dict[str, Recipe]:
+    """The recipes that come with Lyceum, by name (`flows/recipes/<name>.toml`)."""
+    return {name: parse_recipe(_shipped_text(name), f"{name}.toml") for name in _shipped_names()}
+
+
+def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
+    """The recipe called or stored at `recipe`, overrides applied, and what to call it in messages. Raises InputError."""
+    if recipe in _shipped_names():
+        text, where = _shipped_text(recipe), recipe
+    elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
+        raise InputError(f"unknown recipe {recipe!r}.{nearest(recipe, _shipped_names())} Or give the path of a TOML file.")
+    else:
+        text, where = recipe_text(Path(recipe)), recipe
+    table = recipe_table(text, where)
+    loaded = recipe_from_table(table, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    table.pop("tiny", None)
+    for override in sorted(overrides, key=lambda override: override != TINY):  # what is set by hand counts
+        if override == TINY:
+            _make_tiny(table, loaded.tiny, where)
+        else:
+            apply_override(table, override)
+    where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
+    return recipe_from_table(table, where), where
+
+
+def _make_tiny(table: dict[str, Any], tiny: Mapping[str, Any], where: str) -> None:
+    if not tiny:
+        having = ", ".join(name for name, one in shipped_recipes().items() if one.tiny)
+        raise InputError(f"recipe {where} has no [tiny] table that says how it runs on a laptop. Shipped recipes that have one: {having}.")
+    for path, value in tiny.items():
+        _set(table, path, copy.deepcopy(value), f"{path} (of [tiny])")
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
+    """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
+
+    The path names a top-level key, or a key below an existing stage; list elements are numbered from 0. Keys of a config that the recipe
+    leaves at their default may be set too; whether a config has that key is checked when its stage is validated.
+
+    Raises:
+        InputError: no `=`, a value that is no TOML, or a path that leads nowhere.
+    """
+    path, equals, text = override.partition("=")
+    if not equals:
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+    _set(table, path.strip(), _override_value(text.strip(), override), override)
+
+
+def _set(table: dict[str, Any], path: str, value: Any, override: str) -> None:
+    """Set the value at a path, in place; messages call it `override`."""
+    parts = path.split(".")
+    if len(parts) > MOST_LEVELS:
+        raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
+    if not all(parts):
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+    _check_override_path(table, parts, override)
+    _assign(table, parts, 0, value, override)
+
+
+def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
+    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
+    levels: list[tuple[str, list[str]]] = [("recipe", [key for key in Recipe.model_fields if key != "tiny"])]
+    if parts[0] == "stages":
+        levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
+        if len(parts) < 3:
+            raise InputError(f"--set {override!r}: {'.'.join(parts)} is a table; name a key in it, e.g. stages.sft.config.steps=20.")
+    elif len(parts) > 1 and parts[0] != "gate":
+        raise InputError(f"--set {override!r}: {parts[0]!r} has no keys below it. Valid: {', '.join(Recipe.model_fields)}.")
+    for part, (level, valid) in zip(parts, levels, strict=False):
+        if part not in valid:
+            raise InputError(f"--set {override!r}: {level} has no key {part!r}.{nearest(part, valid)}")
+
+
+def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) -> None:
+    """Set `parts[depth:]` below `here`, making the tables that are not there yet."""
+    part, above, last = parts[depth], ".".join(parts[:depth]), depth == len(parts) - 1
+    if isinstance(here, list):
+        if not part.isdecimal() or int(part) >= len(here):
+            raise InputError(f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index below {len(here)}.")
+        index = int(part)
+        if last:
+            here[index] = value
+        else:
+            _assign(here[index], parts, depth + 1, value, override)
+    elif isinstance(here, dict):
+        if last:
+            here[part] = value
+        else:
+            _assign(here.setdefault(part, {}), parts, depth + 1, value, override)
+    else:
+        raise InputError(f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}.")
+
+
+def _override_value(text: str, override: str) -> Any:
+    """A TOML value; text that is none and looks like a plain word or path is a string, so that `--set model=gemma3-tiny` works."""
+    try:
+        table = toml_table(f"value = {text}")
+    except NotToml as error:
+        if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
+            return text
+        raise InputError(
+            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false, [1, 2], {{a = 1}} or 'text'."
+        ) from error
+    return table["value"]
+
+
+def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, where: str, need_data: bool) -> ResolvedStage:
+    place = f"recipe {where}, stages.{spec.name}"
+    try:
+        module = stage_module(spec.kind)
+        _check_inputs(spec, module.INPUTS, kinds)
+        config = _stage_config(module.Config, spec, recipe, f"{place}.config")
+        extra = extra_models_of(spec.kind, config.model_dump(mode="json"))
+        for model in filter(None, (getattr(config, "model", None), *extra)):
+            check_model(model)
+        dependencies, missing = _dependencies(module, config, data, need_data)
+        dependencies |= extra_dependencies(extra)
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(place) else f"{place}: {text}") from error
+    return ResolvedStage(spec.name, spec.kind, module.VERSION, config, dict(spec.inputs), dependencies, missing)
+
+
+def _dependencies(module: ModuleType, config: StrictModel, data: Path | None, need_data: bool) -> tuple[dict[str, str | int], str]:
+    """What else decides a stage's bytes, and why it is not known: see `ResolvedStage`."""
+    try:
+        return (module.dependencies(config, data) if hasattr(module, "dependencies") else {}), ""
+    except InputError as error:
+        if need_data or data is not None:
+            raise
+        return {}, str(error)
+
+
+def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: str) -> StrictModel:
+    shared = {"model": recipe.model, "seed": recipe.seed}
+    filled = {name: value for name, value in shared.items() if name in model.model_fields}
+    try:
+        return model.parse({**filled, **spec.config})
+    except ValidationError as error:
+        raise InputError(explain_validation(error, model, place)) from error
+
+
+def _check_inputs(spec: StageSpec, declared: Mapping[str, Input], kinds: dict[str, str]) -> None:
+    for name, source in spec.inputs.items():
+        if name not in declared:
+            raise InputError(f"kind {spec.kind!r} has no input {name!r}.{nearest(name, declared)}")
+        if kinds[source] not in declared[name].kinds:
+            wanted = " or ".join(declared[name].kinds)
+            raise InputError(f"inputs.{name} = {source!r} is of kind {kinds[source]!r}; this input takes {wanted}.")
+    for name, slot in declared.items():
+        if slot.required and name not in spec.inputs:
+            wanted = " or ".join(slot.kinds)
+            raise InputError(f'input {name!r} is missing; add inputs = {{ {name} = "<an earlier stage of kind {wanted}>" }}.')
+
+
+def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
+    """Whether each rule of `[gate]` is about something that the last trained model is asked. Raises InputError."""
+    gate = resolved.recipe.gate
+    if gate is None:
+        return
+    from flows.promotion.gate_rules import KINDS, metric_of  # with numpy, which most commands do not need
+    from tasks.evaluation.evaluate import EvalConfig
+    from tasks.evaluation.suite import parse_suites
+
+    last = next((stage.name for stage in reversed(resolved.stages) if stage.kind in TRAINED), None)
+    if last is None:
+        raise InputError(f"recipe {where}, gate: no stage of kind {', '.join(TRAINED)} trains a model to be promoted; leave it out.")
+    asked: dict[str, list[str]] = {}
+    for stage in resolved.stages:
+        if isinstance(stage.config, EvalConfig) and stage.kind in KINDS and stage.inputs.get("policy") == last:
+            suites = [suite.suite for suite in parse_suites(stage.config.suites, stage.kind)]
+            asked.setdefault(stage.kind, []).extend([HELDOUT, *suites] if "prompts" in stage.inputs else suites)
+    for name, rules in (("must_win", gate.must_win), ("must_not_lose", gate.must_not_lose)):
+        for index, rule in enumerate(rules):
+            try:
+                metric_of(rule, asked)
+            except InputError as error:
+                raise InputError(f"recipe {where}, gate.{name}.{index}: {error}") from error
+
+
+def _check_data(data: Path) -> None:
+    try:
+        if not data.exists():
+            raise InputError(f"--data {data}: there is no such directory.")
+        if not data.is_dir():
+            raise InputError(f"--data {data} is not a directory; name the directory that holds the recipe's data files.")
+        empty = next(data.iterdir(), None) is None
+    except OSError as error:
+        raise InputError(f"--data {data} cannot be read: {error.strerror}.") from error
+    if empty:
+        raise InputError(f"--data {data} is empty; name the directory that holds the recipe's data files.")
+
+
+def _shipped_names() -> list[str]:
+    files = importlib.resources.files("flows.recipes").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def _shipped_text(name: str) -> str:
+    return (importlib.resources.files("flows.recipes") / f"{name}.toml").read_text(encoding="utf-8")

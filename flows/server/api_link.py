@@ -1,0 +1,82 @@
+"""Whether the Prefect API answers, said once when it is lost and once when it is back.
+
+After the first request that fails nobody asks again until the API's health answers, so an API that is away,
+or that accepts requests and never answers them, costs a run seconds once, not at every stage.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from flows.server.prefect_api import answers
+
+LOOK_SECONDS = 1.0
+
+
+class ApiLink:
+    """The state of one Prefect API, shared by all clients and threads of a process.
+
+    Args:
+        url: the API's URL.
+        say: is told, in one line each, that the API is lost and that it is back.
+        stop: when set, nobody waits for the API any more.
+        start_seconds: how long after its loss a flow that has not begun waits for the API.
+        end_seconds: the same, once the flow has begun.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        say: Callable[[str], None],
+        stop: threading.Event,
+        *,
+        start_seconds: float,
+        end_seconds: float,
+    ) -> None:
+        self.url = url
+        self._say, self._stop = say, stop
+        self._patience, self._end_seconds, self._begun = start_seconds, end_seconds, False
+        self._up, self._closed, self._lock = threading.Event(), threading.Event(), threading.Lock()
+        self._up.set()
+        self._since = 0.0  # monotonic time of the loss
+
+    @property
+    def up(self) -> bool:
+        """Whether the API answered when it was last asked."""
+        return self._up.is_set()
+
+    def lost(self) -> None:
+        """Note that a request was not answered; from now on the API's health is looked at."""
+        with self._lock:
+            if not self.up or self._closed.is_set():
+                return
+            self._up.clear()
+            self._since = time.monotonic()
+        meanwhile = "the run goes on without it, and what it should record is sent when it is back"
+        waiting = f"waiting for it, up to {self._patience:.0f} s"
+        server = self.url.removesuffix("/api")
+        self._say(f"The Prefect server at {server} does not answer: {meanwhile if self._begun else waiting}.")
+        threading.Thread(target=self._look, name="prefect-api-link", daemon=True).start()
+
+    def begun(self) -> None:
+        """Note that the flow has begun."""
+        self._patience, self._begun = self._end_seconds, True
+
+    def wait(self) -> bool:
+        """Wait for an API that has been away for a short time only; returns whether it answers."""
+        while not self._up.wait(0.1):
+            if self._stop.is_set() or time.monotonic() > self._since + self._patience:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._closed.set()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            if answers(self.url):
+                self._up.set()
+                if not self._closed.is_set():
+                    self._say("The Prefect server answers again.")
+                return

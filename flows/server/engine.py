@@ -1,0 +1,36 @@
+"""`python -m flows.server.engine`: the process of a run that a worker started. Prefect's engine, to which its server is a view.
+
+`lyceum serve` lets its work pool start runs so. The flow run's id is in the environment, as Prefect's worker puts it there.
+"""
+
+import runpy
+import sys
+import threading
+
+from flows.server.prefect_api import bypass_proxy
+
+PATIENCE_SECONDS = 120.0
+"""How long a run waits for a server that is lost before the run begins, or shortly before it ends: it is being started again."""
+
+
+def main() -> None:
+    """Run the flow. Ends as Prefect's engine does."""
+    bypass_proxy()
+    from prefect.settings import get_current_settings
+
+    from flows.server.prefect_view import prefect_view
+    from tasks.stage import WATCH, Watch
+
+    url, stop = get_current_settings().api.url, threading.Event()
+    assert url is not None, "a worker gives each run PREFECT_API_URL"
+    WATCH.set(Watch(stop))  # a run that is stopped does not wait for the server either
+    with prefect_view(url, _say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
+        runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""The Prefect API a run talks to: the one that is configured, that of the running `lyceum serve`, or a temporary one.
+
+A server that merely listens on this machine is nobody's word: it is used when the user names it, or when it proves that it has the key of
+our `lyceum serve` (`flows.server.key`).
+
+The temporary server is Prefect's own on the user's Prefect database, so its runs can be looked at later. It is not Prefect's "ephemeral
+mode": that server shares our process group (Ctrl-C would end it before the run is recorded as cancelled), writes to our standard output and
+survives a killed parent.
+"""
+
+import fcntl
+import http.client
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TextIO
+
+from flows.server import key, tied
+from flows.server.key import Api, in_url
+from flows.server.port import bound
+from flows.server.supervision import kept_up
+from infra.secrets import has_userinfo, mask
+from schemas.base import InputError, StageFailed, Stopped
+
+SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
+
+STARTUP_SECONDS = 300.0
+"""A server's first start migrates its database: 10 s on two idle cores, several times that on a busy machine."""
+
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+"""Environment of our process and the server: no telemetry, no advertisements; Prefect's logs go to its API, the terminal is ours."""
+
+
+TEMPORARY = {
+    "PREFECT_SERVER_UI_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+}
+"""What the server of a single run leaves out."""
+
+
+@contextmanager
+def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
+    """Make a Prefect API available to this process. `say` is told when the temporary server is started again.
+
+    Raises:
+        InputError: the configured API does not answer, asks for a key that is not set, or its URL holds a password.
+        Stopped: `stop` was set before the temporary server was ready.
+        StageFailed: the temporary server did not start; the message ends with its log.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    bypass_proxy()
+    from prefect.settings import get_current_settings
+
+    with ExitStack() as stack:
+        api = configured_api()
+        if api is not None:
+            if problem := api_problem(api):
+                raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
+        else:
+            api = key.ours(get_current_settings().home)
+        if api is None:
+            api = stack.enter_context(prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say))
+        stack.enter_context(reaching(api))
+        yield api
+
+
+@contextmanager
+def reaching(api: Api) -> Iterator[None]:
+    """Inside, Prefect's clients of this process reach an API. Its key is in no environment, so no job has it."""
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_KEY,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
+
+    # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
+    changes = {PREFECT_API_URL: api.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    # A key of Prefect Cloud is none of this server's business; to its websockets it would go first.
+    with temporary_settings(changes | ({PREFECT_API_AUTH_STRING: api.key, PREFECT_API_KEY: None} if api.key else {})):
+        yield
+
+
+@contextmanager
+def prefect_server(
+    port: int,
+    options: Mapping[str, str],
+    stop: threading.Event,
+    say: Callable[[str], None],
+    gave_up: Callable[[str], None],
+    *,
+    host: str = "127.0.0.1",
+    front: str | None = None,
+) -> Iterator[Api]:
+    """Run a Prefect server of ours while inside, with a key of its own. It is started again when it dies.
+
+    Args:
+        options: Prefect's settings for it; with PREFECT_SERVER_API_AUTH_STRING the key is that one.
+        say: is told of each restart.
+        gave_up: is told when the server does not stay up.
+        host: the address that it listens on.
+        front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
+
+    Raises:
+        OSError: the port cannot be had.
+        Stopped: `stop` was set before the server was ready.
+        StageFailed: it did not start; the message ends with its log.
+    """
+    reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
+    # The pages ask the API of the origin that they came from.
+    own = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": "/api", SERVER_KEY: api.key or ""}
+    origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui}
+    environment = {**os.environ, **QUIET, **options, **origin, **own, **api.environment}
+    arguments = (host, str(port), *([front] if front else []))
+    with bound(host, port), tempfile.TemporaryFile() as log:
+
+        def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
+            with _starting_alone(stop):
+                process = tied.start("flows.server.app", *arguments, environment=environment, log=log)
+                try:
+                    _wait_until_ready(process, api, stop, log.fileno())
+                except Stopped:
+                    tied.stop(process)
+                    raise
+                except BaseException:
+                    tied.kill(process)
+                    raise
+                return process
+
+        with kept_up(start, lambda: answers(api.url), stop, say, gave_up):
+            yield api
+
+
+def startup_seconds(api: Api) -> float | None:
+    """How long it may take until a server that dies answers again; None for one that we do not start again."""
+    return STARTUP_SECONDS if key.proves(api) else None
+
+
+def configured_api() -> Api | None:
+    """The API that PREFECT_API_URL or the Prefect profile names. If that is our `lyceum serve`, it comes with its key."""
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    if settings.api.url is None:
+        return None
+    if settings.api.auth_string is not None:
+        return Api(settings.api.url, settings.api.auth_string.get_secret_value())
+    served = key.read(settings.home)
+    if served is not None and key.same_server(settings.api.url, served) and key.proves(served):
+        return served
+    return Api(settings.api.url)
+
+
+def api_problem(api: Api) -> str | None:
+    """Why a configured API cannot be used, and what to do; None when it can."""
+    if has_userinfo(api.url):
+        return "holds a user name or password, which messages would show: set PREFECT_API_AUTH_STRING to user:password instead."
+    if not answers(api.url):
+        return "does not answer; start it, or unset PREFECT_API_URL."
+    return None if _admits(api) else "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset PREFECT_API_URL."
+
+
+def _admits(api: Api) -> bool:
+    """Whether an API lets the configured credentials in, as far as it says."""
+    from prefect.settings import get_current_settings
+
+    cloud = get_current_settings().api.key
+    headers = {"Authorization": f"Basic {key.as_header(api.key)}"} if api.key else {}
+    if cloud is not None and not api.key:
+        headers = {"Authorization": f"Bearer {cloud.get_secret_value()}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{api.url.rstrip('/')}/version", headers=headers), timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code not in (401, 403)
+    except (OSError, http.client.HTTPException):
+        return True  # whatever it is, it is not about the key
+
+
+def answers(url: str) -> bool:
+    """Whether a Prefect API is healthy at `url`."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+
+
+def bypass_proxy() -> None:
+    """Keep requests of this process and its children to this machine off a proxy that the environment names: it could not find us."""
+    names = [name for name in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if name]
+    if "*" not in names:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*names, "127.0.0.1", "localhost"]))
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _starting_alone(stop: threading.Event) -> Iterator[None]:
+    """Servers that start at the same moment on a new database migrate it over each other and fail; so they start one after another."""
+    from prefect.settings import get_current_settings
+
+    home = get_current_settings().home
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lyceum-server-start.lock").open("w") as lock:
+        while not _locked(lock):
+            if stop.wait(0.1):
+                raise Stopped
+        yield
+
+
+def _locked(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up when the file is closed, or its holder dies
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", api: Api, stop: threading.Event, log: int) -> None:
+    """Wait for our server, and no other that took the port meanwhile."""
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while not key.proves(api):
+        if stop.wait(0.1):
+            raise Stopped
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
+            raise StageFailed(f"the Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")

@@ -1,0 +1,131 @@
+"""Keep a server of ours up: one that ended, or that hangs, is started again on its port, with its database and settings.
+
+What uses the server goes on meanwhile (`flows.server.prefect_view`), so nothing here is in a hurry. A server that
+does not stay up is given up after a few tries, with one line for each.
+"""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flows.server import tied
+from schemas.base import Stopped
+
+LOOK_SECONDS = 0.5
+HUNG_SECONDS = 60.0
+"""A server that lives but leaves its health unanswered this long is killed; a busy one takes seconds."""
+
+MOST_RESTARTS = 5
+"""A server is started again so often within `MEMORY_SECONDS`."""
+
+MEMORY_SECONDS = 600.0
+RESTART_SECONDS = 2.0
+"""The second try waits so long, each later one twice as long as the one before."""
+
+Server = subprocess.Popen[bytes]
+
+
+@contextmanager
+def kept_up(
+    start: Callable[[threading.Event], Server],
+    healthy: Callable[[], bool],
+    stop: threading.Event,
+    say: Callable[[str], None],
+    gave_up: Callable[[str], None],
+) -> Iterator[None]:
+    """Run a server while inside, and start it again whenever it ends or hangs.
+
+    Args:
+        start: starts the server and returns when it answers; raises Stopped when its event is set first,
+            and RuntimeError when the server does not start (the first time, twice).
+        healthy: whether the server answers.
+        stop: ends the first start.
+        say: is told of each restart, in one line.
+        gave_up: is told why the server is not started any more.
+
+    Raises:
+        Stopped, RuntimeError: as `start`, before the server has answered once.
+    """
+    keeper = _Keeper(start, healthy, say, gave_up)
+    try:
+        keeper.server = start(stop)
+    except RuntimeError as error:
+        say(f"{_first_line(error)}; trying once more")
+        keeper.server = start(stop)
+    thread = threading.Thread(target=keeper.keep, name="prefect-server-keeper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        keeper.done.set()
+        thread.join()
+        if keeper.server is not None and keeper.server.poll() is None and healthy():
+            tied.stop(keeper.server)
+        elif keeper.server is not None:
+            tied.kill(keeper.server)
+
+
+class _Keeper:
+    def __init__(
+        self,
+        start: Callable[[threading.Event], Server],
+        healthy: Callable[[], bool],
+        say: Callable[[str], None],
+        gave_up: Callable[[str], None],
+    ) -> None:
+        self._start, self._healthy, self._say, self._gave_up = start, healthy, say, gave_up
+        self.server: Server | None = None
+        self.done = threading.Event()
+        self._restarts: list[float] = []
+
+    def keep(self) -> None:
+        while self.server is not None:
+            why = self._until_it_fails(self.server)
+            if why is None:
+                return
+            tied.kill(self.server)  # also what is left of its tree, which holds the port
+            self.server = None
+            self._again(f"the Prefect server {why}")
+
+    def _until_it_fails(self, server: Server) -> str | None:
+        """Wait until the server ends or hangs; returns which, or None when it is needed no more."""
+        healthy, looked = time.monotonic(), 0.0
+        while not self.done.wait(LOOK_SECONDS):
+            code = server.poll()
+            if code is not None:
+                return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            if time.monotonic() < looked + HUNG_SECONDS / 10:
+                continue
+            looked = time.monotonic()
+            if self._healthy():
+                healthy = looked
+            elif time.monotonic() > healthy + HUNG_SECONDS:
+                return f"has not answered for {HUNG_SECONDS:.0f} s"
+        return None
+
+    def _again(self, what: str) -> None:
+        """Try to start the server again, a limited number of times."""
+        while not self.done.is_set():
+            now = time.monotonic()
+            self._restarts = [at for at in self._restarts if at > now - MEMORY_SECONDS]
+            tries = len(self._restarts)
+            if tries == MOST_RESTARTS:
+                self._gave_up(f"{what}; after {tries} restarts it is not started again")
+                return
+            self._restarts.append(now)
+            self._say(f"{what}; starting it again ({tries + 1} of at most {MOST_RESTARTS} times)")
+            if tries and self.done.wait(RESTART_SECONDS * 2 ** (tries - 1)):
+                return
+            try:
+                self.server = self._start(self.done)
+                return
+            except Stopped:
+                return
+            except (OSError, RuntimeError) as error:
+                what = _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(". Its log ends")[0]

@@ -1,0 +1,68 @@
+"""Process trees that cannot outlive whoever started them: `python -m flows.server.tied MODULE [ARGUMENTS]` runs a module as `python -m`
+would.
+
+The starter holds the other end of standard input. When it goes away, however it dies, the read below ends and the module's process gets a
+SIGTERM. The tree has a session of its own, so that Ctrl-C in the terminal reaches the starter only, which then decides.
+"""
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO
+
+STOP_SECONDS = 45.0
+"""How long a tree may take to stop by itself: running flows cancel their jobs first, for which Prefect gives each 30 s."""
+
+
+def start(module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start a module as a tied process tree; what it prints goes to `log`."""
+    command = [sys.executable, "-m", "flows.server.tied", module, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=dict(environment), start_new_session=True)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask the tree's first process to stop, wait until all of the tree has ended, and kill what is left of it after `STOP_SECONDS`."""
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        process.terminate()
+        while time.monotonic() < deadline and _some_are_left(process):
+            time.sleep(0.05)
+    finally:  # also after a second Ctrl-C
+        kill(process)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """End all of the tree at once, also what its first process has left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _some_are_left(process: "subprocess.Popen[bytes]") -> bool:
+    process.poll()  # else its own remains would count as a process of the tree
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, 0)
+        return True
+    return False
+
+
+def _stop_when_the_starter_is_gone() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    threading.Thread(target=_stop_when_the_starter_is_gone, daemon=True).start()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

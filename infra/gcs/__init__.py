@@ -1,0 +1,1 @@
+"""Cloud Storage: the only importer of google.cloud.storage."""

@@ -1,0 +1,1 @@
+"""The store: artifacts, leases, working files, and what the places for objects share."""

@@ -1,0 +1,102 @@
+"""Compiled programs in the store: a machine that is new begins with what an earlier one compiled, after a preemption or the next night.
+
+    compiled/<target>/<kind>/<name>    entries of JAX's persistent compilation cache, by JAX's own names
+
+A name is a digest of the program, the compiler and its options, so an entry is right for whoever asks for its name, and is written once.
+Nothing depends on any of it: what cannot be read or written is compiled again, and said. Whatever no run asked for in a month, the bucket's
+lifecycle rule removes (infra/terraform/bucket.tf), and `lyceum gc` never looks at it.
+"""
+
+import logging
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from infra.store.store import Store
+from schemas.base import InputError
+
+log = logging.getLogger("lyceum")
+
+SMALLEST = 64 * 1024
+"""Entries of fewer bytes are compiled again faster than they are moved."""
+
+_SUFFIX = "-cache"
+
+
+class Compiled:
+    """A context in which JAX's cache directory and its place in the store become alike.
+
+    Entering brings what the store has; new entries are sent from a thread of its own, each once it has stopped growing, and the last ones
+    on leaving.
+
+    Args:
+        name: the place in the store.
+        directory: JAX's cache directory; the empty string for none, when nothing is done.
+        send: whether entries are sent as well; on one host of several.
+        seconds: time between two looks for new entries.
+    """
+
+    def __init__(self, store: Store, name: str, directory: str, *, send: bool = True, seconds: float = 20.0):
+        self._store, self._name, self._directory, self._send, self._seconds = store, name, Path(directory), send, seconds
+        self._active = bool(directory)
+        self._known: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="compiled-programs", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._active:
+            self._bring()
+            self._known = set(self._entries())
+            if self._send:
+                self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._active and self._send:
+            self._look(finished=True)
+
+    def _entries(self) -> dict[str, int]:
+        """Name -> size of the entries here that are worth moving."""
+        if not self._directory.is_dir():
+            return {}
+        found = [entry for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
+        return {entry.name: size for entry in found if (size := entry.stat().st_size) >= SMALLEST}
+
+    def _bring(self) -> None:
+        try:
+            wanted = [name for name in self._store.children(self._name) if not (self._directory / name).exists()]
+            for name in wanted:
+                data = self._store.read_bytes(f"{self._name}/{name}")
+                if data is not None:
+                    self._directory.mkdir(parents=True, exist_ok=True)
+                    part = self._directory / f".{name}.part"
+                    part.write_bytes(data)
+                    part.replace(self._directory / name)
+        except (OSError, InputError) as error:
+            log.warning("programs compiled before cannot be had and are compiled again: %s", error)
+            return
+        if wanted:
+            log.info("%d compiled programs came from the store", len(wanted))
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self._look(finished=False)
+
+    def _look(self, *, finished: bool) -> None:
+        """Send the new entries; while JAX may be writing, those alone whose size is what it was at the last look."""
+        entries = self._entries()
+        for name, size in entries.items():
+            if name in self._known or not (finished or self._sizes.get(name) == size):
+                continue
+            self._known.add(name)
+            try:
+                self._store.create_bytes(f"{self._name}/{name}", (self._directory / name).read_bytes())
+            except (OSError, InputError) as error:
+                log.warning("compiled program %s is not kept in the store: %s", name, error)
+        self._sizes = entries

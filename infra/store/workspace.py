@@ -1,0 +1,73 @@
+"""What a stage keeps between its attempts: the objects below `work/<key>/` in the store, as long as its artifact is not committed.
+
+Whoever runs a stage finds there what attempts before it left: trees (checkpoints) and single objects (journal entries). All of it is a
+function of the stage key alone, so it does not matter which attempt wrote it, and losing it costs time only.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from infra.store.answers import Answers
+from infra.store.store import Store, attempt_file
+
+KEPT = "kept"
+"""Below `work/<key>/`, beside the attempts' own directories: what outlives them."""
+
+
+class Workspace:
+    """The workspace of one stage key, seen by one attempt. Names are relative to `work/<key>/kept/`.
+
+    Of a job on several hosts host 0 writes; what another host writes or removes is left undone, for host 0 does the same.
+
+    Attributes:
+        answers: paid answers of teachers and judges, which the store keeps for all stages.
+    """
+
+    def __init__(self, store: Store, key: str, attempt: str, host: int = 0) -> None:
+        self._store = store
+        self._key = key
+        self._host = host
+        self.attempt = attempt
+        self.writes = host == 0
+        self.answers = Answers(store)
+
+    def read(self, name: str) -> bytes | None:
+        """An object's bytes, or None if there is none."""
+        return self._store.read_bytes(self._name(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace an object: readers see the old one or the new one, nothing between."""
+        if self.writes:
+            self._store.write_bytes(self._name(name), data)
+
+    def children(self, name: str) -> list[str]:
+        """Names directly below a prefix, sorted."""
+        return self._store.children(self._name(name))
+
+    def remove(self, name: str) -> None:
+        """Remove the object of that name and every object below it, if there are any."""
+        if self.writes:
+            self._store.remove(self._name(name))
+
+    def local(self, name: str) -> Path:
+        """A path on this machine, of this attempt and host alone; where the store is a directory it lies on its disk."""
+        return self._store.path(attempt_file(self._key, self.attempt, f"hosts/{self._host}/{name}" if self._host else name))
+
+    def scratch(self, name: str) -> Path:
+        """A fresh empty directory at `local(name)`."""
+        path = self.local(name)
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def save_tree(self, name: str, directory: Path, about: dict[str, Any]) -> None:
+        """Keep a directory's files and what is to be said about them; see `Store.save_tree`. `directory` is gone afterwards."""
+        self._store.save_tree(self._name(name), directory, about)
+
+    def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
+        """A local directory with a tree's files, every byte verified, and what was said about them; see `Store.load_tree`."""
+        return self._store.load_tree(self._name(name))
+
+    def _name(self, name: str) -> str:
+        return f"work/{self._key}/{KEPT}/{name}"

@@ -1,0 +1,1 @@
+"""Cloud TPU: queued resources, the machines of jobs, and the agent on them."""

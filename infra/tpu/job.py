@@ -1,0 +1,342 @@
+"""One job on TPUs, from its request to the moment when nothing of it is left: `infra.tpu.machine` decides, this does.
+
+The job's thread asks the API, decides and acts; it never waits long for anything, so that a cancellation is acted upon within seconds. What
+the VMs say is read by another (`infra.tpu.listener`). Whoever polls reads what these two know, at once.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from infra.backend import FINAL, JobHandle
+from infra.secrets import mask
+from infra.settings import TpuSettings
+from infra.store.store import Store, attempt_file
+from infra.tpu.api import ApiError, Resource, TpuApi, deletion_command, zone_of
+from infra.tpu.listener import Listener
+from infra.tpu.machine import Seen, State, Step, Terms, duration, next_step
+from infra.tpu.problems import Problem
+from infra.tpu.types import TpuType
+from schemas.base import InputError, StrictModel
+from schemas.job import JobStatus
+
+log = logging.getLogger("lyceum.tpu")
+
+RECORD_SECONDS = 5.0
+"""How long one attempt to write the record may take."""
+EXPIRY_SECONDS = 60.0
+"""A request fails by itself so long after this process, if it lives, has given it up."""
+ACCEPT_SECONDS = 15.0
+"""How long `cancel` waits until the API has accepted the deletion."""
+FINAL_LOOK_SECONDS = 3.0
+"""How long the store is asked for a last word of a job that is dead by what the API says."""
+
+
+class TpuRecord(StrictModel):
+    """`work/<key>/<attempt>/tpu.json`: what was asked for, before it was asked for; a killed flow leaves no machine that nobody knows.
+
+    Attributes:
+        resources: complete names of all queued resources that were asked for, one per zone, the newest last.
+        target, tier, run: what for.
+        usd_per_hour: list price of all chips.
+        requested, active, ended: seconds since the epoch; `active` when the VMs of the newest resource came up, `ended` when the job did.
+        spent_usd: what the resources before the newest have cost.
+        state: see `infra.tpu.machine`.
+        reason: why it ended like that, for people.
+    """
+
+    resources: tuple[str, ...]
+    target: str
+    tier: str
+    run: str
+    usd_per_hour: float
+    requested: float
+    active: float | None = None
+    ended: float | None = None
+    spent_usd: float = 0.0
+    state: State = "requested"
+    reason: str = ""
+
+    def cost_usd(self, now: float) -> float:
+        """What was paid until `now` (seconds since the epoch), by list price: VMs are paid for as long as they are there."""
+        hours = (max(0.0, (self.ended or now) - self.active) / 3600) if self.active is not None else 0.0
+        return self.spent_usd + hours * self.usd_per_hour
+
+
+def record_name(handle: JobHandle) -> str:
+    """The name of a job's record in the store."""
+    return attempt_file(handle.key, handle.attempt, "tpu.json")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked of the API for a job, in whatever zone."""
+
+    short: str
+    labels: Mapping[str, str]
+    metadata: Mapping[str, str]
+
+
+class TpuJob:
+    """A job, which begins to live with `start`.
+
+    Args:
+        api: of the job's type.
+        kind: the type.
+        store, handle: where its files are.
+        record: as far as it has come.
+        zones: where else it may be tried, the preferred one first.
+        order: what to ask for.
+        final: the final status of a job that has ended already, and only needs to be deleted.
+    """
+
+    def __init__(
+        self,
+        api: TpuApi,
+        kind: TpuType,
+        store: Store,
+        handle: JobHandle,
+        record: TpuRecord,
+        zones: Sequence[str],
+        order: Order,
+        tpu: TpuSettings,
+        final: JobStatus | None = None,
+    ) -> None:
+        self.record = record
+        self._api, self._kind, self._store, self._handle, self._order, self._tpu = api, kind, store, handle, order, tpu
+        self._zones = [zone for zone in zones if zone not in {zone_of(name) for name in record.resources}]
+        self._refusals: tuple[Problem, ...] = ()
+        self._taken_over = record.state != "requested"
+        self._state, self._phase, self._final = record.state, "", final
+        self._since = self._asked = time.monotonic()
+        self._resource: Resource | None = None
+        self._problem: Problem | None = None
+        self._next_look = 0.0
+        self._unanswered = 0.0
+        self._leaving: set[str] = set()
+        self._leftover: str | None = None
+        self._cancelled, self._accepted, self._wake = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True)
+        self._listener = Listener(store, handle, kind.hosts, tpu.poll_seconds, self._wake.set)
+        self._listener.attentive = record.state in ("booting", "running")
+        self.log = self._listener.log
+
+    def start(self) -> None:
+        """Begin. Once."""
+        self._thread.start()
+        self._listener.start()
+
+    # What others ask, at any time, without waiting
+
+    def status(self) -> JobStatus:
+        """See JobBackend.poll."""
+        cost = self.record.cost_usd(time.time())
+        if self._final is not None:
+            return self._final.model_copy(update={"cost_usd": cost})
+        heard = self._listener.hosts()[0].status
+        if heard is not None:  # a final one is the job's as soon as the machine has taken note of it
+            return JobStatus(state="running", heartbeat=heard.heartbeat, progress=heard.progress, cost_usd=cost)
+        return JobStatus(state="queued", heartbeat=time.time(), phase=self._phase, cost_usd=cost)
+
+    def cancel(self) -> None:
+        """See JobBackend.cancel."""
+        self._cancelled.set()
+        self._wake.set()
+        if not self._accepted.wait(ACCEPT_SECONDS):
+            log.warning("the deletion of %s was not accepted for %.0f s; it is tried again", self.record.resources[-1], ACCEPT_SECONDS)
+
+    def close(self) -> str | None:
+        """Wait until nothing is left of a job that was cancelled or has ended. Returns what is, for people."""
+        if self._final is None and not self._cancelled.is_set():
+            return None
+        self._thread.join(self._tpu.delete_seconds + ACCEPT_SECONDS)
+        return _left_over(self.record.resources, "its deletion goes on") if self._thread.is_alive() else self._leftover
+
+    # The machine
+
+    def _work(self) -> None:
+        try:
+            self._live()
+        except (OSError, InputError) as error:
+            self._end("failed", _failed(str(error), 2 if isinstance(error, InputError) else 1))
+        except Exception as error:
+            log.exception("the job on %s is given up", self.record.resources)
+            self._end("failed", _failed(f"the TPU is given up because of an error in Lyceum: {error!r}"))
+        self._listener.stop()
+        self._delete()
+
+    def _live(self) -> None:
+        """Until the job has ended."""
+        while self._final is None:
+            if self._cancelled.is_set():
+                self._end("done", JobStatus(state="cancelled", heartbeat=time.time()))
+                return
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + self._tpu.poll_seconds
+                self._problem = self._request() if self._state == "requested" else self._ask()
+            self._take(self._decide())
+            self._sweep()
+            if self._final is None:
+                self._wake.wait(max(0.0, self._next_look - time.monotonic()))
+                self._wake.clear()
+
+    def _decide(self) -> Step:
+        if self._listener.trouble is not None:
+            raise self._listener.trouble
+        step = self._next()
+        if step.action == "delete" and self._state in ("booting", "running") and not self._has_last_word():
+            self._listener.look(FINAL_LOOK_SECONDS)
+            step = self._next()
+        return step
+
+    def _has_last_word(self) -> bool:
+        return any(host.status is not None and host.status.state in FINAL for host in self._listener.hosts())
+
+    def _next(self) -> Step:
+        record, now = self.record, time.monotonic()
+        seen = Seen(
+            seconds=now - self._since,
+            asked_seconds=now - self._asked,
+            active_seconds=time.time() - record.active if record.active is not None else 0.0,
+            resource=self._resource,
+            problem=self._problem,
+            hosts=self._listener.hosts(),
+        )
+        terms = Terms(
+            what=f"{self._kind.name} ({self._tpu.tier})",
+            zone=zone_of(record.resources[-1]),
+            more_zones=bool(self._zones),
+            refusals=self._refusals,
+            queue_seconds=self._tpu.queue_seconds,
+            boot_seconds=self._tpu.boot_seconds,
+            silence_seconds=self._tpu.silence_seconds,
+        )
+        return next_step(self._state, seen, terms)
+
+    def _take(self, step: Step) -> None:
+        """Go where the step leads."""
+        self._phase = step.phase
+        if step.action == "next_zone" and step.problem is not None:
+            self._go_on_elsewhere(step.problem)
+        elif step.status is not None:
+            self._end(step.state, step.status)
+        elif step.state != self._state:
+            self._state, self._since = step.state, time.monotonic()
+            began: dict[str, float] = {}
+            if step.state in ("booting", "running") and self.record.active is None:
+                # Of a job that is taken over nobody knows when its VMs had come up: no later than this, and no earlier than they were made.
+                created = self._resource.created if self._taken_over and self._resource is not None else None
+                began = {"active": created or time.time()}
+            self.record = self.record.model_copy(update={"state": step.state, **began})
+            self._listener.attentive = step.state in ("booting", "running")
+            self._write()
+
+    def _go_on_elsewhere(self, problem: Problem) -> None:
+        """Give the zone up, and ask in the next one at once."""
+        log.warning("%s; trying %s", problem.text, self._zones[0])
+        record = self.record
+        self._leaving.add(record.resources[-1])
+        self._refusals = (*self._refusals, problem)
+        name = self._api.name(self._zones.pop(0), self._order.short)
+        spent = record.cost_usd(time.time())
+        self.record = record.model_copy(
+            update={"resources": (*record.resources, name), "active": None, "spent_usd": spent, "state": "requested"}
+        )
+        self._state, self._resource, self._problem, self._next_look = "requested", None, None, 0.0
+        self._since = self._asked = time.monotonic()
+
+    def _end(self, state: State, status: JobStatus) -> None:
+        """The job has ended, and whoever polls is told so; the deletion comes next."""
+        error = mask(status.error) if status.error else None
+        self.record = self.record.model_copy(update={"state": state, "ended": time.time(), "reason": error or status.state})
+        self._state, self._final = state, status.model_copy(update={"error": error, "phase": ""})
+
+    def _request(self) -> Problem | None:
+        """Send the request, which is on record before. Returns what stands against it."""
+        name = self.record.resources[-1]
+        if not self._write():
+            return Problem("transient", f"{self._store.uri} does not answer")
+        if self._cancelled.is_set():
+            return None
+        try:
+            metadata = {**self._order.metadata, "lyceum-resource": name}  # so that the VM can delete itself
+            self._api.create(name, self._order.labels, metadata, self._tpu.queue_seconds + EXPIRY_SECONDS)
+            self._resource = self._api.look(name)
+        except ApiError as error:
+            if error.problem.kind == "transient":
+                self._unanswered = time.monotonic()
+            return error.problem
+        return None
+
+    def _ask(self) -> Problem | None:
+        """Look at the resource. Returns why the API does not tell."""
+        try:
+            self._resource = self._api.look(self.record.resources[-1])
+        except ApiError as error:
+            self._resource = None
+            return error.problem
+        return None
+
+    def _write(self) -> bool:
+        """Write the record, without much patience. Returns whether that worked."""
+        try:
+            self._store.write_json(record_name(self._handle), self.record, RECORD_SECONDS)
+        except OSError as error:
+            log.warning("%s could not be written: %s", record_name(self._handle), error)
+            return False
+        return True
+
+    # The deletion
+
+    def _sweep(self) -> bool:
+        """Ask for the deletion of all that is to go. Returns whether the API has accepted that."""
+        accepted = True
+        for name in sorted(self._leaving):
+            try:
+                gone = self._api.remove(name)
+            except ApiError as error:
+                accepted = False
+                log.warning("the deletion of %s is tried again: %s", name, error)
+                continue
+            # A request whose acknowledgement was lost may still arrive after it was not found.
+            if gone and time.monotonic() - self._unanswered > 2 * self._tpu.poll_seconds:
+                self._leaving.discard(name)
+        return accepted
+
+    def _delete(self) -> None:
+        """Until nothing is left, or for `delete_seconds`."""
+        self._leaving |= set(self.record.resources)
+        until, written = time.monotonic() + self._tpu.delete_seconds, False
+        while self._leaving and time.monotonic() < until:
+            if self._sweep():
+                self._accepted.set()
+            written = written or self._write_last()
+            if self._leaving:
+                time.sleep(min(self._tpu.poll_seconds, 1.0))
+        if self._leaving:
+            self._leftover = _left_over(sorted(self._leaving), f"it was not gone after {duration(self._tpu.delete_seconds)}")
+            log.error("%s", self._leftover)
+        else:
+            self.record = self.record.model_copy(update={"state": "deleted"})
+            self._write_last()
+        self._accepted.set()
+
+    def _write_last(self) -> bool:
+        """Write the record of a job that has ended, to which it makes no difference."""
+        try:
+            return self._write()
+        except InputError as error:
+            log.warning("%s could not be written: %s", record_name(self._handle), error)
+            return False
+
+
+def _failed(error: str, exit_code: int = 1) -> JobStatus:
+    return JobStatus(state="failed", heartbeat=time.time(), error=error, exit_code=exit_code)
+
+
+def _left_over(names: Sequence[str], why: str) -> str:
+    """What people are told of resources that may still be there."""
+    commands = "; ".join(deletion_command(name) for name in names)
+    return f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by hand: {commands}"

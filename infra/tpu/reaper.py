@@ -1,0 +1,174 @@
+"""TPUs that nobody follows any more: found by their labels, told from those that a flow holds, and removed.
+
+A flow that was killed leaves its TPU running, so that a retry can take it over; the VM deletes itself when its job is done. What is left
+then is little, but it holds quota: requests that wait, failed or were suspended, and the TPUs of runs that nobody goes on with. A resource
+is in use when a flow holds the lease of its stage (`infra.store.lease`); it is removed under that lease, so that no flow begins meanwhile.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from infra.backend import JobHandle, Leftover
+from infra.settings import Settings, TpuSettings
+from infra.store.lease import seize, unheld
+from infra.store.store import Store, attempt_file
+from infra.tpu.api import GONE, ApiError, Resource, TpuApi, deletion_command
+from infra.tpu.job import TpuRecord, record_name
+from schemas.base import InputError
+from schemas.job import JobSpec
+
+log = logging.getLogger("lyceum.tpu")
+
+RELEASE_SECONDS = 15.0
+"""How long a run that needs nothing of a machine waits until it is gone."""
+USELESS = ("FAILED", "SUSPENDING", "SUSPENDED")
+"""States of a request that comes to nothing any more, and holds quota until it is deleted."""
+NO_PLACE = ("invalid", "permission")
+"""Problems of a zone that this project may not use: nothing of it can be there."""
+
+
+def reap(
+    api: TpuApi, store: Store, store_label: str, zones: Sequence[str], delete: bool, settings: Settings, tpu: TpuSettings
+) -> list[Leftover]:
+    """See JobBackend.reap.
+
+    Args:
+        store_label: what the resources of this store's jobs are labelled with.
+        zones: where to look.
+
+    Raises:
+        InputError: the API does not let us look, or does not answer.
+    """
+    ours = [one for one in _listed(api, zones) if one.labels.get("lyceum") == "job"]
+    own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == store_label}
+    keys = {key: 0 for key, _ in own.values() if key}
+    free = unheld(store, keys, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=log.info)
+    found = []
+    for one in ours:
+        key, attempt = own.get(one.name, (one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", "")))
+        state = one.node if one.request == GONE else " ".join(state for state in (one.request, one.node) if state not in ("", GONE))
+        done = key in free and _is_done(store, key, attempt)
+        why, removable = _judged(one, one.name in own, key, key in free, done)
+        removed = False
+        if removable and delete:
+            removed = _removed(api, store, one, key, free.get(key), settings, tpu)
+        found.append(Leftover(one.name, key, attempt, state, why, removable, removed))
+    return found
+
+
+def unfinished(store: Store, key: str) -> dict[JobHandle, TpuRecord]:
+    """The jobs of a key whose machines were not seen to be gone, by what is on record: the cloud is not asked. A damaged record is none."""
+    found = {}
+    for attempt in store.children(f"work/{key}"):
+        handle = JobHandle(store.uri, key, attempt)
+        with suppress(InputError):
+            record = store.read_json(record_name(handle), TpuRecord)
+            if record is not None and record.state != "deleted":
+                found[handle] = record
+    return found
+
+
+def release(
+    api: TpuApi, store: Store, key: str, jobs: Mapping[JobHandle, TpuRecord], settings: Settings, say: Callable[[str], None]
+) -> None:
+    """Ask for the deletion of the machines of `jobs`, all of one key, unless a flow that lives holds its lease.
+
+    A machine that is not gone within `RELEASE_SECONDS` stays on record: the next run that finds the stage done looks again.
+
+    Raises:
+        ApiError: it was refused, or nobody knows.
+        InputError: there are no credentials, or no project.
+        OSError: the store does not answer.
+    """
+    free = unheld(store, {key: 0}, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=log.info)
+    if key not in free:
+        return
+    with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
+        if not mine:
+            return
+        left = {handle: [name for name in record.resources if not api.remove(name)] for handle, record in jobs.items()}
+        for name in (name for names in left.values() for name in names):
+            say(f"{name} was still there although its stage is done and no run followed it; its deletion is asked for")
+        until = time.monotonic() + RELEASE_SECONDS
+        while any(left.values()) and time.monotonic() < until:
+            time.sleep(settings.poll_seconds)
+            left = {handle: [name for name in names if not api.remove(name)] for handle, names in left.items()}
+        for handle, record in jobs.items():
+            if not left[handle]:
+                ended = {"ended": record.ended or time.time(), "reason": record.reason or "its stage was done; no run followed it"}
+                store.write_json(record_name(handle), record.model_copy(update={"state": "deleted", **ended}))
+
+
+def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
+    with ThreadPoolExecutor(len(zones)) as pool:
+        return [one for found in pool.map(lambda zone: _listed_in(api, zone, zones), zones) for one in found]
+
+
+def _listed_in(api: TpuApi, zone: str, zones: Sequence[str]) -> list[Resource]:
+    try:
+        return api.list(zone)
+    except ApiError as error:
+        if error.problem.kind in NO_PLACE and len(zones) > 1:
+            log.warning("not looked for TPUs in %s: %s", zone, error)
+            return []
+        raise InputError(f"TPUs in {zone} cannot be listed: {error}") from error
+
+
+def _job_of(resource: Resource) -> tuple[str, str]:
+    """The key and attempt of the job it was made for; its labels hold a part of the key only."""
+    parts = resource.metadata.get("lyceum-job", "").split("/")
+    return (parts[1], parts[2]) if len(parts) == 4 else ("", resource.labels.get("lyceum-attempt", ""))
+
+
+def _is_done(store: Store, key: str, attempt: str) -> bool:
+    """Whether the stage that a job was for has its artifact, so that no run will come for the machine."""
+    try:
+        job = store.read_json(attempt_file(key, attempt, "job.json"), JobSpec)
+    except InputError:
+        return False
+    return job is not None and store.lookup(job.kind, key) is not None
+
+
+def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) -> tuple[str, bool]:
+    """Why a resource is a leftover, and whether it may be removed."""
+    if not ours:
+        return "it belongs to another store; look from there (--store)", False
+    if "DELETING" in (resource.request, resource.node):
+        return "it is being deleted", False
+    if resource.request in USELESS:
+        return f"its request is {resource.request} and holds quota", True
+    if not key:
+        return "its metadata does not say which job it was made for", False
+    if not free:
+        return "a run follows it", False
+    if resource.request == GONE:
+        return "its queued resource is gone, and no run follows it", True
+    if done:
+        return "its stage is done, and no run follows it", True
+    return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
+
+
+def _removed(api: TpuApi, store: Store, resource: Resource, key: str, generation: int | None, settings: Settings, tpu: TpuSettings) -> bool:
+    """Remove a resource, under the lease of its stage unless it is of no use to anybody."""
+    if generation is None:
+        return _delete(api, resource, tpu)
+    with seize(store, key, generation, "lyceum gc", seconds=settings.lease_seconds) as mine:
+        return mine and _delete(api, resource, tpu)
+
+
+def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings) -> bool:
+    """Whether nothing of it is left within `delete_seconds`."""
+    until = time.monotonic() + tpu.delete_seconds
+    problem = ""
+    while time.monotonic() < until:
+        try:
+            if api.remove(resource.name):
+                return True
+        except ApiError as error:
+            problem = f" ({error})"
+        time.sleep(tpu.poll_seconds)
+    log.error("%s is still there%s. Delete by hand: %s", resource.name, problem, deletion_command(resource.name))
+    return False

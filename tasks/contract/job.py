@@ -1,0 +1,101 @@
+"""What a stage sees of its job: validated config, input directories, an output directory, and a way to report progress.
+
+A stage kind is a file in `tasks/` that defines
+
+    VERSION: int                     raise it when the same config and inputs would give other bytes
+    INPUTS: dict[str, Input]         the inputs a recipe may or must connect
+    class Config(StrictModel)        what the recipe may set
+    def run(job: Job) -> dict        writes files below `job.out`, returns the metrics that go into the manifest
+
+and, when the config names other code or data, `def dependencies(config, data) -> dict[str, str | int]` (see `schemas.artifact.stage_key`),
+and, when it computes with JAX, `USES_DEVICES = True`: then all hosts of a job run it (`tasks.devices.hosts`), otherwise the first alone.
+Where that
+depends on the config, `def base_model(config: dict) -> str | None` says which model it computes with, if any; `def extra_models(config:
+dict) -> tuple[str, ...]` which others it loads; `def at_home(config: dict, inputs: dict) -> bool` says whether its jobs stay on the flow's
+machine (`tasks.contract.plugins`).
+The module's top level imports no JAX: the flow process imports it to validate recipes. Heavy imports go inside `run`.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from infra.store.answers import Answers
+from infra.store.workspace import Workspace
+from schemas.base import StrictModel
+from schemas.job import Progress
+
+ConfigT = TypeVar("ConfigT", bound=StrictModel)
+ModelT = TypeVar("ModelT", bound=StrictModel)
+
+TRAINED = ("sft", "simpo", "dpo", "orpo", "grpo", "on_policy_distill")
+"""Kinds whose artifact is a model: a Hugging Face directory with curves.jsonl and state.json beside."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a stage kind: which kinds of artifact may feed it, and whether a recipe must connect it."""
+
+    kinds: tuple[str, ...]
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Job(Generic[ConfigT]):
+    """One execution of a stage.
+
+    Attributes:
+        config: the stage's validated config.
+        inputs: input name -> directory of the artifact that feeds it (read-only); optional inputs that are not connected are absent.
+        out: an empty directory; every file in it becomes part of the artifact.
+        work: what the attempts of this stage keep for each other: checkpoints, journals.
+        data: the directory of `--data`, or None.
+        checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see `infra.settings.Settings`.
+        report: receives progress; the worker writes it to status.json.
+    """
+
+    config: ConfigT
+    inputs: dict[str, Path]
+    out: Path
+    work: Workspace
+    data: Path | None = None
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int | None = None
+    report: Callable[[Progress], None] = field(default=lambda _: None)
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("lyceum"))
+
+    @property
+    def answers(self) -> Answers:
+        """Paid answers of teachers and judges, kept in the store over all runs."""
+        return self.work.answers
+
+    def progress(self, done: int, total: int, unit: str = "steps", /, **values: float) -> None:
+        """Report that `done` of `total` units are finished, with the newest metric values."""
+        self.report(Progress(done=done, total=total, unit=unit, values=values))
+
+
+def read_jsonl(path: Path, model: type[ModelT]) -> list[ModelT]:
+    """Read one pydantic model per line. The file comes from a verified artifact, so a bad line is a bug and raises."""
+    with path.open(encoding="utf-8") as lines:
+        return [model.model_validate_json(line) for line in lines]
+
+
+def write_jsonl(path: Path, rows: Iterable[StrictModel | dict[str, Any]]) -> int:
+    """Write one JSON object per line (UTF-8, keys in field order); returns the number of rows."""
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as out:
+        for row in rows:
+            text = row.model_dump_json() if isinstance(row, StrictModel) else json.dumps(row, ensure_ascii=False, allow_nan=False)
+            out.write(text + "\n")
+            count += 1
+    return count
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Iterate over the JSON objects of a JSONL file (curves, items)."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)

@@ -1,0 +1,1 @@
+"""The hosts and devices of one job, and meshes over them."""

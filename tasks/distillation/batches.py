@@ -1,0 +1,231 @@
+"""The training input of on-policy distillation: what the student samples, scored by its teacher, as arrays of fixed shapes.
+
+Update `step` trains on rollout step // num_iterations. Its prompts are slice number so many of one permutation per epoch, and what is
+sampled is a function of (weights, seed, rollout): so is everything here.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from schemas.base import InputError, StageFailed
+from schemas.examples import Example, Prompt
+from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
+from tasks.distillation.teacher_logps.feedback import Teacher
+from tasks.distillation.teacher_logps.gemma import GemmaTeacher
+from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed, sample_groups
+
+if TYPE_CHECKING:
+    from tasks.losses.distillation import DistillBatch
+    from tasks.losses.grpo import PolicyBatch
+    from tasks.models.loading import LoadedModel
+    from tasks.sampling.sampler import Completion, Sampler
+    from tasks.stages.on_policy_distill import Config
+
+
+def programs_of(config: "Config", loaded: "LoadedModel") -> "tuple[Sampler, Any]":
+    """What samples responses, and the program that gives the student's log-probabilities of them."""
+    from tasks.losses.grpo import token_logps_fn
+    from tasks.sampling.sampler import Sampler
+
+    sampler = Sampler(loaded, batch_size=config.sampled, prompt_length=config.prompt_length, response_length=config.response_length)
+    return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+
+
+def gemma_teacher(config: "Config", loaded: "LoadedModel") -> GemmaTeacher:
+    """A teacher on the student's devices."""
+    hidden = config.loss.name == "gkd"
+    return GemmaTeacher(loaded, accumulation=config.accumulation, temperature=config.temperature, hidden=hidden)
+
+
+class Scored(NamedTuple):
+    """Responses with what both models say of them.
+
+    Attributes:
+        prompt_ids, completion_ids: (B, P) int32, left-padded, and (B, R), right-padded.
+        student, teacher: (B, R) float32 log-probabilities of the student that sampled, and of the teacher: rows of NaN are left out.
+    """
+
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
+    student: np.ndarray
+    teacher: np.ndarray
+
+
+def make_batch(config: "Config", scored: Scored, hidden: np.ndarray | None, pad_id: int) -> "PolicyBatch | DistillBatch":
+    """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
+    from tasks.losses.distillation import DistillBatch
+    from tasks.losses.grpo import PolicyBatch, row_weights
+
+    prompt_ids, completion_ids, student, teacher = scored
+    counted = ~np.isnan(teacher).any(axis=1)
+    mask = (completion_ids != pad_id) & counted[:, None]
+    weights = row_weights(mask, counted, "token", config.response_length)
+    if config.loss.name == "gkd":
+        return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
+    return PolicyBatch(
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_ids != pad_id,
+        completion_ids=completion_ids,
+        completion_mask=mask,
+        advantages=np.where(mask, teacher - student, 0).astype(np.float32),
+        weights=weights,
+        token_weights=weights,
+        old_per_token_logps=student if config.num_iterations > 1 else None,
+    )
+
+
+class DistillBatches:
+    """Makes the training input of each update: samples and has the teacher score when an update begins a rollout, and reuses that for the
+    next `num_iterations - 1` updates.
+
+    Attributes:
+        metrics: update (from 1) -> what its rollout measured, means over the student's tokens that were scored: `reverse_kl` (log pi_S -
+            log pi_T), `teacher_logp`; and over its responses: `completion_tokens`, `truncated` and `unscored` (fractions).
+        samples: the rows of `rollouts.jsonl`: the responses to one prompt of each logged rollout. Their reward is minus their `reverse_kl`.
+
+    It is what the stage `Keeps` (`tasks.training.loop`) beside the trainer: `samples`, and a rollout that more updates will use.
+    """
+
+    def __init__(self, config: "Config", loaded: "LoadedModel", teacher: Teacher, prompts: list[Prompt], traces: list[Example]) -> None:
+        self.config, self.loaded, self.teacher, self.prompts, self.traces = config, loaded, teacher, prompts, traces
+        self.sampler, self.token_logps = programs_of(config, loaded)
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.samples: list[dict[str, Any]] = []
+        self._scored: Scored | None = None
+        self._batch: PolicyBatch | DistillBatch | None = None
+        self._compiled_before = {"sampler": 0, "token_logps": 0, "teacher_logps": 0}
+        self._cost_before: dict[str, float] = {}
+
+    def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
+        """The training input of update `step` (from 0). A rollout is a function of the weights before its first update."""
+        index, reused = divmod(step, self.config.num_iterations)
+        if reused:
+            if self._batch is None:
+                raise StageFailed(f"update {step} reuses a rollout that was not sampled; start at update {step - reused}")
+            self.metrics[step + 1] = self.metrics[step]
+            return self._batch
+        config, pad_id = self.config, self.loaded.tokenizer.pad_id
+        prompts, completions = self._sample(index)
+        traces = self._traces_of(index)
+        tokenizer = self.loaded.tokenizer
+        texts = [*(prompt.prompt for prompt in prompts), *(trace.prompt for trace in traces)]
+        responses = [*(one.tokens for one in completions), *(response_tokens(tokenizer, trace.response()) for trace in traces)]
+        prompt_ids = pad_left([prompt_tokens(tokenizer, text) for text in texts], config.prompt_length, pad_id)
+        completion_ids = pad_right(responses, config.response_length, pad_id)
+        student = self._student_logps(prompt_ids, completion_ids)
+        feedback = self.teacher.score(prompt_ids, completion_ids)
+        self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
+        self._batch = make_batch(config, self._scored, feedback.hidden, pad_id)
+        self._measure(step, prompts, completions, self._scored)
+        return self._batch
+
+    def _sample(self, index: int) -> "tuple[list[Prompt], list[Completion]]":
+        from tasks.training.loop import rows_of_step
+
+        config = self.config
+        rows = rows_of_step(config.seed, index, config.sampled // config.group_size, len(self.prompts))
+        chosen = [self.prompts[row] for row in rows]
+        seed = rollout_seed(config.seed, index)
+        groups = sample_groups(self.sampler, chosen, config.group_size, temperature=config.temperature, seed=seed)
+        prompts = [prompt for prompt in chosen for _ in range(config.group_size)]
+        return prompts, [completion for group in groups for completion in group]
+
+    def _traces_of(self, index: int) -> list[Example]:
+        """The data's share of a batch."""
+        from tasks.training.loop import rows_of_step
+
+        wanted = self.config.batch_size - self.config.sampled
+        return [self.traces[row] for row in rows_of_step(self.config.seed, index, wanted, len(self.traces))] if wanted else []
+
+    def _student_logps(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> np.ndarray:
+        """(B, R) float32 log-probabilities, one micro-batch at a time."""
+        from flax import nnx
+
+        state, size = nnx.state(self.loaded.model), len(prompt_ids) // self.config.accumulation
+        return logps_in_parts(
+            self.token_logps, state, prompt_ids, completion_ids, mesh=self.loaded.mesh, size=size, temperature=self.config.temperature
+        )
+
+    def _measure(self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored) -> None:
+        """Enter what a rollout measured, and its rows if it is logged."""
+        student, teacher = found.student[: len(prompts)], found.teacher[: len(prompts)]
+        tokens = np.array([len(completion.tokens) for completion in completions])
+        scored = ~np.isnan(teacher).any(axis=1)
+        kl = np.where(scored[:, None], student - teacher, 0).sum(axis=1)  # both are 0 at padding
+        total = tokens[scored].sum()
+        means = {"reverse_kl": kl.sum() / total, "teacher_logp": teacher[scored].sum() / total} if total else {}
+        self.metrics[step + 1] = {
+            **{name: float(value) for name, value in means.items()},
+            "completion_tokens": float(tokens.mean()),
+            "truncated": float(np.mean([not completion.terminated for completion in completions])),
+            "unscored": float(np.mean(~scored)),
+        }
+        updates = range(step + 1, step + 1 + self.config.num_iterations)
+        if not any(update % self.config.log_every == 0 or update in (1, self.config.steps) for update in updates):
+            return
+        for row in range(self.config.group_size):
+            mean = float(kl[row] / tokens[row]) if scored[row] else None
+            reward = None if mean is None else -mean
+            self.samples.append(
+                {
+                    "step": step + 1,
+                    "id": prompts[row].id,
+                    "prompt": prompts[row].prompt,
+                    "reference": prompts[row].answer,
+                    "completion": completions[row].text,
+                    "terminated": completions[row].terminated,
+                    "rewards": {"reverse_kl": mean},
+                    "reward": reward,
+                    "advantage": reward or 0.0,
+                }
+            )
+
+    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`."""
+        values = {"samples": self.samples, "compiles": self.compiles(), "costs": self.costs()}
+        if step % self.config.num_iterations == 0:
+            return {}, values
+        assert self._scored is not None, "an update before this one began the rollout"
+        return self._scored._asdict(), values | {"metrics": self.metrics[step]}
+
+    def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        """Go on after `step` updates with what was `kept` then. The teacher's hidden states are large and made again."""
+        self.samples, self._compiled_before, self._cost_before = values["samples"], values["compiles"], values["costs"]
+        if arrays:
+            scored = self._scored = Scored(**arrays)
+            hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden if self.config.loss.name == "gkd" else None
+            self._batch = make_batch(self.config, scored, hidden, self.loaded.tokenizer.pad_id)
+            self.metrics[step] = values["metrics"]
+
+    def costs(self) -> dict[str, float]:
+        """`Teacher.costs` of this attempt and of those that it goes on from."""
+        now = self.teacher.costs()
+        return {name: self._cost_before.get(name, 0.0) + now.get(name, 0.0) for name in {**self._cost_before, **now}}
+
+    def compiles(self) -> dict[str, int]:
+        """Programs compiled for sampling and for log-probabilities, in this attempt or in one that it goes on from.
+
+        Raises:
+            StageFailed: a shape was not fixed.
+        """
+        counts = {"sampler": self.sampler.compiles, "token_logps": self.token_logps._cache_size(), "teacher_logps": self.teacher.compiles}
+        return compiled_once(counts, self._compiled_before)
+
+
+def fitting_traces(config: "Config", examples: list[Example], tokenizer: Tokenizer) -> list[Example]:
+    """The data's traces that fit the fixed lengths, for GKD's share of them; none where that is nothing. Raises InputError: none fits."""
+    if config.sampled == config.batch_size:
+        return []
+    fitting = [
+        example
+        for example in examples
+        if len(prompt_tokens(tokenizer, example.prompt)) <= config.prompt_length
+        and len(response_tokens(tokenizer, example.response())) <= config.response_length
+    ]
+    if not fitting:
+        raise InputError(
+            f"none of {len(examples)} training examples fits prompt_length = {config.prompt_length} and response_length = "
+            f"{config.response_length} tokens, and loss.on_policy_fraction < 1 wants their traces; raise the lengths, or leave it at 1."
+        )
+    return fitting

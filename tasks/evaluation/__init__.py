@@ -1,0 +1,1 @@
+"""Evaluation: running suites, grounding, refusals, controls, and the DIPG scorer."""

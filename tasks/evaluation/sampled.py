@@ -1,0 +1,119 @@
+"""What sampled answers say beyond the greedy one: pass@k, majority@k, and the noise of the seed.
+
+pass@k       the chance that one of k answers is right: 1 - C(n-c, k) / C(n, k) for c right ones of a prompt's n samples, which is unbiased
+             (Chen et al. 2021, 2107.03374). Of all prompts that can be verified.
+majority@k   the chance that the answer which most of k samples give is right (self-consistency, Wang et al. 2023, 2203.11171), over the
+             disjoint groups of k samples. Answers that agree after normalisation (`ballot`) are one; a completion that is no trace has no
+             vote; of answers with equally many votes the one that came first wins. Of prompts whose answer can be voted on: code and free
+             text cannot.
+noise        `tasks.statistics.noise.noise_floor` of each rate over the samples of all prompts: one model, as many runs as there are
+samples.
+
+k is 1, 2, 4, ... up to the number of samples. An interval is a bootstrap over prompts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import comb
+from typing import Any
+
+from schemas.evaluation import EvalItem
+from schemas.examples import Check, parse_trace
+from tasks.checks.choice import choices_of, chosen
+from tasks.checks.exact import normalise_answer
+from tasks.checks.numeric import parse_number
+from tasks.checks.quantity import parse_quantity
+from tasks.statistics.intervals import bootstrap_share
+from tasks.statistics.noise import noise_floor
+
+VOTED = ("exact", "numeric", "quantity", "math", "choice")
+"""Checks of answers that can be voted on."""
+
+
+def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, Any]:
+    """`pass_at_k` and `majority_at_k`: {"1": {"rate", "low", "high", "n"}, "2": ...}; empty without prompts that can be verified.
+
+    Args:
+        samples: equally many of each prompt, in any order of prompts.
+        seed: of the bootstrap.
+    """
+    by_prompt: dict[str, list[EvalItem]] = defaultdict(list)
+    for item in samples:
+        if item.check != "none":
+            by_prompt[item.id].append(item)
+    groups = [sorted(items, key=lambda item: item.sample or 0) for items in by_prompt.values()]
+    if not groups:
+        return {}
+    voted = [items for items in groups if items[0].check in VOTED]
+    ks = [2**power for power in range(len(groups[0]).bit_length())]
+    return {
+        name: {str(k): _mean([value(items, k) for items in chosen], seed) for k in ks}
+        for name, value, chosen in (("pass_at_k", pass_at_k, groups), ("majority_at_k", majority_at_k, voted))
+        if chosen
+    }
+
+
+def pass_at_k(items: Sequence[EvalItem], k: int) -> float:
+    """The unbiased estimate of one prompt's pass@k from its samples, at least k."""
+    wrong = sum(not item.exact for item in items)
+    return 1 - comb(wrong, k) / comb(len(items), k)
+
+
+def majority_at_k(items: Sequence[EvalItem], k: int) -> float:
+    """The share of the groups of k samples of one prompt whose vote is right."""
+    starts = range(0, len(items) - k + 1, k)
+    return sum(_elected(items[start : start + k]) for start in starts) / len(starts)
+
+
+def _elected(items: Sequence[EvalItem]) -> bool:
+    """Whether the answer with the most votes is right: it is where the first that gives it is."""
+    ballots = [ballot(item) for item in items]
+    votes = Counter(vote for vote in ballots if vote is not None)  # of equals the first counts as the most common
+    return bool(votes) and items[ballots.index(votes.most_common(1)[0][0])].exact
+
+
+def ballot(item: EvalItem) -> str | None:
+    """What an item votes for: its answer as a number, a quantity to three digits, a letter or normalised text. None: it is no trace."""
+    return _ballot(item.check, choices_of(item), item.completion)
+
+
+@lru_cache(maxsize=1 << 16)  # a sample votes for every k, and overall as in its domain and its suite
+def _ballot(check: Check, choices: tuple[str, ...], completion: str) -> str | None:
+    trace = parse_trace(completion)
+    if trace is None:
+        return None
+    answer = trace.answer
+    if check == "choice":
+        return chosen(answer, choices) or normalise_answer(answer)
+    if check == "quantity" and (quantities := parse_quantity(answer)):
+        first = quantities[0]
+        unit = "" if first.bare else first.unit()
+        return f"{first.number * first.factor + first.offset:.3g} {unit}"
+    if check in ("numeric", "math") and (number := parse_number(answer)):
+        return str(number.value)
+    return normalise_answer(answer)
+
+
+def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:
+    interval = bootstrap_share(values, seed=seed)
+    return {"rate": sum(values) / len(values), "low": interval.low, "high": interval.high, "n": len(values)}
+
+
+def noise(samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], bool | None]]) -> dict[str, dict[str, float | int]]:
+    """`noise_floor` of each outcome whose denominator is the same prompts in every run.
+
+    Args:
+        samples: those of `answer_all`: all prompts' sample 0, then all prompts' sample 1, and so on.
+        outcomes: name of a rate -> what it counts.
+    """
+    by_sample: dict[int | None, list[EvalItem]] = defaultdict(list)
+    for item in samples:
+        by_sample[item.sample].append(item)
+    found = {}
+    for name, outcome in outcomes.items():
+        runs = [[outcome(item) for item in items] for items in by_sample.values()]
+        counted = [index for index in range(len(runs[0])) if all(run[index] is not None for run in runs)]
+        if counted and len(counted) == max(sum(value is not None for value in run) for run in runs):
+            found[name] = noise_floor([[bool(run[index]) for index in counted] for run in runs]).model_dump()
+    return found

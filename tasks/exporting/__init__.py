@@ -1,0 +1,1 @@
+"""Exporting: the proof of an export, and its model card."""

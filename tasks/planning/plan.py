@@ -1,0 +1,305 @@
+"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, on this machine, from shapes alone. A process of its own.
+
+It reads one question a line from standard input and writes one answer a line to standard output, both JSON, until its input ends:
+
+| question | answer |
+|---|---|
+| `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes", "beside"}]}` |
+| `{"stage": {...}, "program": 0}` | `{"report": {...}}`: `ProgramReport` of that program of the stage |
+
+`stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" | "failed"}`. Whoever asks keeps the answers
+(`flows.planning.compiling`). The compiler is libtpu's, the one on the TPU; it needs no TPU. What it refuses to compile for want of HBM is
+an answer: `refusal` says what it said. Verified with jax 0.10.2 and libtpu 0.0.42.1; see `analyse` for use without the process.
+"""
+
+import json
+import os
+import queue
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from infra.tpu.types import TPU_TYPES, TpuType
+from schemas.base import InputError, StrictModel, digest
+from tasks.contract.plugins import stage_module
+from tasks.devices.hosts import BATCH, TENSOR
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import Mesh
+
+    from tasks.planning.programs import Program
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu looks for the machine it is on, for minutes
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two processes, or a lock file that a killed one left, abort each other
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+"""What libtpu needs to compile where there is no TPU; set before JAX is imported."""
+
+_MOST_KEPT = 4
+"""Stages whose lowered programs are kept for the next question."""
+
+_SIZE = re.compile(r"([\d.]+)([KMGT]?)")
+_OUT_OF_MEMORY = "Ran out of memory"
+
+
+class StageQuestion(StrictModel):
+    """A stage as its programs see it.
+
+    Attributes:
+        model: the one that its chain of policies begins with.
+        upstream: input -> kind and config of the stage that feeds it.
+        models: input -> the model that its own chain begins with, of the trained models beside the policy.
+    """
+
+    kind: str
+    config: dict[str, Any]
+    model: str
+    upstream: dict[str, tuple[str, dict[str, Any]]]
+    models: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """What the compiler says of one program; everything counts for one device.
+
+    Attributes:
+        argument_bytes, temporary_bytes, output_bytes, alias_bytes, code_bytes: of HBM, from `memory_analysis()`.
+        hbm_bytes: the most that is in use at one time, arguments included, and the code. It is what the compiler holds against the chip's
+            limit; temporaries may say more, for a loop's are counted as if none shared a place. Of a refused program what the compiler
+            said it would need.
+        flops, bytes_accessed, link_bytes, uncounted: of one call, loops included: see `tasks.planning.hlo_cost.Cost`. 0 for a refused
+        program.
+        compile_seconds: here.
+        refusal: what the compiler said when the program did not fit, else None.
+    """
+
+    argument_bytes: int = 0
+    temporary_bytes: int = 0
+    output_bytes: int = 0
+    alias_bytes: int = 0
+    code_bytes: int = 0
+    hbm_bytes: int = 0
+    flops: float = 0.0
+    bytes_accessed: float = 0.0
+    link_bytes: float = 0.0
+    uncounted: tuple[str, ...] = ()
+    compile_seconds: float = 0.0
+    refusal: str | None = None
+
+
+def tpu_mesh(target: str) -> "Mesh":
+    """All devices of a TPU that is not here, with the axes of `tasks.devices.hosts.make_mesh`.
+
+    Raises:
+        InputError: libtpu is not installed or does not know the topology.
+    """
+    import jax
+    from jax.experimental import topologies
+
+    kind = TPU_TYPES[target]
+    try:
+        devices = topologies.get_topology_desc(platform="tpu", **_topology(kind)).devices
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        raise InputError(f"the TPU compiler does not give the topology of {target}: {error}. {INSTALL}") from error
+    assert len(devices) == kind.devices, (target, len(devices))
+    return jax.sharding.Mesh(np.array(devices).reshape(-1, 1), (BATCH, TENSOR))
+
+
+INSTALL = "Plans for TPUs need the TPU compiler: `pip install lyceum[tpu]`, or `uv sync --extra tpu` in a checkout (200 MB; no TPU needed)."
+
+
+def _topology(kind: TpuType) -> dict[str, Any]:
+    """libtpu's own terms: a v4 chip is one device if it is said so, and all chips of a machine of one host are that host's."""
+    found: dict[str, Any] = {"topology_name": f"{kind.name.partition('-')[0]}:{kind.topology}"}
+    if kind.name.startswith("v4"):
+        found["chip_config_name"] = "megacore"
+    if kind.hosts == 1:
+        sides = tuple(int(side) for side in kind.topology.split("x"))
+        found["chips_per_host_bounds"] = (*sides, 1, 1)[:3]
+    return found
+
+
+def analyse(function: Any, args: tuple[Any, ...], mesh: "Mesh", trips: Mapping[str, float] | None = None) -> ProgramReport:
+    """Compile a function for the devices of a mesh and report on it.
+
+    Args:
+        function: what `jax.jit` returned.
+        args: pytrees of jax.ShapeDtypeStruct placed on `mesh`.
+        trips: see `tasks.planning.hlo_cost.cost_of`.
+    """
+    return report(lower(function, args, mesh), trips)
+
+
+def lower(function: Any, args: tuple[Any, ...], mesh: "Mesh") -> "jax.stages.Lowered":
+    """The program before it is compiled."""
+    import jax
+
+    with jax.set_mesh(mesh):
+        lowered: jax.stages.Lowered = function.lower(*args)
+    return lowered
+
+
+def report(lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = None) -> ProgramReport:
+    """Compile a lowered program and report on it. Raises what the compiler raises for another reason than too little memory."""
+    import jax
+
+    from tasks.planning.hlo_cost import cost_of
+
+    started = time.monotonic()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if _OUT_OF_MEMORY not in str(error):
+            raise
+        said = next(line for line in str(error).splitlines() if _OUT_OF_MEMORY in line)
+        return ProgramReport(hbm_bytes=needed_bytes(str(error)), compile_seconds=time.monotonic() - started, refusal=said)
+    seconds = time.monotonic() - started
+    memory: Any = compiled.memory_analysis()
+    cost = cost_of(compiled.as_text() or "", trips)
+    sizes = {
+        "argument_bytes": memory.argument_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "output_bytes": memory.output_size_in_bytes,
+        "alias_bytes": memory.alias_size_in_bytes,
+        "code_bytes": memory.generated_code_size_in_bytes,
+    }
+    return ProgramReport(
+        **sizes,
+        hbm_bytes=memory.peak_memory_in_bytes + sizes["code_bytes"],
+        flops=cost.flops,
+        bytes_accessed=cost.bytes,
+        link_bytes=cost.link_bytes,
+        uncounted=cost.uncounted,
+        compile_seconds=seconds,
+    )
+
+
+def needed_bytes(message: str) -> int:
+    """What a program would need, as the compiler says it: `Used 18.11G of 15.75G hbm`, or `... temporaries (510.00G) exceeds ...`."""
+    found = re.search(r"Used ([\d.]+[KMGT]?) of", message) or re.search(r"\(([\d.]+[KMGT]?)\) exceeds", message)
+    number = _SIZE.match(found[1]) if found else None
+    return int(float(number[1]) * 1024 ** " KMGT".index(number[2] or " ")) if number else 0
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Of a pytree of placed shapes: the bytes that the fullest device holds."""
+    import jax
+
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
+        total += int(np.prod(shape)) * leaf.dtype.itemsize
+    return total
+
+
+class Planner:
+    """Answers questions about the stages of recipes on one target."""
+
+    def __init__(self, target: str) -> None:
+        import jax
+        import jaxlib
+
+        self.target = target
+        self.mesh = tpu_mesh(target)
+        self.versions = [jax.__version__, jaxlib.__version__, self.mesh.devices.flat[0].client.platform_version, _own_source()]
+        self._lowered: OrderedDict[str, list[tuple[Program, jax.stages.Lowered]]] = OrderedDict()
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """See the head of this file. Raises InputError for what a stage does not accept on this target."""
+        programs = self._stage(StageQuestion.parse(question["stage"]))
+        if "program" in question:
+            program, lowered = programs[question["program"]]
+            return {"report": asdict(report(lowered, program.trips))}
+        return {
+            "programs": [
+                {
+                    "name": program.name,
+                    "digest": self._digest(program, lowered),
+                    "calls": program.calls,
+                    "resident_bytes": bytes_per_device(program.resident),
+                    "beside": program.beside,
+                }
+                for program, lowered in programs
+            ]
+        }
+
+    def _stage(self, stage: StageQuestion) -> "list[tuple[Program, jax.stages.Lowered]]":
+        key = digest(stage)
+        if key not in self._lowered:
+            self._lowered[key] = [(program, lower(program.function, program.args, _mesh_of(program))) for program in self._programs(stage)]
+            if len(self._lowered) > _MOST_KEPT:
+                self._lowered.popitem(last=False)
+        self._lowered.move_to_end(key)
+        return self._lowered[key]
+
+    def _programs(self, stage: StageQuestion) -> "list[Program]":
+        from tasks.models.loading import model_config
+        from tasks.planning.programs import abstract_model
+
+        module = stage_module(stage.kind)
+        upstream: dict[str, Any] = {name: stage_module(kind).Config.parse(config) for name, (kind, config) in stage.upstream.items()}
+        upstream |= {name: abstract_model(model, model_config(model), self.mesh) for name, model in stage.models.items()}
+        model = abstract_model(stage.model, model_config(stage.model), self.mesh)
+        programs: list[Program] = module.programs(module.Config.parse(stage.config), model, upstream)
+        return programs
+
+    def _digest(self, program: "Program", lowered: "jax.stages.Lowered") -> str:
+        """What decides the report: the program, how often its loops run, the compiler, the machine, and how we read what it says."""
+        return digest([self.target, self.versions, dict(program.trips), lowered.as_text()])
+
+
+def _mesh_of(program: "Program") -> Any:
+    """The devices that a program's arguments lie on: not all of them, where a batch is small."""
+    import jax
+
+    shardings = (leaf.sharding for leaf in jax.tree.leaves(program.args))
+    return next(sharding.mesh for sharding in shardings if isinstance(sharding, jax.sharding.NamedSharding))
+
+
+def _own_source() -> str:
+    files = [Path(__file__), *(Path(__file__).with_name(name) for name in ("hlo.py", "hlo_cost.py", "hlo_kernels.py"))]
+    return digest([file.read_text(encoding="utf-8") for file in files])
+
+
+def main(target: str) -> None:
+    """Answer until the input ends: whoever asked is gone then, and with it the interest in what is being compiled."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # libraries write to standard output as they like
+    questions: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            questions.put(line)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    planner: Planner | None = None
+    while True:
+        question = json.loads(questions.get())
+        try:
+            planner = planner or Planner(target)
+            answer = planner.answer(question)
+        except InputError as error:
+            answer = {"error": str(error), "kind": "input"}
+        except Exception as error:  # noqa: BLE001  the one who asked says which stage and program it was
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}", "kind": "failed"}
+        answers.write(json.dumps(answer, allow_nan=False) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    os.environ.update(ENVIRONMENT)
+    main(sys.argv[1])

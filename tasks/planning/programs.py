@@ -1,0 +1,89 @@
+"""What a stage compiles: the very functions it runs, with the shapes, dtypes and placement of what they take.
+
+A stage file that computes on devices has `programs(config, model, upstream) -> list[Program]`, and its `run` calls the same functions on
+real arrays: what `lyceum plan` compiles for a TPU is what the stage runs there (tests/tasks/stages/test_programs.py compares the lowered
+texts).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tasks.devices.hosts import BATCH, make_mesh
+from tasks.losses.vocabulary import CHUNK, LOOP
+from tasks.models.gemma import GemmaConfig
+from tasks.models.loading import LoadedModel
+from tasks.models.sharding import place, weight_specs
+from tasks.models.weights import abstract
+
+
+@dataclass(frozen=True)
+class Program:
+    """One compiled function of a stage.
+
+    Attributes:
+        name: `train_step`, `validation_loss`, `generate`, `token_logps`.
+        function: what `jax.jit` returned; compile it with `function.lower(*args)` inside `jax.set_mesh(mesh)`.
+        args: pytrees of jax.ShapeDtypeStruct with their NamedSharding.
+        calls: how often the stage runs it.
+        resident: pytree of jax.ShapeDtypeStruct of what lies on the devices meanwhile without being an argument.
+        trips: iterations of the loops whose number depends on data, as far as the config tells, by the loop's `jax.named_scope`.
+        beside: it has devices of its own and computes while the other programs do: a stage takes as long as the longer of both.
+    """
+
+    name: str
+    function: Any
+    args: tuple[Any, ...]
+    calls: float
+    resident: Any = None
+    trips: Mapping[str, float] = field(default_factory=dict)
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids that programs know, of a tokenizer that is not there: those of the published checkpoints, and of `gemma3-tiny`."""
+
+    pad_id: int
+    end_of_turn_id: int
+
+
+_SPECIAL_TOKENS = {"gemma2": SpecialTokens(0, 107), "gemma3": SpecialTokens(0, 106), "gemma3-tiny": SpecialTokens(0, 5)}
+
+
+def abstract_model(name: str, config: GemmaConfig, mesh: Mesh) -> LoadedModel:
+    """A model of shapes, placed on `mesh` as a loaded one is."""
+    model = abstract(config)
+    place(model, mesh, weight_specs(config, mesh, trained=False))
+    tokenizer: Any = _SPECIAL_TOKENS.get(name) or _SPECIAL_TOKENS[config.family]
+    return LoadedModel(name, config, model, tokenizer, mesh)
+
+
+def shapes(tree: Any) -> Any:
+    """The shapes of placed arrays, or of shapes: a tree of jax.ShapeDtypeStruct that say where their values lie."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)), tree)
+
+
+def rows(tree: Any, mesh: Mesh) -> Any:
+    """The shapes of a batch's arrays as `tasks.devices.hosts.spread` places them: each device has its part of the rows."""
+    sharding = NamedSharding(mesh, PartitionSpec(BATCH))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), sharding=sharding), tree)
+
+
+def on_devices(model: LoadedModel, batch_sizes: Mapping[str, int]) -> LoadedModel:
+    """A model of shapes, on those of its devices that a stage with these batches uses, as `make_mesh` chooses."""
+    return abstract_model(model.name, model.config, make_mesh(batch_sizes, list(model.mesh.devices.flat)))
+
+
+def vocabulary_trips(tokens: int, mesh: Mesh) -> dict[str, float]:
+    """Iterations of the loop over the vocabulary's chunks when so many tokens of a batch have a target."""
+    return {LOOP: -(-tokens // mesh.shape[BATCH] // CHUNK)}
+
+
+def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
+    """The shape of a number that the host passes."""
+    return jax.ShapeDtypeStruct((), np.dtype(dtype))

@@ -1,0 +1,68 @@
+"""Counts of the audit of passing code (`tasks.verification.code_audit`) over a GRPO stage, and a few examples.
+
+A line of the curve has `audit_passes`, the responses of the rollout that pass their prompts' tests, `audit_short` and `audit_suspicious`,
+those of them that the audit flags, where some prompt of the rollout has tests; the stage's metrics have the same over all rollouts, each
+counted once. `audit.jsonl` in the artifact has the first examples, where there are any.
+"""
+
+from collections import Counter
+from typing import Any
+
+from schemas.examples import parse_trace
+from tasks.sampling.rollouts import Rollout
+from tasks.verification.code_audit import audit
+
+COUNTED = ("audit_passes", "audit_short", "audit_suspicious")
+_EXAMPLES = 5
+
+
+class Tally:
+    """What was counted so far. `examples`: the rows of `audit.jsonl`."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: list[dict[str, Any]] = []
+
+    def add(self, rollout: Rollout, step: int, *, again: bool) -> dict[str, float]:
+        """Count a rollout's passing responses. Returns its counts, for the curve.
+
+        Args:
+            step: the first update that trains on it.
+            again: it was added before; a stage that goes on in the middle of a rollout asks for its counts once more.
+        """
+        if all(prompt.check != "tests" for prompt in rollout.prompts):
+            return {}
+        counts = Counter(dict.fromkeys(COUNTED, 0))
+        for prompt, one, right in zip(rollout.prompts, rollout.completions, rollout.correct.reshape(-1), strict=True):
+            trace = parse_trace(one.text) if prompt.check == "tests" and right else None
+            if trace is None:
+                continue
+            found = audit(prompt, trace.answer)
+            counts.update(audit_passes=1, audit_short=found.short, audit_suspicious=bool(found.found))
+            if found.problems and len(self.examples) < _EXAMPLES and not again:
+                self.examples.append({"step": step, "id": prompt.id, "code": trace.answer, "problems": list(found.problems)})
+        for name in COUNTED:
+            self.counts[name] += 0 if again else counts[name]
+        return {name: float(counts[name]) for name in COUNTED}
+
+    def metrics(self) -> dict[str, int]:
+        """Totals, for the stage's metrics; empty where no prompt had tests."""
+        return {name: self.counts[name] for name in COUNTED if name in self.counts}
+
+    def warning(self) -> str:
+        """One line for the log where something was flagged, else nothing."""
+        if not self.examples:
+            return ""
+        passes, short, suspicious = (self.counts[name] for name in COUNTED)
+        return (
+            f"of {passes} responses that passed their tests {short} are shorter than a plausible solution and {suspicious} touch what no "
+            "solution needs: look at audit.jsonl before you trust the reward"
+        )
+
+    def kept(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"counts": dict(self.counts), "examples": self.examples}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self.counts, self.examples = Counter(kept["counts"]), kept["examples"]

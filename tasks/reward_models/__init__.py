@@ -1,0 +1,1 @@
+"""Reward models: the pairs they learn from, their scores, and what these are worth."""

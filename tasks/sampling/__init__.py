@@ -1,0 +1,1 @@
+"""Sampling: compiled generation, continuous batching, rollouts, streamed answers."""

@@ -1,0 +1,227 @@
+"""Distill: worked traces from one or several teachers.
+
+Writes, in the order of the teachers, each in its own fixed order,
+
+    examples.jsonl    verified traces                                       (Example)
+    pairs.jsonl       verified beside rejected responses of a teacher       (PreferencePair)
+    unsolved.jsonl    prompts that no sample of a teacher solved            (Prompt)
+    dropped.jsonl     every row that was read and became none of these, with file, line and cause    (Dropped)
+    teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the rebalance stage needs
+    README.md, card/  the data card (`tasks.data.card`)
+
+Rows are written as they come: memory does not grow with them. Nothing but bad rows is removed here, all cleaning is `rebalance`'s.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from pydantic import Field
+
+from schemas.base import InputError, StrictModel
+from schemas.examples import Domain, Example, PreferencePair, Prompt
+from tasks.contract.job import Input, Job
+from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.data import card
+from tasks.data.dropped import Dropped
+from tasks.routing.confusion import rates
+from tasks.teaching.lesson import Lesson, Row
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.planning.programs import Program
+
+VERSION = 3
+INPUTS: dict[str, Input] = {}
+
+FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
+"""Which file a row goes to, by its type."""
+
+_REPORT_EVERY = 500
+"""Rows between two progress reports."""
+
+
+class Config(StrictModel):
+    """Which teachers to ask.
+
+    ```toml
+    [[stages.distill.config.teachers]]
+    name = "procedural"
+    rows = { math = 1200 }
+    ```
+
+    Attributes:
+        teachers: one table per teacher; `name` is a file in `tasks/teachers/`, the other keys are that teacher's Config.
+        seed: for teachers that draw at random.
+    """
+
+    teachers: tuple[dict[str, Any], ...] = Field(min_length=1)
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """Validate; the teachers' tables come back complete with their defaults, so that these are part of the stage key.
+
+        Raises:
+            pydantic.ValidationError: this Config does not validate.
+            InputError: a teacher's table does not.
+        """
+        config = super().parse(value)
+        names = [table.get("name") for table in config.teachers]
+        if names.count("gemma") > 1:
+            raise InputError("teachers: 'gemma' is listed more than once; give each model that computes here a distill stage of its own.")
+        complete = [teacher.model_dump(mode="json") for teacher in teachers(config)]
+        return config.model_copy(update={"teachers": tuple(complete)})
+
+
+def teachers(config: Config) -> list[StrictModel]:
+    """The teachers' own configs. Raises InputError: an unknown teacher, or a table that does not validate."""
+    return [parse_plugin("teachers", table, f"teachers.{index}", needs="teach") for index, table in enumerate(config.teachers)]
+
+
+def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
+    """VERSION of each teacher, and what each depends on: digests of files, versions of packages. Raises InputError for a missing file."""
+    found = plugin_versions("teachers", [table["name"] for table in config.teachers])
+    for module, teacher in modules(config):
+        found |= module.dependencies(teacher, data)
+    return found
+
+
+def base_model(config: Mapping[str, Any]) -> str | None:
+    """The model that computes on this job's devices: that of its teacher `gemma`, if it has one."""
+    return next((table["model"] for table in config["teachers"] if table["name"] == "gemma"), None)
+
+
+def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    """What an API is asked waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
+    return any(map(_asks_an_api, config["teachers"]))
+
+
+def _asks_an_api(table: Mapping[str, Any]) -> bool:
+    return table["name"] == "openai_compatible" or bool(table.get("routing")) or any(map(_asks_an_api, table.get("prompts", ())))
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles, if it has a teacher that computes."""
+    return [program for module, teacher in modules(config) if hasattr(module, "programs") for program in module.programs(teacher, model)]
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Ask every teacher and write the rows. Raises InputError where a teacher does."""
+    config = job.config
+    expected = sum(module.expected(teacher) for module, teacher in modules(config))
+    counts = Counts()
+    lessons = []
+    with ExitStack() as stack:
+        files = {kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()}
+        for module, teacher in modules(config):
+            lesson = Lesson(
+                seed=config.seed,
+                data=job.data,
+                answers=job.answers,
+                progress=lambda done, total, unit, values: job.progress(done, total, unit, **values),
+            )
+            lessons.append(lesson)
+            for row in module.teach(teacher, lesson):
+                _write(files, row)
+                counts.add(row)
+                if counts.rows % _REPORT_EVERY == 0 and module.expected(teacher):
+                    job.progress(counts.rows, max(expected, counts.rows), "examples")
+    about = {"teachers": config.teachers, "seed": config.seed, "spent": [lesson.spent() for lesson in lessons]}
+    (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+    job.progress(counts.kept.total(), counts.kept.total(), "examples")
+    tallies = [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]
+    metrics = {**counts.metrics(), "teachers": tallies, **_router(lessons)}
+    return {**metrics, **card.of_distill(job.out, config.teachers, metrics)}
+
+
+def modules(config: Config) -> list[tuple[ModuleType, StrictModel]]:
+    """Each teacher's module and config."""
+    return [(plugin_module("teachers", table["name"]), teacher) for table, teacher in zip(config.teachers, teachers(config), strict=True)]
+
+
+def _write(files: Mapping[type, IO[str]], row: Row) -> None:
+    files[type(row)].write(row.model_dump_json() + "\n")
+
+
+def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
+    """What a teacher counted: its name, and e.g. `usd`, `requests`, `cached`, `samples.verified`."""
+    return {"name": table["name"], **{name: value for name, value in sorted(lesson.tally.items()) if not name.startswith("confusion.")}}
+
+
+def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
+    """`{"router": ...}`: the router's confusion matrix and rates on rows of a known domain, where it was asked about others."""
+    counts: Counter[tuple[Domain, Domain]] = Counter()
+    for name, count in ((name, count) for lesson in lessons for name, count in lesson.tally.items() if name.startswith("confusion.")):
+        _, stated, routed = name.split(".")
+        counts[Domain(stated), Domain(routed)] += int(count)
+    return {"router": rates(counts)} if counts else {}
+
+
+@dataclass
+class Counts:
+    """Running counts of rows: memory grows with the kinds of rows, not with their number."""
+
+    rows: int = 0
+    kept: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, file)
+    dropped: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (family, file, cause)
+    cells: Counter[tuple[str, str | None, int]] = field(default_factory=Counter)  # (domain, grounding, difficulty)
+    pairs: Counter[str] = field(default_factory=Counter)
+    unsolved: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Row) -> None:
+        """Count one row."""
+        self.rows += 1
+        if isinstance(row, Dropped):
+            self.dropped[row.source, row.file, row.cause] += 1
+        elif isinstance(row, Example):
+            self.kept[row.family, row.source] += 1
+            self.cells[row.domain.value, row.grounding, row.difficulty] += 1
+        elif isinstance(row, PreferencePair):
+            self.pairs[row.rejected_because] += 1
+        else:
+            self.unsolved[row.domain.value] += 1
+
+    def metrics(self) -> dict[str, Any]:
+        """The stage's metrics.
+
+        `rows` are the examples: reasoning rows by domain in `domains`, grounded ones by grounding in `groundings`; `families` and
+        `difficulty` (by domain) count both. `pairs` counts preference pairs by why the rejected response was, `unsolved` prompts by domain,
+        `dropped` causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
+        """
+        domains, groundings, families, causes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        difficulty: dict[str, Counter[str]] = {}
+        for (domain, grounding, level), count in self.cells.items():
+            (groundings if grounding else domains)[grounding or domain] += count
+            difficulty.setdefault(domain, Counter())[str(level)] += count
+        for (family, _), count in self.kept.items():
+            families[family] += count
+        for (_, _, cause), count in self.dropped.items():
+            causes[cause] += count
+        return {
+            "rows": self.kept.total(),
+            "domains": _sorted(domains),
+            "groundings": _sorted(groundings),
+            "families": _sorted(families),
+            "difficulty": {domain: _sorted(levels) for domain, levels in sorted(difficulty.items())},
+            "pairs": _sorted(self.pairs),
+            "unsolved": _sorted(self.unsolved),
+            "dropped": _sorted(causes),
+            "sources": list(self._sources()),
+        }
+
+    def _sources(self) -> Iterator[dict[str, Any]]:
+        places = dict.fromkeys([*self.kept, *((family, file) for family, file, _ in self.dropped)])
+        for family, file in places:
+            dropped = Counter({cause: count for (*place, cause), count in self.dropped.items() if tuple(place) == (family, file)})
+            read = self.kept[family, file] + dropped.total()
+            yield {"family": family, "file": file, "read": read, "kept": self.kept[family, file], "dropped": _sorted(dropped)}
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items()))

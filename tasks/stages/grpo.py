@@ -1,0 +1,215 @@
+"""GRPO and its kin: the policy samples groups of responses, rewards score them, and a clipped policy gradient moves it.
+
+The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and papers. `tasks.reinforcement` has what
+the stage is
+made of: rollouts, sampled ahead of the updates and scored meanwhile (batches), kept for a successor (kept), which prompts they ask
+(curriculum), when a run is dying (collapse) and what is done then (guard). The reference is a frozen copy of the initial policy. A response
+that was cut off stays in the loss and is worth what its text earns; one on which every reward abstained is left out of its group and of the
+loss.
+
+The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume (google/tunix issue 2288) and skips unconsumed
+data when num_iterations > 1 (issue 2290): there a batch is not a function of (seed, step).
+
+Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and what it was worth), `rollouts.jsonl` (a few of
+them, for eyes), `curves.jsonl` and, where code that passed its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.examples import Prompt
+from tasks.contract.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.contract.plugins import plugin_module, plugin_versions
+from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
+from tasks.reinforcement.config import GrpoConfig
+from tasks.reinforcement.rewarding import Resources, RewardConfig, parse_rewards
+from tasks.sampling.rollouts import curve_mean, fitting_prompts
+from tasks.verification.verify import check_versions
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.planning.programs import Program
+    from tasks.sampling.sampler import Sampler
+    from tasks.training.trainers import PolicyTrainer
+
+VERSION = 5
+USES_DEVICES = True
+INPUTS = {
+    "policy": Input(TRAINED),
+    "prompts": Input(("rebalance",)),
+    "rubrics": Input(("rubrics",), required=False),
+    "reward_model": Input(("reward_model",), required=False),
+}
+
+
+class Config(GrpoConfig):
+    """See `tasks.reinforcement.config`."""
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """The versions of the rewards that the config names, of the checks that they rest on, and what else decides their values."""
+    rewards = parse_rewards(config.rewards, "rewards")
+    found = {**plugin_versions("rewards", [reward.name for reward in rewards]), **check_versions()}
+    for reward in rewards:
+        module = plugin_module("rewards", reward.name)
+        if hasattr(module, "dependencies"):
+            found |= {f"rewards.{reward.name}.{name}": value for name, value in module.dependencies(reward, data).items()}
+    return found
+
+
+def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The base models that rewards load, each once; `config` is the stage's, as JSON."""
+    found = [_models(reward) for reward in parse_rewards(config["rewards"], "rewards")]
+    return tuple(dict.fromkeys(name for names in found for name in names or ()))
+
+
+def _models(reward: RewardConfig) -> tuple[str, ...] | None:
+    """The base models that a reward loads; None: it does not say."""
+    module = plugin_module("rewards", reward.name)
+    return tuple(module.models(reward)) if hasattr(module, "models") else None
+
+
+def has_judge(config: Config) -> bool:
+    """Whether a reward computes on devices, so that the policy has one half of them, and it the other."""
+    rewards = parse_rewards(config.rewards, "rewards")
+    return any(hasattr(plugin_module("rewards", reward.name), "programs") and _models(reward) != () for reward in rewards)
+
+
+def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
+    """The trainer of this stage, on PolicyBatches."""
+    from tasks.losses.grpo import grpo_loss_fn
+    from tasks.training.trainers import PolicyTrainer, make_trainer
+
+    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    loss = grpo_loss_fn(
+        pad_id=loaded.tokenizer.pad_id,
+        beta=config.beta,
+        epsilon=config.epsilon,
+        epsilon_high=config.epsilon_high,
+        temperature=config.temperature,
+        importance=config.importance,
+        truncation=config.truncation or None,
+    )
+    return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
+
+
+def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
+    """What samples responses, and the program that gives their log-probabilities under any weights."""
+    from tasks.losses.grpo import token_logps_fn
+    from tasks.sampling.sampler import Sampler
+
+    sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
+    return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles. Responses are counted at their full length: how long they are is not known before they are sampled."""
+    import jax
+    from flax import nnx
+
+    from tasks.losses.grpo import PolicyBatch
+    from tasks.planning.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.training.trainers import rows_at_once
+
+    own = others = model
+    if has_judge(config):
+        halved = (np.array(part).reshape(-1, 1) for part in halves(list(model.mesh.devices.flat)))
+        own, others = (abstract_model(model.name, model.config, jax.sharding.Mesh(part, (BATCH, TENSOR))) for part in halved)
+    apart = not {*others.mesh.devices.flat} & {*own.mesh.devices.flat}  # a machine of one device has no halves
+    own = on_devices(own, rows_at_once(config))
+    trainer = trainer_of(config, own)
+    sampler, token_logps = programs_of(config, own)
+    prompt, response = ((config.batch_size, width) for width in (config.prompt_length, config.response_length))
+    number, numbers = np.zeros(config.batch_size, np.float32), np.zeros(response, np.float32)
+    batch = PolicyBatch(
+        prompt_ids=np.zeros(prompt, np.int32),
+        prompt_mask=np.zeros(prompt, bool),
+        completion_ids=np.zeros(response, np.int32),
+        completion_mask=np.zeros(response, bool),
+        advantages=number,
+        weights=number,
+        token_weights=number,
+        ref_per_token_logps=numbers if config.beta else None,
+        old_per_token_logps=numbers if config.off_policy else None,
+        sampler_per_token_logps=numbers if config.truncation else None,
+    )
+    micro = config.batch_size // config.accumulation
+    trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
+    trained, optimizer, _ = map(shapes, trainer.state())
+    reference = trained if config.beta else None  # what is frozen is there once
+    passes = bool(config.beta) + (config.oversampling if config.off_policy else 1 / config.log_every)  # the latter measures the sampler gap
+    ids = tuple(np.zeros((micro, width[1]), np.int32) for width in (prompt, response))
+    logps = (shapes(nnx.state(own.model)), *rows(ids, trainer.mesh), scalar(np.float32))
+    found = [
+        sampler.program(config.rollouts * config.oversampling, resident=(optimizer, reference)),
+        Program("token_logps", token_logps, logps, config.rollouts * passes * config.accumulation, (optimizer, reference), trips),
+        *trainer.programs(batch, config.steps, trips=trips, resident=reference),
+    ]
+    for reward in parse_rewards(config.rewards, "rewards"):
+        module = plugin_module("rewards", reward.name)
+        if hasattr(module, "programs"):
+            theirs = module.programs(reward, others, config.rollouts * config.oversampling * config.batch_size, upstream)
+            found += [replace(program, beside=config.rollout_lag > 0 and apart) for program in theirs]
+    return found
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Train and write the model.
+
+    Raises:
+        InputError: too many prompts do not fit.
+        StageFailed: a program compiled more than once, or the policy was dying and never better than at the start.
+    """
+    from tasks.models.loading import load_model
+    from tasks.reinforcement.batches import RolloutBatches
+    from tasks.reinforcement.guard import Guard
+    from tasks.training.loop import fit, save_trained
+    from tasks.training.trainers import rows_at_once
+
+    config = job.config
+    ours, theirs = halves() if has_judge(config) else (None, None)
+    loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config), ours), trained=config.lora is None)
+    examples, dropped = fitting_prompts(
+        read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
+    )
+    trainer = trainer_of(config, loaded)
+    resources = Resources(job.inputs, job.answers, config.seed, config.response_length, theirs, job.log)
+    # before `fit` restores: its reference is the initial policy
+    with closing(RolloutBatches(config, loaded, programs_of(config, loaded), examples, job, resources)) as batches:
+        guard = Guard(config, batches, trainer, job)
+        after = guard.after if config.collapse.enabled else None
+        curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=guard, after=after)
+        for name, counted in (batches.scorer.values() if batches.scorer else {}).items():
+            job.log.info("reward %s: %s", name, ", ".join(f"{what} {number:g}" for what, number in counted.items()))
+    waited = sum(batches.judge_wait_seconds.values())
+    job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
+    compiles = batches.compiles()
+    write_jsonl(job.out / "rollouts.jsonl", batches.samples)
+    if warning := batches.audit.warning():
+        job.log.warning(warning)
+        write_jsonl(job.out / "audit.jsonl", batches.audit.examples)
+    batches.write_ledger(job.out / "ledger.jsonl.gz", len(curve))
+    save_trained(trainer, loaded, job, None if guard.stopped_at is None else guard.best_step)
+
+    sampled = config.groups * config.oversampling * -(-len(curve) // config.num_iterations)
+    return {
+        "prompts": len(examples),
+        "prompts_too_long": dropped,
+        "rollouts": -(-len(curve) // config.num_iterations),
+        "epochs": sampled / len(examples),
+        "reward_first": curve_mean("reward", curve[:10]),
+        "reward_last": curve_mean("reward", curve[-10:]),
+        "kl_last": curve_mean("kl", curve[-10:]),
+        "zero_variance": curve_mean("zero_variance", curve),
+        "all_right": curve_mean("all_right", curve),
+        "all_wrong": curve_mean("all_wrong", curve),
+        "truncated_last": curve_mean("truncated", curve[-10:]),
+        "sampler_gap": curve_mean("sampler_gap", curve),
+        **batches.audit.metrics(),
+        **guard.metrics(),
+        "compiles": {"train_step": trainer.compiles, **compiles},
+    }

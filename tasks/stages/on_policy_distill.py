@@ -1,0 +1,259 @@
+"""On-policy distillation: the student writes, and a larger teacher says of each token how likely it would have been.
+
+Every update (or every `num_iterations`) the student samples responses to training prompts, the teacher gives its log-probabilities of those
+very tokens (`tasks.distillation.teacher_logps`), and the student is moved towards the teacher where it has gone itself. Two losses:
+
+- `policy_gradient` (Lu and Thinking Machines, 2025, "On-Policy Distillation"; the reverse KL of MiniLLM, 2306.08543): each sampled token
+  has the advantage A_t = log pi_T - log pi_S, no discount, in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left
+  out: an optimizer that normalises gradients does not see it. A teacher behind an endpoint is enough.
+- `gkd` (2306.13649): the divergence JSD_beta of the whole next-token distributions at each of those tokens, which needs the teacher here,
+  and may be taken on a fraction of the data's own traces, too.
+
+All tokens of a batch count alike. Student and teacher have the same tokenizer. A teacher that itself is trained (SFT, then preferences,
+then GRPO) is stages before this one, with their own `model`; the last of them is connected as the input `teacher`.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from schemas.base import InputError, StrictModel, digest
+from schemas.examples import Example, Prompt
+from schemas.training import TrainerConfig
+from tasks.contract.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.devices.hosts import make_mesh
+from tasks.distillation.batches import DistillBatches, Scored, fitting_traces, gemma_teacher, make_batch, programs_of
+from tasks.distillation.teacher_logps import TeacherConfig
+from tasks.distillation.teacher_logps.endpoint import EndpointTeacher, EndpointTeacherConfig
+from tasks.distillation.teacher_logps.feedback import Teacher
+from tasks.distillation.teacher_logps.gemma import GemmaTeacherConfig, require_same_tokenizer
+from tasks.sampling.rollouts import curve_mean, fitting_prompts
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.planning.programs import Program
+    from tasks.training.trainers import PolicyTrainer
+
+VERSION = 1
+USES_DEVICES = True
+INPUTS = {
+    "policy": Input(TRAINED, required=False),
+    "prompts": Input(("rebalance",)),
+    "teacher": Input(TRAINED, required=False),
+}
+
+
+class PolicyGradient(StrictModel):
+    """Reverse KL by the sampled tokens. `epsilon`: the ratio to the policy that sampled is clipped to 1 - epsilon .. 1 + epsilon."""
+
+    name: Literal["policy_gradient"] = "policy_gradient"
+    epsilon: float = Field(default=0.2, gt=0, lt=1)
+
+
+class Gkd(StrictModel):
+    """Divergence of whole distributions.
+
+    Attributes:
+        beta: of JSD_beta: 0 is the forward KL(T || S), 1 the reverse KL(S || T).
+        on_policy_fraction: GKD's lambda: this fraction of each batch is sampled, the rest are traces of the training data.
+    """
+
+    name: Literal["gkd"]
+    beta: float = Field(default=0.5, ge=0, le=1)
+    on_policy_fraction: float = Field(default=1.0, gt=0, le=1)
+
+
+class Config(TrainerConfig):
+    """On-policy distillation. `batch_size` counts responses.
+
+    Attributes:
+        model: the student, if no policy is connected.
+        teacher: who that is, if no teacher is connected: `{ name = "gemma", model = ... }` on this job's devices, or
+            `{ name = "endpoint", provider = ..., model = ... }`.
+        group_size: responses sampled for each prompt.
+        num_iterations: updates on each rollout.
+        temperature: of sampling, and of every log-probability in the loss.
+        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut off, longer traces of the data left out.
+        max_dropped_fraction: more prompts than this fraction left out is an error.
+    """
+
+    model: str
+    seed: int = 0
+    teacher: TeacherConfig | None = None
+    loss: Annotated[PolicyGradient | Gkd, Field(discriminator="name")] = PolicyGradient()
+    group_size: int = Field(default=1, ge=1)
+    num_iterations: int = Field(default=1, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    prompt_length: int = Field(ge=8)
+    response_length: int = Field(ge=8)
+    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
+
+    @property
+    def sampled(self) -> int:
+        """Responses of a batch that the student samples; the others are traces of the data."""
+        return round(self.batch_size * (self.loss.on_policy_fraction if isinstance(self.loss, Gkd) else 1.0))
+
+    @model_validator(mode="after")
+    def _groups_fill_the_batch(self) -> Self:
+        if self.sampled == 0 or self.sampled % self.group_size:
+            raise ValueError(
+                f"{self.sampled} sampled responses per update (batch_size = {self.batch_size}, times on_policy_fraction if there is one) "
+                f"must be a multiple of group_size = {self.group_size}, and some"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _an_endpoint_gives_what_the_loss_needs(self) -> Self:
+        if isinstance(self.teacher, EndpointTeacherConfig):
+            if isinstance(self.loss, Gkd):
+                raise ValueError("loss gkd needs a teacher's whole distributions: connect one as an input, or name one to load (gemma)")
+            if self.temperature != 1:
+                raise ValueError(f"temperature = {self.temperature}: an endpoint gives log-probabilities at temperature 1 alone")
+        return self
+
+
+def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The teacher's base model, if it is loaded here."""
+    teacher = config.get("teacher") or {}
+    return (teacher["model"],) if teacher.get("name") == "gemma" else ()
+
+
+def require_one_teacher(config: Config, inputs: Mapping[str, Any]) -> None:
+    """Raises InputError unless either an input or the config names the teacher."""
+    if "teacher" in inputs and config.teacher is not None:
+        raise InputError("there are two teachers, the input `teacher` and config.teacher: leave one of them out.")
+    if "teacher" not in inputs and config.teacher is None:
+        raise InputError('there is no teacher: connect one as the input `teacher`, or set teacher = { name = "gemma", model = ... }.')
+
+
+def batch_sizes(config: Config) -> dict[str, int]:
+    """How many rows the programs take at a time, for `make_mesh`."""
+    from tasks.training.trainers import rows_at_once
+
+    return {**rows_at_once(config), "sampled responses": config.sampled}
+
+
+def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "PolicyTrainer":
+    """The trainer of this stage. With `gkd` the student gets the teacher's embedding."""
+    from tasks.losses.distillation import attach_teacher, gkd_loss_fn
+    from tasks.losses.grpo import grpo_loss_fn
+    from tasks.training.trainers import PolicyTrainer, make_trainer
+
+    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    shared: dict[str, Any] = {"pad_id": loaded.tokenizer.pad_id, "temperature": config.temperature}
+    if isinstance(config.loss, Gkd):
+        assert teacher is not None, "the config is refused otherwise"
+        attach_teacher(loaded.model, teacher.model.embedding.get_value())
+        trainer.with_loss_fn(gkd_loss_fn(beta=config.loss.beta, teacher=teacher.config, **shared), has_aux=True)
+    else:
+        trainer.with_loss_fn(grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, **shared), has_aux=True)
+    return trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles. A connected teacher is `upstream["teacher"]`, a model of shapes. Responses are counted at their full length."""
+    from flax import nnx
+
+    from tasks.models.loading import model_config
+    from tasks.planning.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
+
+    require_one_teacher(config, upstream)
+    model = on_devices(model, batch_sizes(config))
+    teacher: LoadedModel | None = None
+    if config.teacher is None:
+        teacher = abstract_model(upstream["teacher"].name, upstream["teacher"].config, model.mesh)
+    elif isinstance(config.teacher, GemmaTeacherConfig):
+        teacher = abstract_model(config.teacher.model, model_config(config.teacher.model), model.mesh)
+    trainer = trainer_of(config, model, teacher)
+    sampler, token_logps = programs_of(config, model)
+    size, lengths = config.batch_size, (config.prompt_length, config.response_length)
+    weights, logps = shapes(nnx.state(model.model)), np.zeros((size, config.response_length), np.float32)
+    prompt_ids, completion_ids = (np.zeros((size, length), np.int32) for length in lengths)
+    scored = Scored(prompt_ids, completion_ids, logps, logps)
+    trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
+    _, optimizer, _ = map(shapes, trainer.state())
+    rollouts = -(-config.steps // config.num_iterations)
+    micro = rows([array[: size // config.accumulation] for array in scored[:2]], trainer.mesh)
+    resident = shapes(nnx.state(teacher.model)) if teacher else None
+    if resident is not None and isinstance(config.loss, Gkd):
+        del resident["embedding"]  # the student has it
+    found = [
+        sampler.program(rollouts, resident=(optimizer, resident)),
+        Program(
+            "token_logps", token_logps, (weights, *micro, scalar(np.float32)), rollouts * config.accumulation, (optimizer, resident), trips
+        ),
+    ]
+    hidden = None
+    if teacher:
+        found.append(gemma_teacher(config, teacher).program(size, lengths, rollouts, resident=(weights, optimizer)))
+        hidden = np.zeros((size, config.response_length, teacher.config.embed_dim), teacher.config.dtype)
+    batch = make_batch(config, scored, hidden, model.tokenizer.pad_id)
+    return [*found, *trainer.programs(batch, config.steps, trips=trips, resident=resident)]
+
+
+def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, LoadedModel | None]":
+    """The teacher, and its model if it is loaded here.
+
+    Raises:
+        InputError: there is none, or there are two; its model cannot be had, or has another tokenizer than the student.
+    """
+    from tasks.models.loading import base_model, load_model
+
+    config = job.config
+    require_one_teacher(config, job.inputs)
+    if isinstance(config.teacher, EndpointTeacherConfig):
+        account = digest(["on_policy_distill", config.model_dump(mode="json")])
+        return EndpointTeacher(config.teacher, job.answers, pad_id=loaded.tokenizer.pad_id, account=account), None
+    if config.teacher is None:
+        model = load_model(job.inputs["teacher"], loaded.mesh)
+    else:
+        model = base_model(config.teacher.model, config.seed, loaded.mesh)
+    require_same_tokenizer(loaded.tokenizer, model.tokenizer, model.name)
+    return gemma_teacher(config, model), model
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Train and write the model.
+
+    Raises:
+        InputError: too many prompts do not fit, or as `open_teacher`.
+        StageFailed: a program compiled more than once, or an endpoint is dead.
+    """
+    from tasks.models.loading import policy_or_base
+    from tasks.training.loop import fit, save_trained
+
+    config, data = job.config, job.inputs["prompts"]
+    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(batch_sizes(config)), trained=config.lora is None)
+    prompts, dropped = fitting_prompts(
+        read_jsonl(data / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
+    )
+    traces = fitting_traces(config, read_jsonl(data / "train.jsonl", Example), loaded.tokenizer)
+    teacher, teacher_model = open_teacher(job, loaded)
+    try:
+        trainer = trainer_of(config, loaded, teacher_model)
+        batches = DistillBatches(config, loaded, teacher, prompts, traces)
+        curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches)
+        costs = batches.costs()
+    finally:
+        teacher.close()
+    compiles = batches.compiles()
+    write_jsonl(job.out / "rollouts.jsonl", batches.samples)
+    save_trained(trainer, loaded, job)
+
+    return {
+        "prompts": len(prompts),
+        "prompts_too_long": dropped,
+        "rollouts": -(-config.steps // config.num_iterations),
+        "epochs": config.steps / config.num_iterations * (config.sampled // config.group_size) / len(prompts),
+        "reverse_kl_first": curve_mean("reverse_kl", curve[:10]),
+        "reverse_kl_last": curve_mean("reverse_kl", curve[-10:]),
+        "teacher_logp_last": curve_mean("teacher_logp", curve[-10:]),
+        "entropy_last": curve_mean("entropy", curve[-10:]),
+        "completion_tokens_last": curve_mean("completion_tokens", curve[-10:]),
+        "truncated_last": curve_mean("truncated", curve[-10:]),
+        "unscored": curve_mean("unscored", curve),
+        **costs,
+        "compiles": {"train_step": trainer.compiles, **compiles},
+    }

@@ -1,0 +1,206 @@
+"""Reasoning evaluation: answers to the held-out prompts and to suites, verified, paired with an earlier stage's answers.
+
+Metrics, each a fraction with `<name>_low` and `<name>_high` (95 % Wilson), over all prompts, in `domains` for each domain present and in
+`suites` for each suite:
+
+exact_answer     well-formed trace whose answer verifies (`tasks.verification.verify`), of the `n_verifiable` prompts that can be verified.
+flexible_answer  the answer verifies wherever it stands (`tasks.verification.flexible`), of the same prompts: what a model knows, whatever
+its format.
+format_rate      well-formed trace, of all `n` prompts.
+marker_rate      at least one chain-of-thought marker in the reasoning: the "reasoning delta" of shared/seeds, whose authors list no
+                 markers; `MARKERS` is ours. Reasoning without tags counts too, so that the delta is not the format rate in disguise.
+truncated_rate   cut off at `response_length`.
+
+`suspicious_passes` counts the answers that pass their prompt's tests and that the audit (`tasks.verification.code_audit`) flags, where
+there are tests.
+
+`mean_tokens` is the mean length of a completion, `mean_reasoning_tokens` that of the reasoning of well-formed traces. With a `baseline`,
+`delta_<name>` is this model minus the baseline on the same prompts, with a paired bootstrap interval (`_low`, `_high`) and McNemar's exact
+p-value (`_p`). A rate over no prompts is None, as `exact_answer` is in a domain of free text.
+
+Where answers are sampled, `pass_at_k`, `majority_at_k` (overall, per domain and per suite) and `noise` are what `tasks.evaluation.sampled`
+says. Where
+a judge is configured, `rating` is the mean of its ratings of free text in [0, 1] and `delta_rating` the paired difference, with bootstrap
+intervals, and `opinion` is what `tasks.judging.opinions` says.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.examples import Domain
+from tasks.contract.job import TRAINED, Input, Job
+from tasks.evaluation.evaluate import (
+    EvalConfig,
+    Outcome,
+    answer_all,
+    answered,
+    eval_programs,
+    eval_prompts,
+    eval_size,
+    measure,
+    read_baseline,
+)
+from tasks.evaluation.sampled import noise, sampled_metrics
+from tasks.evaluation.suite import suite_dependencies
+from tasks.judging.opinions import opinion_dependencies, opinion_metrics, opinion_models, opinion_programs, with_opinions
+from tasks.models.source import model_dependencies
+from tasks.statistics.intervals import bootstrap_mean
+from tasks.verification.code_audit import audit
+from tasks.verification.flexible import flexible_answer
+from tasks.verification.verify import agrees, check_versions, verify
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.planning.programs import Program
+
+VERSION = 4
+USES_DEVICES = True
+INPUTS = {
+    "prompts": Input(("rebalance",), required=False),
+    "policy": Input(TRAINED, required=False),
+    "baseline": Input(("reasoning_eval",), required=False),
+}
+
+MARKERS = ("first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence", "finally", "step", "=")
+"""Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any case."""
+
+_MARKER = re.compile("|".join(rf"\b{word}\b" if word.isalpha() else re.escape(word) for word in MARKERS), re.IGNORECASE)
+
+
+class Config(EvalConfig):
+    """How the held-out prompts are answered; see EvalConfig."""
+
+    KIND = "reasoning_eval"
+
+
+def count_markers(completion: str) -> int:
+    """Chain-of-thought markers before the answer: in all that precedes `<answer>`, which of a well-formed trace is its reasoning."""
+    return len(_MARKER.findall(completion.partition("<answer>")[0]))
+
+
+def judge(prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False) -> EvalItem:
+    """Verify one completion, in the trace's format and wherever its answer stands, and count its markers."""
+    verdict = verify(prompt, completion)
+    elsewhere = "" if verdict.exact else flexible_answer(prompt, completion)
+    return answered(
+        prompt,
+        completion,
+        tokens=tokens,
+        truncated=truncated,
+        format=verdict.format,
+        exact=verdict.exact,
+        flexible=verdict.exact or (elsewhere not in ("", verdict.answer) and agrees(prompt, elsewhere).ok),
+        markers=count_markers(completion),
+    )
+
+
+OUTCOMES: dict[str, Outcome] = {
+    "exact_answer": lambda item: None if item.check == "none" else item.exact,
+    "flexible_answer": lambda item: None if item.check == "none" else item.flexible,
+    "format_rate": lambda item: item.format,
+    "marker_rate": lambda item: item.markers > 0,
+    "truncated_rate": lambda item: item.truncated,
+}
+LOWER_IS_BETTER = frozenset({"truncated_rate"})
+"""Outcomes of which a better model has fewer; a gate (`schemas.recipe`) reads a rise of these as a loss."""
+
+
+def reasoning_metrics(
+    items: Sequence[EvalItem],
+    baseline: Sequence[EvalItem] | None = None,
+    *,
+    samples: Sequence[EvalItem] = (),
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The metrics of the module docstring, from items alone.
+
+    Args:
+        items: the evaluated model's items, at least one.
+        baseline: item i answers the same prompt as `items[i]`, or None.
+        samples: its sampled answers to the same prompts, where there are any.
+        seed: of the bootstrap.
+    """
+
+    def summary(field: str = "", value: str = "") -> dict[str, Any]:
+        """Of the items whose field has this value, or of all."""
+        mine = [not field or getattr(item, field) == value for item in items]
+        theirs = None if baseline is None else list(compress(baseline, mine))
+        drawn = [item for item in samples if not field or getattr(item, field) == value]
+        return _summary(list(compress(items, mine)), theirs, drawn, seed)
+
+    domains, suites = {item.domain for item in items}, dict.fromkeys(item.suite for item in items)
+    return {
+        **summary(),
+        "domains": {domain.value: summary("domain", domain) for domain in Domain if domain in domains},
+        "suites": {suite: summary("suite", suite) for suite in suites},
+        **({"noise": noise(samples, OUTCOMES)} if samples else {}),
+    }
+
+
+def _summary(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, samples: Sequence[EvalItem], seed: int) -> dict[str, Any]:
+    reasoning = [item.reasoning_tokens for item in items if item.reasoning_tokens is not None]
+    return {
+        "n": len(items),
+        "n_verifiable": sum(item.check != "none" for item in items),
+        "mean_tokens": sum(item.tokens for item in items) / len(items),
+        "mean_reasoning_tokens": sum(reasoning) / len(reasoning) if reasoning else None,
+        **_audited(items),
+        **measure(items, OUTCOMES, baseline=baseline, paired=OUTCOMES, seed=seed),
+        **sampled_metrics(samples, seed=seed),
+        **_ratings(items, baseline, seed),
+        **opinion_metrics(items),
+    }
+
+
+def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
+    """`suspicious_passes`, where some item has tests."""
+    tested = [item for item in items if item.check == "tests"]
+    passed = [item for item in tested if item.exact or item.flexible]
+    flagged = sum(bool(audit(item, flexible_answer(item, item.completion)).problems) for item in passed)
+    return {"suspicious_passes": flagged} if tested else {}
+
+
+def _ratings(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int) -> dict[str, float]:
+    """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`, with intervals."""
+    rated = [item.opinion.rating if item.opinion else None for item in items]
+    before = [item.opinion.rating if item.opinion else None for item in baseline or ()] or [None] * len(items)
+    measured = {
+        "rating": [new for new in rated if new is not None],
+        "delta_rating": [new - old for new, old in zip(rated, before, strict=True) if new is not None and old is not None],
+    }
+    found: dict[str, float] = {}
+    for name, values in measured.items():
+        if values:
+            interval = bootstrap_mean(values, seed=seed)
+            found |= {name: sum(values) / len(values), f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return found
+
+
+def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models that the judge loads."""
+    return opinion_models(config)
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """What decides the bytes of the base model beside its name, how answers are verified, and what is asked."""
+    suites = suite_dependencies(config.suites, config.KIND, data)
+    return {**model_dependencies(config.model), **check_versions(), **suites, **opinion_dependencies(config)}
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles."""
+    prompts = eval_size(config, upstream, "quotas")
+    return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Answer, verify, compare. Raises InputError for too few prompts, prompts that do not fit and a baseline over other prompts."""
+    config = job.config
+    prompts = eval_prompts(job, grounded=False)
+    baseline = read_baseline(job.inputs, prompts)
+    answers = with_opinions(job, answer_all(job, prompts, judge))
+    answers.write(job.out)
+    return reasoning_metrics(answers.items, baseline, samples=answers.samples, seed=config.seed)

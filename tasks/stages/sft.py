@@ -1,0 +1,206 @@
+"""Supervised fine-tuning on worked traces: prompt-masked loss, packed rows of a fixed shape, and a proof of what is trained on.
+
+Before the first step the stage writes `proof.json`, the training-token proof: for sample rows the decoded supervised span, and for all rows
+the checks that it is not empty, ends with the terminator and holds nothing of the prompt. A failed check fails the stage.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+
+from schemas.base import InputError, StageFailed
+from schemas.examples import Example
+from schemas.training import TrainerConfig
+from tasks.contract.job import TRAINED, Input, Job, read_jsonl
+from tasks.data.packing import Packed, pack
+from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.devices.hosts import make_mesh
+from tasks.models.source import model_dependencies
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.planning.programs import Program
+    from tasks.training.trainers import SftTrainer
+
+VERSION = 3
+USES_DEVICES = True
+INPUTS = {"examples": Input(("rebalance",)), "policy": Input(TRAINED, required=False)}
+
+
+class Config(TrainerConfig):
+    """SFT on rows of `sequence_length` tokens, each packed with as many examples as fit; `batch_size` counts packed rows.
+
+    Examples longer than a row are left out and counted; more than `max_dropped_fraction` of them is an error.
+    """
+
+    model: str
+    seed: int = Field(default=0, ge=0)
+    sequence_length: int = Field(ge=8)
+    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
+    validation_every: int = Field(default=100, ge=1)
+
+
+def tokenise(tokenizer: Tokenizer, examples: Sequence[Example], length: int) -> tuple[Packed, list[Example]]:
+    """Pack the examples that fit into rows of `length` tokens. Returns the rows and the examples that are in them."""
+    rows, kept = [], []
+    for example in examples:
+        prompt, response = prompt_tokens(tokenizer, example.prompt), response_tokens(tokenizer, example.response())
+        if len(prompt) + len(response) <= length:
+            rows.append((prompt, response))
+            kept.append(example)
+    return pack(rows, length, tokenizer.pad_id), kept
+
+
+def prove(tokenizer: Tokenizer, packed: Packed, examples: Sequence[Example], samples: int = 5) -> dict[str, Any]:
+    """The training-token proof. It reads the arrays that are trained on, not the code that made them.
+
+    Raises:
+        StageFailed: a supervised span is empty, does not end with the terminator, is not exactly the response, or touches the prompt;
+            or the spans are not those of `examples`.
+    """
+    expected = {(f"user\n{example.prompt}\nmodel\n", example.response()) for example in examples}
+    shown: list[dict[str, str]] = []
+    found = 0
+    for row in range(len(packed)):
+        for segment in range(1, packed.segments[row].max() + 1):
+            inside = packed.segments[row] == segment
+            tokens, mask = packed.tokens[row][inside], packed.mask[row][inside]
+            span, rest = tokens[mask].tolist(), tokens[~mask].tolist()
+            pair = (tokenizer.decode(rest), tokenizer.decode(span))
+            if not span:
+                problem = "is empty"
+            elif span[-1] != tokenizer.end_of_turn_id:
+                problem = "does not end with <end_of_turn>"
+            elif sum(token in tokenizer.control_ids for token in span) != 1 or not mask[-len(span) :].all():
+                problem = "covers control tokens of the prompt"
+            elif pair not in expected:
+                problem = f"{pair[1]!r} after {pair[0]!r} is no training example"
+            else:
+                found += 1
+                if len(shown) < samples:
+                    shown.append({"prompt": pair[0], "supervised": pair[1] + "<end_of_turn>"})
+                continue
+            raise StageFailed(f"training-token proof: the supervised span of row {row}, segment {segment}, {problem}")
+        if packed.mask[row][packed.segments[row] == 0].any():
+            raise StageFailed(f"training-token proof: padding of row {row} is supervised")
+    if found != len(examples):
+        raise StageFailed(f"training-token proof: {found} spans for {len(examples)} examples")
+    return {
+        "examples": len(examples),
+        "rows": len(packed),
+        "supervised_tokens": int(packed.mask.sum()),
+        "prompt_tokens": int((packed.segments > 0).sum() - packed.mask.sum()),
+        "padding_tokens": int((packed.segments == 0).sum()),
+        "checks": [
+            "not empty",
+            "ends with <end_of_turn>",
+            "nothing of the prompt",
+            "decodes to a training example",
+            "one for each example",
+        ],
+        "samples": shown,
+    }
+
+
+def batch(packed: Packed, chosen: np.ndarray, scale: float) -> dict[str, np.ndarray]:
+    """The training input of rows `chosen`, -1 for an empty one; loss weights are the mask times `scale`."""
+    real = (chosen >= 0)[:, None]
+    return {
+        "tokens": packed.tokens[chosen],
+        "weights": (packed.mask[chosen] & real).astype(np.float32) * np.float32(scale),
+        "positions": packed.positions[chosen],
+        "segments": packed.segments[chosen] * real,
+    }
+
+
+def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]:
+    """All rows in batches of `size`; the weights make the mean of the batches' losses the mean over all supervised tokens."""
+    count = len(packed)
+    chosen = np.concatenate([np.arange(count), np.full(-count % size, -1)]).reshape(-1, size)
+    return [batch(packed, rows, len(chosen) / packed.mask.sum()) for rows in chosen]
+
+
+def dependencies(config: Config, data: Any) -> dict[str, str | int]:
+    """What decides the bytes of the base model beside its name."""
+    return model_dependencies(config.model)
+
+
+def trainer_of(config: Config, loaded: "LoadedModel") -> "SftTrainer":
+    """The trainer of this stage."""
+    from tasks.losses.cross_entropy import cross_entropy
+    from tasks.training.trainers import SftTrainer, make_trainer
+
+    return make_trainer(SftTrainer, loaded, config, config.seed).with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
+
+
+def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
+    """What `run` compiles. As many tokens are supervised as a row has: how many really are, the data decides."""
+    from tasks.planning.programs import on_devices, vocabulary_trips
+    from tasks.training.trainers import rows_at_once
+
+    trainer = trainer_of(config, on_devices(model, rows_at_once(config)))
+    shape = (config.batch_size, config.sequence_length)
+    kinds = {"tokens": np.int32, "weights": np.float32, "positions": np.int32, "segments": np.int32}
+    examples = sum(quota.total("validation") for quota in upstream["examples"].quotas.values())
+    passes = 1 + config.steps // config.validation_every
+    micro = config.batch_size // config.accumulation
+    return trainer.programs(
+        {name: np.zeros(shape, kind) for name, kind in kinds.items()},
+        config.steps,
+        trips=vocabulary_trips(micro * config.sequence_length, trainer.mesh),
+        validations=passes * -(-examples // micro) if examples else 0,
+    )
+
+
+def run(job: Job[Config]) -> dict[str, Any]:
+    """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
+    from tasks.models.loading import policy_or_base
+    from tasks.training.loop import fit, rows_of_step, save_trained
+    from tasks.training.trainers import rows_at_once
+
+    config = job.config
+    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)), trained=config.lora is None)
+    packed, dropped = {}, {}
+    for split in ("train", "validation"):
+        examples = read_jsonl(job.inputs["examples"] / f"{split}.jsonl", Example)
+        packed[split], kept = tokenise(loaded.tokenizer, examples, config.sequence_length)
+        dropped[split] = len(examples) - len(kept)
+        if dropped[split] > config.max_dropped_fraction * len(examples):
+            raise InputError(
+                f"{dropped[split]} of {len(examples)} {split} rows have more than sequence_length = {config.sequence_length} tokens; "
+                f"raise sequence_length or max_dropped_fraction (now {config.max_dropped_fraction})."
+            )
+        if split == "train":
+            proof = prove(loaded.tokenizer, packed[split], kept)
+    (job.out / "proof.json").write_text(json.dumps(proof, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    train = packed["train"]
+    if not len(train):
+        raise InputError("there are no training rows: raise the quotas of the rebalance stage.")
+
+    def batch_at(step: int) -> dict[str, np.ndarray]:
+        chosen = rows_of_step(config.seed, step, config.batch_size, len(train))
+        return batch(train, chosen, config.accumulation / train.mask[chosen].sum())
+
+    trainer = trainer_of(config, loaded)
+    curve = fit(
+        trainer,
+        batch_at,
+        config,
+        job,
+        validation=validation_batches(packed["validation"], config.batch_size // config.accumulation),
+        validation_every=config.validation_every,
+    )
+    save_trained(trainer, loaded, job)
+    return {
+        "loss_first": curve[0]["loss"],
+        "loss_last": float(np.mean([row["loss"] for row in curve[-10:]])),
+        "examples": proof["examples"],
+        "rows": len(train),
+        "padding": train.padding,
+        "dropped": dropped,
+        "epochs": config.steps * config.batch_size / len(train),
+        "compiles": {"train_step": trainer.compiles},
+    }

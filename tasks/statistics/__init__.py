@@ -1,0 +1,1 @@
+"""Statistics: intervals, power, and the noise of the seed."""

@@ -1,0 +1,86 @@
+"""Grounded question answering: a short context of 2 to 4 facts and a question that it answers, does not answer, or is not about.
+
+Unanswerable questions are of a kind that the context could have answered: they ask about a person, place or box of the context, but for a
+fact that is missing, or that is told of the other one only (levels 4, 5). Out-of-domain questions are general knowledge; a model that knows
+the answer must still refuse. The one right answer to both is `GROUNDED_REFUSAL`.
+"""
+
+import random
+from dataclasses import dataclass
+
+from schemas.examples import GROUNDED_REFUSAL, Grounding
+from tasks.teaching.families import Problem
+from tasks.teaching.families.trivia import TRIVIA
+from tasks.teaching.families.words import CATEGORIES, CITIES, DAYS, JOBS, NAMES, THINGS
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """One kind of fact: how a context states it and how a question asks for it."""
+
+    fact: str
+    question: str
+    values: tuple[str, ...]
+
+
+_PEOPLE = (
+    _Attribute("{who} lives in {value}.", "Where does {who} live?", CITIES),
+    _Attribute("{who} works as a {value}.", "What is the job of {who}?", JOBS),
+    _Attribute("{who} likes {value}.", "Which color does {who} like?", CATEGORIES["color"]),
+    _Attribute("{who} eats {value}.", "Which fruit does {who} eat?", CATEGORIES["fruit"]),
+    _Attribute("{who} has a pet {value}.", "Which pet does {who} have?", CATEGORIES["animal"]),
+)
+_PLACES = (
+    _Attribute("The {who} opens on {value}.", "When does the {who} open?", DAYS),
+    _Attribute("The {who} is {value}.", "Which color is the {who}?", CATEGORIES["color"]),
+    _Attribute("The {who} has a {value}.", "What does the {who} have?", THINGS),
+    _Attribute("The {who} is run by {value}.", "Who runs the {who}?", NAMES),
+    _Attribute("The {who} is in {value}.", "Where is the {who}?", CITIES),
+)
+
+
+def people(rng: random.Random, level: int, grounding: Grounding) -> Problem:
+    """Facts about people: home, job, color, fruit, pet."""
+    return _grounded(rng, level, grounding, NAMES, _PEOPLE)
+
+
+def places(rng: random.Random, level: int, grounding: Grounding) -> Problem:
+    """Facts about places: opening day, color, a thing there, who runs it, city."""
+    return _grounded(rng, level, grounding, CATEGORIES["place"], _PLACES)
+
+
+def _grounded(
+    rng: random.Random, level: int, grounding: Grounding, subjects: tuple[str, ...], attributes: tuple[_Attribute, ...]
+) -> Problem:
+    """A context of 2 (level 1), 3 (2, 3) or 4 facts (4, 5) about two subjects, and a question of the given grounding.
+
+    At levels 4 and 5 the unanswerable question asks one subject for what the context says of the other.
+    """
+    size = (2, 3, 3, 4, 4)[level - 1]
+    pair = rng.sample(subjects, 2)
+    known: list[tuple[str, _Attribute, str]] = []  # (subject, attribute, value), in the order of the context
+    shared = level >= 4
+    for index in range(size):
+        who = pair[index % 2]
+        taken = [attribute for other, attribute, _ in known if other == who or not shared]
+        attribute = rng.choice([option for option in attributes if option not in taken])
+        known.append((who, attribute, rng.choice([value for value in attribute.values if value not in pair])))
+    context = " ".join(attribute.fact.format(who=who, value=value) for who, attribute, value in known)
+    if grounding == "out_of_domain":
+        question, reasoning = rng.choice(TRIVIA), f"The context is about {pair[0]} and {pair[1]}, the question is not."
+    elif grounding == "answerable":
+        who, attribute, value = rng.choice(known)
+        question, reasoning = attribute.question.format(who=who), f"The context says: {attribute.fact.format(who=who, value=value)}"
+        return Problem(_prompt(context, question), reasoning, value, "exact", context, grounding)
+    else:
+        facts = {(who, attribute) for who, attribute, _ in known}
+        missing = [(who, attribute) for who in pair for attribute in attributes if (who, attribute) not in facts]
+        told_of_other = [(who, attribute) for who, attribute in missing if any(told == attribute for _, told in facts)]
+        who, attribute = rng.choice(told_of_other if shared and told_of_other else missing)
+        told = [known_attribute.fact.format(who=who, value=value) for other, known_attribute, value in known if other == who]
+        question, reasoning = attribute.question.format(who=who), f"The context only says: {' '.join(told)}"
+    return Problem(_prompt(context, question), reasoning, GROUNDED_REFUSAL, "exact", context, grounding)
+
+
+def _prompt(context: str, question: str) -> str:
+    return f"Context: {context}\nQuestion: {question}"

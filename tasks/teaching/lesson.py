@@ -1,0 +1,52 @@
+"""What a teacher is given and what it gives: a `Lesson` in, `Row`s out."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.store.answers import Answers
+from schemas.examples import Domain, Example, Grounding, PreferencePair, Prompt
+from tasks.data.dropped import Dropped
+
+Row = Example | PreferencePair | Prompt | Dropped
+"""A verified trace; a verified beside a rejected response; a prompt that no sample solved; or a row that became none of these, and why."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What quotas count: rows of a domain, or grounded rows of a grounding, of one difficulty or (None) of any."""
+
+    group: Domain | Grounding
+    difficulty: int | None = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One request to a teacher.
+
+    Attributes:
+        seed: the stage's.
+        data: the directory of `--data`, or None.
+        answers: paid answers, kept in the store over all runs.
+        wanted: how many new rows of each cell are missing (a top-up), or None: what the config says. A teacher that has no more gives none.
+        known: ids of prompts that were given before: a top-up gives none of them again.
+        spent_usd, spent_tokens: what was spent of the teacher's budget before this lesson.
+        tally: the teacher adds what it counts to it: `usd`, `input_tokens`, `output_tokens`, `requests`, `cached`, `samples.<outcome>`, ...
+        progress: told (done, total, unit, values) now and then.
+    """
+
+    seed: int
+    data: Path | None
+    answers: Answers
+    wanted: Mapping[Cell, int] | None = None
+    known: Set[str] = field(default_factory=frozenset)
+    spent_usd: float = 0.0
+    spent_tokens: int = 0
+    tally: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    progress: Callable[[int, int, str, Mapping[str, float]], None] = field(default=lambda *_: None)
+
+    def spent(self) -> dict[str, float]:
+        """What was spent of the teacher's budget, before this lesson and in it: `usd`, `tokens`."""
+        usd, *tokens = (self.tally.get(name, 0) for name in ("usd", "input_tokens", "output_tokens"))  # counts nothing that was not
+        return {"usd": self.spent_usd + usd, "tokens": self.spent_tokens + int(sum(tokens))}

@@ -1,0 +1,165 @@
+"""Topping up: what cleaning took from the quotas is asked of the teachers again, within the budgets that distill left them.
+
+A round asks each teacher in turn for what is missing (`Lesson.wanted`), never for a prompt that was given before (`Lesson.known`). What it
+gave is kept in the stage's workspace, so a stage that is killed asks nothing twice: a round that was finished is read again, and within an
+unfinished one paid answers come from the store (`infra.store.answers`).
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from schemas.base import StrictModel
+from schemas.examples import Domain, Example, Grounding
+from tasks.contract.job import Job, read_rows
+from tasks.data.quotas import Shortfall
+from tasks.data.splits import Split
+from tasks.stages import distill
+from tasks.teaching.lesson import Cell, Lesson
+
+LEAST_YIELD = 0.05
+"""However few rows of a group survived so far, at most so much more is asked for: twenty for each that is missing."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of asking, finished: the files that distill writes too, and the numbers that go into the metrics.
+
+    Attributes:
+        about: `wanted` ([group, difficulty or None, rows]), `given` (examples), `unsolved` (prompts), `spent` (by each teacher so far: usd,
+            tokens) and `teachers` (their tallies).
+    """
+
+    directory: Path
+    about: dict[str, Any]
+
+    @property
+    def given(self) -> int:
+        """New examples. A teacher that solved none will solve none of the next either, and may be paid."""
+        return int(self.about["given"])
+
+
+def wanted(
+    shortfalls: Iterable[Shortfall], fractions: Mapping[Split, float], kept: Mapping[str, int], read: Mapping[str, int]
+) -> dict[Cell, int]:
+    """How many new rows of each cell to ask for, so that what is missing is likely to be there after cleaning.
+
+    A new row falls into a split with the split's fraction, and survives like those before it did; two standard deviations are added. Its
+    split is known only when its prompt is: so the split that needs the most decides.
+
+    Args:
+        kept, read: of each group, rows that the last asking left, and rows that it gave, solved or not.
+    """
+    rows: dict[Cell, int] = {}
+    for short in shortfalls:
+        survives = max(LEAST_YIELD, (kept.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2))
+        count = math.ceil((short.missing + 2 * math.sqrt(short.missing)) / (fractions[short.split] * survives))
+        cell = Cell(_group(short.group), short.level)
+        rows[cell] = max(rows.get(cell, 0), count)
+    return rows
+
+
+def _group(name: str) -> Domain | Grounding:
+    return Domain(name) if name in list(Domain) else name  # type: ignore[return-value]
+
+
+class KnownIds(Set[str]):
+    """Prompt ids as a set of strings that takes 8 bytes for each."""
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self._ids = np.unique(ids.astype(np.uint64))
+
+    def __contains__(self, one: object) -> bool:
+        place = np.searchsorted(self._ids, np.uint64(int(str(one), 16)))
+        return bool(place < len(self._ids) and self._ids[place] == int(str(one), 16))
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{one:016x}" for one in self._ids.tolist())
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
+    """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked again, they would give the same."""
+    rows = (row for directory in directories for row in read_rows(directory / distill.FILES[distill.Dropped]))
+    return np.array([int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64)
+
+
+class Teachers:
+    """The teachers of a distill artifact, to be asked again."""
+
+    def __init__(self, job: Job[Any], distilled: Path) -> None:
+        """Args: distilled: the directory of the distill artifact."""
+        about = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))
+        self._job = job
+        self._seed: int = about["seed"]
+        self._modules = distill.modules(distill.Config.parse({"teachers": about["teachers"], "seed": about["seed"]}))
+        self._names = [table["name"] for table in about["teachers"]]
+        self._spent: list[dict[str, float]] = about["spent"]
+
+    def ask(self, number: int, cells: Mapping[Cell, int], known: Set[str]) -> Round:
+        """Round `number`, from 1: what an earlier attempt was given, or what the teachers give now.
+
+        Raises:
+            InputError: a teacher does.
+        """
+        name = f"top-up/{number}"
+        loaded = self._job.work.load_tree(name)
+        if loaded is None:
+            directory = self._job.work.scratch(f"top-up-{number}")
+            self._job.work.save_tree(name, directory, self._ask(cells, known, directory))
+            loaded = self._job.work.load_tree(name)
+            assert loaded is not None, "a tree that was saved is there"
+        self._spent = loaded[1]["spent"]
+        return Round(*loaded)
+
+    def _ask(self, cells: Mapping[Cell, int], known: Set[str], directory: Path) -> dict[str, Any]:
+        missing = Counter(dict(cells))
+        counts: Counter[type] = Counter()
+        spent, tallies = [], []
+        with ExitStack() as stack:
+            files = {
+                kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n"))
+                for kind, name in distill.FILES.items()
+            }
+            for index, (module, teacher) in enumerate(self._modules):
+                lesson = self._lesson(index, {cell: count for cell, count in missing.items() if count > 0}, known)
+                for row in self._teach(module, teacher, lesson):
+                    files[type(row)].write(row.model_dump_json() + "\n")
+                    counts[type(row)] += 1
+                    if isinstance(row, Example):
+                        group = row.grounding or row.domain
+                        cell = next((cell for cell in (Cell(group, row.difficulty), Cell(group)) if missing[cell] > 0), None)
+                        if cell is not None:
+                            missing[cell] -= 1
+                spent.append(lesson.spent())
+                tallies.append({"name": self._names[index], **dict(sorted(lesson.tally.items()))})
+        asked = [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()]
+        given, unsolved = counts[distill.Example], counts[distill.Prompt]
+        return {"wanted": asked, "given": given, "unsolved": unsolved, "spent": spent, "teachers": tallies}
+
+    def _teach(self, module: ModuleType, teacher: StrictModel, lesson: Lesson) -> Iterator[Any]:
+        if lesson.wanted:
+            yield from module.teach(teacher, lesson)
+
+    def _lesson(self, index: int, cells: Mapping[Cell, int], known: Set[str]) -> Lesson:
+        job = self._job
+        return Lesson(
+            seed=self._seed,
+            data=job.data,
+            answers=job.answers,
+            wanted=cells,
+            known=known,
+            spent_usd=self._spent[index]["usd"],
+            spent_tokens=int(self._spent[index]["tokens"]),
+            progress=lambda done, total, unit, values: job.progress(done, total, unit, **values),
+        )

@@ -1,0 +1,1 @@
+"""Training: the trainers, their loop, checkpoints, optimizers, and preference pairs."""

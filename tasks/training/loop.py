@@ -1,0 +1,289 @@
+"""Training: batches by step number, a curve, checkpoints, resumed where it was interrupted.
+
+Tunix resumes by iterating over the data again; here batch n is `batch_at(n)`, a function of the step alone (and of what a stage `Keeps`),
+and a resumed run ends with the bytes of an undisturbed one.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from flax import nnx
+
+from schemas.base import StageFailed
+from schemas.training import TrainerConfig
+from tasks.contract.job import Job
+from tasks.devices.hosts import put, spread
+from tasks.models.loading import LoadedModel, save_model
+from tasks.models.lora import merge_lora
+from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
+from tasks.training.optimizers import learning_rate_schedule
+from tasks.training.trainers import OneProgramStep
+from tasks.training.tunix_parts import peft_trainer
+
+
+class Keeps(Protocol):
+    """What a stage keeps between steps beside the trainer, such as a rollout that more updates will use."""
+
+    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays, and JSON, that it needs to go on after `step` finished steps."""
+
+    def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        """Go on after `step` finished steps with what `kept` returned then."""
+
+
+def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any], step: int | None = None) -> None:
+    """Write the model, with its adapters merged, and `state.json`. `step`: how many updates made it, if not `config.steps`.
+
+    `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the optimizer's state after the last step:
+    artifacts of equal digests ended with equal optimizers.
+    """
+    config: TrainerConfig = job.config
+    fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
+    (job.out / "state.json").write_text(
+        json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n", encoding="utf-8"
+    )
+    if config.lora:
+        merge_lora(loaded.model)
+    save_model(loaded, job.out)
+
+
+def fit(
+    trainer: OneProgramStep,
+    batch_at: Callable[[int], Any],
+    config: TrainerConfig,
+    job: Job[Any],
+    *,
+    validation: Sequence[Any] = (),
+    validation_every: int = 1,
+    extra: Callable[[int], dict[str, float]] = lambda step: {},
+    keeps: Keeps | None = None,
+    after: Callable[[dict[str, float]], dict[str, float]] | None = None,
+) -> list[dict[str, float]]:
+    """Train until `config.steps` steps are finished, from the newest checkpoint if there is one, and write `curves.jsonl`.
+
+    Checkpoints are saved between steps, when they are due, and after the validation of the same step. Nothing else runs meanwhile.
+
+    Args:
+        trainer: a trainer with its loss set.
+        batch_at: step (from 0) -> training input of `batch_size` rows. Called when the step before has been dispatched, so it may
+            sample from the trainer's model.
+        config: steps, batch sizes, optimizer.
+        job: receives progress and the curve, keeps the checkpoints.
+        validation: fixed batches whose mean loss is measured before the first step and every `validation_every` steps, and logged.
+        extra: step (from 1) -> more values for that step's row of the curve.
+        keeps: what else belongs into a checkpoint.
+        after: a finished step's row -> more values for it. It is called before anything is done for the next step, and may put the
+            trainer back (`put_back`, which it reports as `rolled_back_to`); a value `stopped` ends training.
+
+    Returns:
+        one row per step: step, loss, grad_norm, learning_rate and what the loss reports.
+
+    Raises:
+        StageFailed: the step compiled more than once, or the loss is not finite.
+    """
+    if config.batch_size % config.accumulation or config.batch_size % (config.micro_batch_size or config.batch_size):
+        raise StageFailed(f"batch_size = {config.batch_size} is no multiple of micro_batch_size = {config.micro_batch_size}")
+    curves = _Curves(job, config, extra, after)
+    checkpoints = Checkpoints(job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log)
+    start = _resume(trainer, checkpoints, curves, config, job, keeps)
+    if validation and not start:
+        curves.add({"step": 0, "validation_loss": _validate(trainer, validation)})
+    unread: tuple[dict[str, float], peft_trainer.MetricsBuffer] | None = None
+    for step in range(start + 1, config.steps + 1):
+        dispatched = run_step(trainer, batch_at(step - 1))
+        if unread:  # only now, so that the host need not wait for a step before it dispatches the next
+            curves.add(*unread)
+        unread = ({"step": step}, dispatched)
+        if validation and step % validation_every == 0:
+            unread[0]["validation_loss"] = _validate(trainer, validation)
+        due = checkpoints.due(step)
+        if due or after:
+            curves.add(*unread)
+            unread = None
+            if "stopped" in curves.rows[-1]:
+                break
+        if due:
+            _save(trainer, checkpoints, curves, step, keeps)
+    if unread:
+        curves.add(*unread)
+    curves.close()
+    if trainer.compiles != 1:
+        raise StageFailed(f"the training step compiled {trainer.compiles} times; a stage compiles each program once (fixed shapes)")
+    return [row for row in curves.rows if "loss" in row]
+
+
+def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
+    """Dispatch one step. What it reports can be read from the result, which waits for the step to finish."""
+    with jax.set_mesh(trainer.mesh):
+        trained, optimizer, loss, aux, grad_norm = trainer.train_step(*trainer.state(), spread(batch, trainer.mesh))
+    nnx.update(trainer.model, trained)
+    nnx.update(trainer.optimizer, optimizer)
+    reported = {"grad_norm": (grad_norm, np.mean)}
+    buffer = trainer._buffered_train_metrics = trainer._buffer_metrics(None, loss, step=0, additional_metrics=reported)
+    trainer._post_process_train_step(aux)  # adds to the buffer
+    return buffer
+
+
+def _validate(trainer: OneProgramStep, batches: Sequence[Any]) -> float:
+    """The mean of the batches' losses."""
+    trained, _, frozen = trainer.state()
+    with jax.set_mesh(trainer.mesh):
+        losses = [trainer.validation_loss(trained, frozen, spread(batch, trainer.mesh)) for batch in batches]
+    return float(np.mean(np.array(jax.device_get(losses))))
+
+
+_ALWAYS_LOGGED = {"validation_loss", "stopped", "rolled_back_to"}
+"""Rows with one of these are lines of curves.jsonl whatever `log_every` is."""
+
+
+class _Curves:
+    """The rows of the curve, one per step; every `log_every`-th and those with a validation loss are also lines of curves.jsonl."""
+
+    def __init__(
+        self,
+        job: Job[Any],
+        config: TrainerConfig,
+        extra: Callable[[int], dict[str, float]],
+        after: Callable[[dict[str, float]], dict[str, float]] | None,
+    ) -> None:
+        self._job, self._config, self._extra, self._after = job, config, extra, after
+        self._schedule = learning_rate_schedule(config.optimizer, config.steps)
+        self._file = (job.out / "curves.jsonl").open("w", encoding="utf-8")
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, row: dict[str, float], reported: peft_trainer.MetricsBuffer | None = None) -> None:
+        """Complete a step's row with what the step reported, once it is finished. Raises StageFailed when its loss is not finite."""
+        step = int(row["step"])
+        if reported:
+            row["loss"] = float(reported.loss)
+            if not np.isfinite(row["loss"]):
+                raise StageFailed(f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate")
+            for name, (values, reduce) in reported.additional_metrics.items():
+                row[name] = float(reduce([np.asarray(value, np.float32) for value in values]))
+            row["learning_rate"] = float(self._schedule(step - 1))
+            row |= self._extra(step)
+            shown = {name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row}
+            self._job.progress(step, self._config.steps, "steps", **shown)
+            row |= self._after(row) if self._after else {}
+        self._write([row])
+
+    def restore(self, rows: list[dict[str, float]]) -> None:
+        """Begin with the rows of finished steps."""
+        self._write(rows)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, rows: list[dict[str, float]]) -> None:
+        self.rows += rows
+        for row in rows:
+            step = int(row["step"])
+            if not _ALWAYS_LOGGED.isdisjoint(row) or step in (1, self._config.steps) or step % self._config.log_every == 0:
+                self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+
+def _variables(model: nnx.Module, optimizer: nnx.Optimizer, lora: bool) -> dict[str, dict[str, nnx.Variable[Any]]]:
+    """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
+    trained = nnx.LoRAParam if lora else nnx.Param
+    return {
+        part: {
+            ".".join(map(str, path)): node
+            for path, node in nnx.iter_graph(root)
+            if isinstance(node, kind) and isinstance(node.get_value(), jax.Array)  # optax leaves place-holders where it keeps nothing
+        }
+        for part, root, kind in (("parameters", model, trained), ("optimizer", optimizer, nnx.Variable))
+    }
+
+
+def _trained(trainer: OneProgramStep) -> dict[str, dict[str, nnx.Variable[Any]]]:
+    return _variables(trainer.model, trainer.optimizer, trainer._lora_enabled)
+
+
+def _state(trainer: OneProgramStep) -> dict[str, dict[str, Array]]:
+    return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _trained(trainer).items()}
+
+
+def trained_arrays(trainer: OneProgramStep) -> dict[str, Array]:
+    """What a step changes, by its name in a checkpoint."""
+    return {f"{part}/{name}": value for part, values in _state(trainer).items() for name, value in values.items()}
+
+
+def put_back(trainer: OneProgramStep, found: Checkpoint, *, counters: bool) -> None:
+    """Give the trainer the parameters and the optimizer of a checkpoint again. Without `counters`, what the optimizer counts goes on, and
+    with it the schedule of the learning rate."""
+    for key, node in _nodes(trainer).items():
+        if counters or found.forms[key][1].kind not in "iu":
+            node.set_value(put(found.read(key), node.get_value().sharding))
+
+
+def _save(trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
+    arrays = trained_arrays(trainer)
+    kept, values = keeps.kept(step) if keeps else ({}, {})
+    arrays |= {f"kept/{name}": value for name, value in kept.items()}
+    checkpoints.save(step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values})
+
+
+def _resume(
+    trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, config: TrainerConfig, job: Job[Any], keeps: Keeps | None
+) -> int:
+    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is none that fits the trainer."""
+    found = checkpoints.newest()
+    if found is None:
+        return 0
+    with found:
+        problem = _difference(trainer, found)
+        if problem:
+            job.log.warning("starting over: other code or other packages wrote checkpoint %s: %s", found.name, problem)
+            checkpoints.forget()
+            return 0
+        kept = _restore(trainer, found)
+    if keeps:
+        keeps.restore(found.step, kept, found.values["kept"])
+    trainer.compiled_before = found.values["compiles"]
+    curves.restore(found.values["rows"])
+    job.log.info("resuming at step %d of %d from checkpoint %s, written %.0f s ago", found.step, config.steps, found.name, found.age)
+    job.progress(found.step, config.steps)
+    return found.step
+
+
+def _nodes(trainer: OneProgramStep) -> dict[str, nnx.Variable[Any]]:
+    """What a step changes, by its name in a checkpoint."""
+    return {f"{part}/{name}": node for part, nodes in _trained(trainer).items() for name, node in nodes.items()}
+
+
+def _difference(trainer: OneProgramStep, found: Checkpoint) -> str | None:
+    """How the arrays of a checkpoint differ in name, shape or dtype from those that the trainer has, or None."""
+    expected = {key: (node.get_value().shape, node.get_value().dtype) for key, node in _nodes(trainer).items()}
+    forms = {key: form for key, form in found.forms.items() if not key.startswith("kept/")}
+    differing = [key for key in sorted(expected.keys() | forms.keys()) if expected.get(key) != forms.get(key)]
+    if not differing:
+        return None
+    shown = ", ".join(f"{key}: {forms.get(key)} instead of {expected.get(key)}" for key in differing[:3])
+    return f"{len(differing)} arrays differ: {shown}"
+
+
+def _restore(trainer: OneProgramStep, found: Checkpoint) -> dict[str, np.ndarray]:
+    """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that are not the trainer's."""
+    for key, node in _nodes(trainer).items():
+        node.set_value(put(found.read(key), node.get_value().sharding))
+    return {key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")}
+
+
+def rows_of_step(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
+    """Which rows make batch `step`: consecutive slices of one permutation per epoch, a pure function of (seed, step).
+
+    Returns:
+        (batch_size,) indices below `rows`.
+    """
+    first = step * batch_size
+    picks = np.arange(first, first + batch_size)
+    out = np.empty(batch_size, np.int64)
+    for epoch in np.unique(picks // rows):
+        order = np.random.Generator(np.random.Philox(key=[seed, int(epoch)])).permutation(rows)
+        where = picks // rows == epoch
+        out[where] = order[picks[where] % rows]
+    return out

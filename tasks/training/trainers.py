@@ -1,0 +1,193 @@
+"""Trainers: Tunix's, with one compiled step.
+
+Tunix accumulates with `optax.MultiSteps`, one dispatch per micro-batch and a second copy of the gradients; here a `lax.scan` over
+micro-batches is part of the one compiled step.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from schemas.training import TrainerConfig
+from tasks.devices.hosts import by_rows, constrained
+from tasks.models.gemma import Gemma
+from tasks.models.loading import LoadedModel
+from tasks.models.lora import add_lora
+from tasks.models.sharding import place, weight_specs
+from tasks.models.weights import widen
+from tasks.planning.programs import Program, rows, shapes
+from tasks.training.optimizers import make_optimizer
+from tasks.training.tunix_parts import dpo_trainer, peft_trainer, policy_trainer
+
+TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
+"""Arguments that Tunix's trainers require for their own loop, which is not used."""
+
+
+class OneProgramStep(peft_trainer.PeftTrainer):
+    """A Tunix trainer whose step averages loss, metrics and gradients over `accumulation` micro-batches in one compiled program.
+
+    Every array of the training input has the batch as its first axis, and micro-batch k holds rows k*B/A to (k+1)*B/A. Each device of the
+    mesh computes its part of the rows of every micro-batch. What is trained is given to the program and taken back from it in place; what
+    is frozen (with LoRA: everything but the adapters) is only read, where Tunix's step returns it.
+    """
+
+    mesh: jax.sharding.Mesh
+    accumulation: int = 1
+    compiled_before: int = 0
+    """How many programs the step compiled in the attempt that this one goes on from."""
+
+    @property
+    def compiles(self) -> int:
+        """How many programs the step has compiled: 1 after any number of steps of one shape, in this attempt or in one before it."""
+        return max(self.train_step._cache_size(), self.compiled_before)
+
+    def state(self) -> tuple[nnx.State, nnx.State, nnx.State]:
+        """The first arguments of `train_step`: what is trained, the optimizer's state, and what is frozen."""
+        trained, frozen = nnx.state(self.model, self._wrt, ...)
+        return trained, nnx.state(self.optimizer), frozen
+
+    @property
+    def _wrt(self) -> type[nnx.Param[Any]]:
+        return nnx.LoRAParam if self._lora_enabled else nnx.Param
+
+    @cached_property
+    def train_step(self) -> Any:
+        """The program (trained, optimizer state, frozen, batch) -> (trained, optimizer state, loss, metrics, gradient norm)."""
+        graph, *_ = nnx.split(self.model, self._wrt, ...)
+        optimizer_graph, _ = nnx.split(self.optimizer)
+        specs = [leaf.sharding.spec for leaf in jax.tree.leaves(self.state()[:2])]
+
+        def train_step(trained: nnx.State, optimizer_state: nnx.State, frozen: nnx.State, batch: Any) -> tuple[Any, ...]:
+            def loss_of(trained: nnx.State, micro: Any) -> tuple[jax.Array, Any]:
+                return self._loss(nnx.merge(graph, trained, frozen, copy=True), micro)
+
+            (loss, aux), gradients = self._accumulated(jax.value_and_grad(loss_of, has_aux=True), trained, batch)
+            model = nnx.merge(graph, trained, frozen, copy=True)
+            optimizer = nnx.merge(optimizer_graph, optimizer_state, copy=True)
+            optimizer.update(model, gradients)
+            leaves, tree = jax.tree.flatten((nnx.state(model, self._wrt), nnx.state(optimizer)))
+            # the next step finds them where this one did, whatever the compiler would choose
+            after = [constrained(leaf, *spec) for leaf, spec in zip(leaves, specs, strict=True)]
+            return *jax.tree.unflatten(tree, after), loss, aux, optax.global_norm(gradients)
+
+        return jax.jit(train_step, donate_argnums=(0, 1))
+
+    def _post_process_train_step(self, aux: Any) -> None:
+        """Whatever the loss reports becomes part of the step's row of the curve."""
+        self._buffered_train_metrics.additional_metrics |= {name: ([value], np.mean) for name, value in (aux or {}).items()}
+
+    def _loss(self, model: nnx.Module, batch: Any) -> tuple[jax.Array, Any]:
+        """Loss and metrics, or None where the loss function gives none."""
+        out = self.loss_fn(model, **self.gen_model_input_fn(batch))
+        return out if self._has_aux else (out, None)
+
+    def _accumulated(self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any) -> Any:
+        """The mean over the micro-batches of what `loss_and_gradients` returns."""
+        if self.accumulation == 1:
+            return loss_and_gradients(trained, batch)
+
+        def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, loss_and_gradients(trained, micro)), None
+
+        micros = jax.tree.map(lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), batch)
+        first = jax.tree.map(lambda x: x[0], micros)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(loss_and_gradients, trained, first))
+        total, _ = jax.lax.scan(accumulate, zeros, micros)
+        return jax.tree.map(lambda x: x / self.accumulation, total)
+
+    @cached_property
+    def validation_loss(self) -> Any:
+        """The program (trained, frozen, micro-batch) -> loss."""
+        graph, *_ = nnx.split(self.model, self._wrt, ...)
+
+        def validation_loss(trained: nnx.State, frozen: nnx.State, batch: Any) -> jax.Array:
+            return self._loss(nnx.merge(graph, trained, frozen, copy=True), batch)[0]
+
+        return jax.jit(validation_loss)
+
+    def programs(
+        self, batch: Any, steps: int, trips: Mapping[str, float], *, validations: float = 0.0, resident: Any = None
+    ) -> list[Program]:
+        """What `fit` compiles.
+
+        Args:
+            batch: arrays, or shapes, of one training input.
+            steps: of training.
+            trips, resident: see `Program`.
+            validations: how many micro-batches are validated; 0 where nothing is.
+        """
+        trained, optimizer, frozen = map(shapes, self.state())
+        batch = rows(batch, self.mesh)
+        found = [Program("train_step", self.train_step, (trained, optimizer, frozen, batch), steps, resident, trips)]
+        if validations:
+            micro = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((x.shape[0] // self.accumulation, *x.shape[1:]), x.dtype, sharding=x.sharding), batch
+            )
+            args = (trained, frozen, micro)
+            found.append(Program("validation_loss", self.validation_loss, args, validations, resident=optimizer, trips=trips))
+        return found
+
+
+class SftTrainer(OneProgramStep):
+    """Supervised fine-tuning on `tasks.losses.cross_entropy`, and reward models on `tasks.losses.bradley_terry`."""
+
+    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
+        super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP))
+
+
+class PreferenceTrainer(OneProgramStep, dpo_trainer.DPOTrainer):
+    """Tunix's preference trainer on inputs that are already tokenised, padded and stacked."""
+
+    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
+        super().__init__(model, None, optimizer, dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP))
+
+
+class PolicyTrainer(OneProgramStep, policy_trainer.Trainer):
+    """Tunix's RL trainer."""
+
+    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
+        super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP), custom_checkpoint_metadata_fn=dict)
+
+
+TrainerT = TypeVar("TrainerT", SftTrainer, PreferenceTrainer, PolicyTrainer)
+
+
+def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfig, seed: int) -> TrainerT:
+    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained.
+
+    What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for training. With shapes in place of weights,
+    a trainer for its `programs` alone.
+    """
+    model = loaded.model
+    if config.lora:
+        add_lora(model, config.lora, seed)
+    else:
+        widen(model)
+    model.remat = config.remat
+    specs = weight_specs(loaded.config, loaded.mesh, trained=config.lora is None)
+    place(model, loaded.mesh, specs)
+    trainer = kind(model, for_shapes(make_optimizer(config.optimizer, config.steps)))
+    trainer.mesh, trainer.accumulation = loaded.mesh, config.accumulation
+    place(trainer.optimizer, loaded.mesh, specs)
+    return trainer
+
+
+def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimizer, whose state for shapes (jax.ShapeDtypeStruct) is made of shapes."""
+
+    def init(parameters: Any) -> Any:
+        abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(parameters))
+        return jax.eval_shape(optimizer.init, parameters) if abstract else optimizer.init(parameters)
+
+    return optax.GradientTransformation(init, optimizer.update)
+
+
+def rows_at_once(config: TrainerConfig) -> dict[str, int]:
+    """Of how many rows a trainer computes the gradient at a time, by the name of the setting: what `make_mesh` takes."""
+    return {"micro_batch_size" if config.micro_batch_size else "batch_size": config.batch_size // config.accumulation}

@@ -1,0 +1,90 @@
+"""Answer verification: is a completion a well-formed trace, and does its answer agree with what the prompt knows?
+
+The rewards, the preference pairs, the teachers' rejection sampling and the evaluations all ask this one function, so what is trained is
+what is measured. A completion whose format is wrong has no answer: an answer outside its tag, a repeated tag or text around the tags
+verifies as nothing. How an answer is judged is the prompt's `check`: a file in `tasks/checks/`, or `none`: free text, never exact, and to
+be left out of every denominator.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import TypeVar
+
+from schemas.examples import Prompt, parse_trace
+from tasks.checks import Outcome
+from tasks.contract.plugins import plugin_module, plugin_names, plugin_versions
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What verification found.
+
+    Attributes:
+        format: a well-formed trace.
+        exact: its answer agrees.
+        answer: as written; None: malformed.
+        detail: for an answer that does not agree, what was found: the value, the constraint, the failing assertion.
+    """
+
+    format: bool
+    exact: bool
+    answer: str | None
+    detail: str = ""
+
+
+def verify(prompt: Prompt, completion: str) -> Verdict:
+    """Verify a completion, without the terminator, against its prompt.
+
+    Raises:
+        InputError: the prompt's check cannot work with the prompt (a numeric reference that is no number, an unknown constraint), or not on
+            this machine (tests without a sandbox).
+    """
+    trace = parse_trace(completion)
+    if trace is None:
+        return Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
+    if prompt.check == "none":
+        return Verdict(format=True, exact=False, answer=trace.answer, detail="not verifiable")
+    outcome = agrees(prompt, trace.answer)
+    return Verdict(format=True, exact=outcome.ok, answer=trace.answer, detail=outcome.detail)
+
+
+def agrees(prompt: Prompt, answer: str) -> Outcome:
+    """Whether an answer, not empty and without tags, agrees with a prompt whose check is not `none`. Raises InputError as `verify`."""
+    outcome: Outcome = _check(prompt.check).agrees(prompt, answer)
+    return outcome
+
+
+def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:
+    """`verify` for each completion and its prompt, in order, with all cores where a check is slow."""
+    pairs = list(zip(prompts, completions, strict=True))
+    return for_each(prompts, lambda index: verify(*pairs[index]))
+
+
+def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
+    """`judge(index)` for each prompt, which verifies an answer to it: in order, with all cores where a check is slow.
+
+    The threads only wait: slow checks work in processes of their own (`tasks.checks.math`, `tasks.sandbox`), started by command line and
+    never forked, which a process that runs JAX must not be.
+    """
+    slow = [index for index, prompt in enumerate(prompts) if prompt.check != "none" and hasattr(_check(prompt.check), "SLOW")]
+    if not slow:
+        return [judge(index) for index in range(len(prompts))]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = dict(zip(slow, threads.map(judge, slow), strict=True))
+    return [found[index] if index in found else judge(index) for index in range(len(prompts))]
+
+
+def check_versions(names: Iterable[str] | None = None) -> dict[str, str | int]:
+    """`{"checks.exact": 1}` for each named check, or for all: part of the key of a stage whose bytes depend on verification."""
+    return plugin_versions("checks", plugin_names("checks") if names is None else sorted(set(names) - {"none"}))
+
+
+@cache
+def _check(name: str) -> ModuleType:
+    return plugin_module("checks", name)

@@ -1,0 +1,1 @@
+"""`python -m tasks.worker`: one job on one machine."""

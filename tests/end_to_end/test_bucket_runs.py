@@ -1,0 +1,113 @@
+"""Whole runs with their store in a bucket: the same artifacts as in a directory, whatever the bucket does meanwhile."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.main import main
+from infra.store.store import Store, open_store
+from tests.fakes.gcs_emulator import Emulator
+
+
+class Runs:
+    """`lyceum run` of one recipe in this process."""
+
+    def __init__(self, recipe: Path, bucket: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.recipe, self.bucket, self.root, self._capsys = recipe, bucket, root, capsys
+        self.uri = f"gs://{bucket}/runs"
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.uri)
+
+    def run(self, store: str | None = None) -> dict[str, Any]:
+        assert main(["run", str(self.recipe), "--store", store or self.uri, "--json"]) == 0
+        value: dict[str, Any] = json.loads(self._capsys.readouterr().out)
+        return value
+
+    def statuses(self) -> list[str]:
+        return [stage["status"] for stage in self.run()["stages"]]
+
+    def files(self, store: str | None = None) -> dict[str, Any]:
+        opened = open_store(store or self.uri)
+        manifests = list(opened.artifacts())
+        assert [opened.verify(manifest) for manifest in manifests] == [[]] * len(manifests)
+        return {manifest.kind: manifest.files for manifest in manifests}
+
+    def forget(self) -> None:
+        """Like another machine: no copies of artifacts."""
+        shutil.rmtree(self.root / "cache")
+
+    def object_of(self, kind: str, file: str) -> str:
+        [manifest] = self.store.artifacts(kind)
+        return f"runs/artifacts/{kind}/{manifest.key}/data/{manifest.attempt}/{file}"
+
+
+@pytest.fixture
+def runs(
+    prefect_api: str,
+    tiny_recipe: Path,
+    gcs_bucket: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Runs:
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
+    return Runs(tiny_recipe, gcs_bucket, tmp_path, capsys)
+
+
+def test_a_bucket_holds_what_a_directory_holds(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
+    first = runs.run()
+    assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
+    report = first["report"]
+    assert report.startswith(f"{runs.uri}/runs/")
+    assert gcs.read(runs.bucket, report.removeprefix(f"gs://{runs.bucket}/")).lower().startswith(b"<!doctype html>")
+    assert runs.statuses() == ["cached", "cached"]
+    assert runs.files() == runs.files(str(finished[0]))
+
+
+@pytest.mark.slow
+def test_damage_is_computed_again(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
+    runs.run()
+    undamaged = runs.files(str(finished[0]))
+    gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"), recompute=True)
+    gcs.delete(runs.bucket, runs.object_of("rebalance", "heldout.jsonl"))
+    assert runs.statuses() == ["ran", "ran"]
+    assert runs.files() == undamaged
+
+
+@pytest.mark.slow
+def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs: Runs, gcs: Emulator) -> None:
+    """The metadata still tells the old checksum: the reader's sha256 finds out, and the stage is computed again within the same run."""
+    runs.run()
+    undamaged = runs.files()
+    gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"))
+    runs.store.discard("rebalance", next(runs.store.artifacts("rebalance")).key)
+    runs.forget()
+    assert runs.statuses() == ["ran", "ran"]
+    assert runs.files() == undamaged
+    runs.forget()
+    [manifest] = runs.store.artifacts("distill")
+    assert (runs.store.local_dir(manifest) / "examples.jsonl").is_file()
+
+
+@pytest.mark.slow
+def test_a_run_survives_a_bucket_at_its_worst(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
+    faults = gcs.faults.add_all()
+    runs.run()
+    struck = {action: gcs.faults.fired(number) for action, number in faults.items()}
+    gcs.faults.clear()
+    assert sum(struck.values()) > 10, struck
+    assert runs.files() == runs.files(str(finished[0]))
+
+
+def test_a_command_that_only_looks_gives_up_soon_and_says_why(
+    gcs_bucket: str, gcs: Emulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LYCEUM_STORE_SECONDS", "1")
+    gcs.faults.add("status", code=503)
+    assert main(["runs", "--store", f"gs://{gcs_bucket}/x"]) == 1
+    assert "503" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Kill a worker anywhere, run the same command again, and the artifact has the same bytes as if nothing had happened.
+
+These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may interrupt a stage, at every step, is tested
+in-process, in
+test_resume.py; more points are marked slow; the long campaign over the whole chain, flow process included, is `benchmarks/crashes.py`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.resolve import ResolvedStage, resolve
+from infra.store.store import Store, open_store
+from schemas.artifact import Manifest
+from schemas.job import JobSpec, JobStatus
+from tests.end_to_end.crash.workers import Workers
+
+CHAIN = Path(__file__).parent / "crash" / "chain.toml"
+
+POINTS = [
+    ("rebalance", "os:link", 1, "before"),  # in the commit: the files are in place, the manifest is not
+    ("sft", "infra.store.files:Files.create", 4, "before"),  # a checkpoint is kept and not sealed
+    ("grpo", "tasks.sampling.sampler:Sampler.generate", 2, "after"),  # between rollout and update
+    ("simpo", "tasks.contract.journal:Journal.put", 2, "before"),  # samples that are drawn and not kept
+    ("sft", "tasks.training.loop:save_trained", 1, "before"),  # between the last step and the commit
+    ("sft", "infra.store.files:Files.put_tree", 3, "before"),  # a checkpoint is written and not kept
+    ("distill", "infra.store.store:Store.commit", 1, "before"),  # everything is written, nothing is committed
+    ("rebalance", "os:link", 1, "after"),  # the manifest is there, and nobody heard of it
+    *(("sft", "tasks.training.loop:run_step", step, "after") for step in range(1, 9)),
+    ("sft", "tasks.training.checkpoints:Checkpoints.save", 3, "after"),
+    *(("simpo", "tasks.training.loop:run_step", step, "after") for step in range(1, 5)),
+    *(("grpo", "tasks.training.loop:run_step", step, "before") for step in range(1, 5)),
+    ("reasoning_eval", "tasks.contract.journal:Journal.put", 1, "after"),
+    ("reasoning_eval", "tasks.sampling.slots:SlotSampler._advance", 2, "after"),  # with some of the answers under way
+    ("safety_eval", "infra.store.store:Store.commit", 1, "after"),
+]
+
+
+class Chain:
+    """The stages of `chain.toml`, run one worker at a time in one store, each after those that feed it."""
+
+    def __init__(self, store: Store, workers: Workers) -> None:
+        self.store, self.workers = store, workers
+        self.stages: dict[str, ResolvedStage] = {
+            stage.name: stage for stage in resolve(str(CHAIN), ["stages.rebalance.config.near_duplicates=false"]).stages
+        }
+
+    def spec(self, name: str, attempt: str) -> JobSpec:
+        stage = self.stages[name]
+        inputs = {port: self.undisturbed(source).ref() for port, source in stage.inputs.items()}
+        return JobSpec(
+            stage=name,
+            kind=stage.kind,
+            key=stage.key({port: ref.digest for port, ref in inputs.items()}),
+            attempt=attempt,
+            store=self.store.uri,
+            target="local",
+            config=stage.config_json,
+            dependencies=stage.dependencies,
+            inputs=inputs,
+        )
+
+    def run(self, spec: JobSpec, *points: tuple[str, str, int, str]) -> int:
+        name = f"work/{spec.key}/{spec.attempt}/job.json"
+        self.store.write_json(name, spec)
+        return self.workers.run(self.store.path(name), points)
+
+    def undisturbed(self, name: str) -> Manifest:
+        """The stage's artifact, made by one worker that nobody disturbed."""
+        spec = self.spec(name, "undisturbed")
+        if self.store.lookup(spec.kind, spec.key) is None:
+            assert self.run(spec) == 0, self.log(spec)
+        manifest = self.store.lookup(spec.kind, spec.key)
+        assert manifest is not None
+        return manifest
+
+    def log(self, spec: JobSpec) -> str:
+        return self.store.path(f"work/{spec.key}/{spec.attempt}/log.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    directory = tmp_path_factory.mktemp("crash")
+    with Workers({"LYCEUM_TEST_LAYERS": "1", "LYCEUM_CHECKPOINT_STEPS": "2", "LYCEUM_CHECKPOINT_SECONDS": "3600"}) as workers:
+        yield Chain(open_store(directory / "store"), workers)
+
+
+def killed_and_resumed(chain: Chain, point: tuple[str, str, int, str]) -> JobSpec:
+    """A worker is killed there, and a successor ends as if nothing had happened; returns the successor's job."""
+    kind = point[0]
+    undisturbed = chain.undisturbed(kind)
+    first = chain.spec(kind, "-".join(map(str, point[1:])).replace(":", "-"))
+    chain.store.discard(kind, undisturbed.key)
+    try:
+        assert chain.run(first, point) == -9, chain.log(first)
+        second = first.model_copy(update={"attempt": f"{first.attempt}-successor"})
+        assert chain.run(second) == 0, chain.log(second)
+        resumed = chain.store.valid(kind, undisturbed.key)
+        assert resumed is not None
+        assert resumed.files == undisturbed.files
+        assert resumed.metrics == undisturbed.metrics
+        assert [name for name in chain.store.children(f"work/{undisturbed.key}") if name == "kept"] == []
+    finally:
+        chain.store.discard(kind, undisturbed.key)
+        name = f"artifacts/{kind}/{undisturbed.key}/manifest.json"
+        chain.store.create_json(name, undisturbed)
+    return second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: "-".join(map(str, point)))
+def test_a_killed_worker_s_successor_ends_with_the_same_bytes(chain: Chain, point: tuple[str, str, int, str]) -> None:
+    killed_and_resumed(chain, point)
+
+
+def test_a_successor_does_only_the_work_since_the_last_checkpoint(chain: Chain) -> None:
+    second = killed_and_resumed(chain, ("sft", "tasks.training.loop:run_step", 6, "before"))
+    assert "resuming at step 4 of 8" in chain.log(second)
+    status = chain.store.read_json(f"work/{second.key}/{second.attempt}/status.json", JobStatus)
+    assert status is not None
+    assert status.progress.done == 8

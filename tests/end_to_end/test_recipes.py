@@ -1,0 +1,75 @@
+"""The shipped recipes: each says where it comes from and what is ours, and runs end to end on a laptop by its [tiny] table."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.recipe.resolve import resolve, shipped_recipes
+from infra.process import ROOT
+
+RECIPES = sorted(name for name, recipe in shipped_recipes().items() if recipe.tiny)
+OF_SEEDS = {
+    *("g_rar", "pinocchio", "idea_e", "on_policy_distillation", "gemma2_deep", "dipg_safety", "scaling_logical_inference"),
+    *("medical", "chemistry", "legal", "robotics"),
+}
+
+
+def test_every_system_of_the_seeds_is_a_recipe() -> None:
+    assert set(RECIPES) - {"evaluate"} == OF_SEEDS
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_was_reported_what_is_ours_and_what_was_measured(name: str) -> None:
+    text = (ROOT / "flows" / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    header = text.partition("\nname = ")[0]
+    for word in ("Source", "Reported", "Ours", "Measured"):
+        assert re.search(rf"^# {word}: \S", header, re.MULTILINE), f"{name}.toml has no line '# {word}: ...'"
+    for command in (rf"lyceum plan {name} --target v\S+ --hours 9", rf"lyceum run {name} --tiny"):
+        assert re.search(rf"^#   {command}$", header, re.MULTILINE), f"{name}.toml does not say: {command}"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_small_variant_has_the_same_stages_and_rewards_and_needs_nobody_else(name: str) -> None:
+    full, tiny = resolve(name, need_data=False), resolve(name, ["tiny"])
+
+    def outline(stages: Any) -> list[Any]:
+        return [(one.name, one.kind, one.inputs, [reward["name"] for reward in one.config_json.get("rewards", ())]) for one in stages]
+
+    assert outline(tiny.stages) == outline(full.stages)
+    assert {one.config_json.get("model") for one in tiny.stages} <= {None, "gemma3-tiny"}
+    assert not [one.name for one in tiny.stages if one.kind != "rubrics" and '"provider"' in json.dumps(one.config_json)]
+
+
+@pytest.fixture(scope="session")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store: what recipes have in common runs once."""
+    return tmp_path_factory.mktemp("recipes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: str) -> None:
+    pytest.importorskip("torch", reason="an export is proven in transformers")
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", "run", name, "--tiny", "--store", str(shared_store), "--json"],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": ""},  # as for users
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    run = json.loads(done.stdout)
+    assert run["status"] == "succeeded"
+    metrics = {stage["kind"]: stage["metrics"] for stage in run["stages"]}
+    if name in OF_SEEDS:
+        assert metrics["export"]["max_logit_difference"] < 1e-4
+    if "grpo" in metrics:
+        assert metrics["grpo"]["rollouts"] == 5
+    assert Path(run["report"]).is_file()

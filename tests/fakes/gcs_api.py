@@ -1,0 +1,313 @@
+"""The JSON API of the fake of Cloud Storage: which request is which call, and what answers it. Sockets are in `tests/fakes/gcs_http.py`.
+
+Paths, parameters, headers and errors are those of https://cloud.google.com/storage/docs/json_api/v1. What is not offered is refused, never
+ignored: a listing's unknown parameters, and unknown paths.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import format_datetime
+from typing import Any
+
+from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Preconditions, StoredObject
+from tests.fakes.gcs_uploads import Chunk, Session, Uploads
+
+Json = dict[str, Any]
+LISTING = {"prefix", "delimiter", "matchGlob", "startOffset", "endOffset", "maxResults", "pageToken"}
+ANYWHERE = {"projection", "prettyPrint", "fields", "alt", "userProject", "quotaUser", "key"}
+OFF = {"versions", "includeFoldersAsPrefixes"}  # refused unless they are false
+_BOUNDARY = re.compile(r'boundary="?([^";]+)"?')
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request and its body.
+
+    Attributes:
+        path: unquoted segments.
+        headers: by lower-case name.
+        declared: the body's size by the headers; the body is shorter if the connection ended in it.
+        host: the service's URL as the client sees it.
+        changes_ago: lists the bucket as it was so many changes ago (a fault).
+    """
+
+    method: str
+    path: list[str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Content
+    declared: int
+    host: str
+    changes_ago: int = 0
+
+    @property
+    def broken(self) -> bool:
+        return self.body.size < self.declared
+
+    def json(self) -> Json:
+        return _json(bytes(self.body))
+
+    def preconditions(self, prefix: str = "if") -> Preconditions:
+        return Preconditions.of(self.query, prefix)
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Content = field(default_factory=Content)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request understood, not yet executed: `kind` is one of KINDS; `name` is the object's, or a listing's prefix."""
+
+    kind: str
+    bucket: str
+    name: str
+    run: Callable[[Request], Json | Response]
+
+
+KINDS = ("upload", "download", "list", "delete", "copy", "metadata", "bucket")
+
+
+class Api:
+    """Turns requests into calls, and calls into answers."""
+
+    def __init__(self) -> None:
+        self.buckets = Buckets()
+        self.uploads = Uploads(self.buckets)
+
+    def execute(self, call: Call, request: Request) -> Response:
+        """The answer to a call, an error's included."""
+        try:
+            payer = {"userProject", "upload_id"} & request.query.keys()  # an upload was begun by who pays
+            if call.bucket and self.buckets.bucket(call.bucket).requester_pays and not payer:
+                raise ApiError(400, "required", "Bucket is a requester pays bucket but no user project provided.")
+            answer = call.run(request)
+        except ApiError as error:
+            return error_response(error, media=call.kind == "download")
+        return answer if isinstance(answer, Response) else json_response(answer, request.query.get("fields", ""))
+
+    def understand(self, request: Request) -> Call:
+        """Changes nothing. Raises ApiError for what this fake does not have."""
+        buckets = self.buckets
+        match [request.method, *request.path]:
+            case ["GET", "storage", "v1", "b"]:
+                return Call(
+                    "bucket", "", "", lambda _: {"kind": "storage#buckets", "items": [b.resource for b in buckets.buckets.values()]}
+                )
+            case ["POST", "storage", "v1", "b"]:
+                return Call("bucket", "", "", lambda request: buckets.create_bucket(request.json()))
+            case ["GET", "storage", "v1", "b", bucket]:
+                return Call("bucket", bucket, "", lambda _: buckets.bucket(bucket).resource)
+            case ["DELETE", "storage", "v1", "b", bucket]:
+                return Call("bucket", bucket, "", lambda _: self._delete_bucket(bucket))
+            case ["GET", "storage", "v1", "b", bucket, "o"]:
+                return Call("list", bucket, request.query.get("prefix", ""), lambda request: self._list(request, bucket))
+            case ["GET", "storage", "v1", "b", bucket, "o", name] if request.query.get("alt") != "media":
+                return Call("metadata", bucket, name, lambda request: self._resource(request, _get(buckets, request, bucket, name)))
+            case ["GET", "storage", "v1", "b", bucket, "o", name] | ["GET", "download", "storage", "v1", "b", bucket, "o", name]:
+                return Call("download", bucket, name, lambda request: _media(request, _get(buckets, request, bucket, name)))
+            case ["PATCH", "storage", "v1", "b", bucket, "o", name]:
+                return Call("metadata", bucket, name, lambda request: self._patch(request, bucket, name))
+            case ["DELETE", "storage", "v1", "b", bucket, "o", name]:
+                return Call("delete", bucket, name, lambda request: self._delete(request, bucket, name))
+            case ["POST", "storage", "v1", "b", bucket, "o", name, "compose"]:
+                return Call("copy", bucket, name, lambda request: self._compose(request, bucket, name))
+            case ["POST", "storage", "v1", "b", source, "o", old, ("rewriteTo" | "copyTo") as verb, "b", bucket, "o", name]:
+                return Call("copy", bucket, name, lambda request: self._copy(request, verb, (source, old), (bucket, name)))
+            case ["POST", "storage", "v1", "b", bucket, "o", old, "moveTo", "o", name]:
+                return Call("copy", bucket, name, lambda request: self._copy(request, "moveTo", (bucket, old), (bucket, name)))
+            case ["POST" | "PUT" | "DELETE", "upload", "storage", "v1", "b", bucket, "o"]:
+                return self._upload(request, bucket)
+        raise ApiError(404, "notFound", f"This fake of Cloud Storage has no {request.method} /{'/'.join(request.path)}")
+
+    def _resource(self, request: Request, found: StoredObject) -> Json:
+        return found.resource(request.host)
+
+    def _list(self, request: Request, bucket: str) -> Json:
+        refused = {name for name in set(request.query) - LISTING - ANYWHERE if name not in OFF or request.query[name].lower() != "false"}
+        if refused:
+            raise ApiError(400, "invalid", f"This fake of Cloud Storage lists without {', '.join(sorted(refused))}")
+        page = self.buckets.list(bucket, request.query, request.changes_ago)
+        listing: Json = {"kind": "storage#objects"}
+        listing |= {"nextPageToken": page.token} if page.token else {}
+        listing |= {"prefixes": page.prefixes} if page.prefixes else {}
+        listing |= {"items": [self._resource(request, one) for one in page.items]} if page.items else {}
+        return listing
+
+    def _patch(self, request: Request, bucket: str, name: str) -> Json:
+        generation = request.query.get("generation")
+        return self._resource(request, self.buckets.patch(bucket, name, generation, request.json(), request.preconditions()))
+
+    def _delete(self, request: Request, bucket: str, name: str) -> Response:
+        self.buckets.delete(bucket, name, request.query.get("generation"), request.preconditions())
+        return Response(204)
+
+    def _delete_bucket(self, bucket: str) -> Response:
+        self.buckets.delete_bucket(bucket)
+        return Response(204)
+
+    def _compose(self, request: Request, bucket: str, name: str) -> Json:
+        body = request.json()
+        made = self.buckets.compose(bucket, name, body.get("sourceObjects", []), body.get("destination", {}), request.preconditions())
+        return self._resource(request, made)
+
+    def _copy(self, request: Request, verb: str, source: tuple[str, str], target: tuple[str, str]) -> Json:
+        """One answer completes any rewrite, as it does in the real service within a location and storage class."""
+        with self.buckets.lock:
+            old = self.buckets.get(*source, request.query.get("sourceGeneration"), Preconditions())
+            request.preconditions("ifSource").check(old)
+            changes = request.json() if request.body.size else {}
+            new = self.buckets.insert(*target, old.content, {**old.fields, **changes}, request.preconditions(), old.components)
+            if verb == "moveTo":
+                self.buckets.delete(*source, None, Preconditions())
+        resource, size = self._resource(request, new), str(new.size)
+        if verb != "rewriteTo":
+            return resource
+        return {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size, "done": True, "resource": resource}
+
+    def _upload(self, request: Request, bucket: str) -> Call:
+        """An upload in one of its forms; the name is in the query, in the first part of the body, or with the session."""
+        query, headers = request.query, request.headers
+        if "upload_id" in query:
+            session = self.uploads.find(query["upload_id"])
+            return Call("upload", session.bucket, session.name, lambda request: self._session(request, session))
+        form = query.get("uploadType")
+        content, fields = request.body, dict[str, Any]()
+        if request.method == "POST" and form == "resumable":
+            fields = request.json()
+            fields.setdefault("contentType", headers.get("x-upload-content-type"))
+        elif request.method == "POST" and form == "multipart":
+            fields, content = _multipart(headers.get("content-type", ""), content)
+        elif request.method == "POST" and form == "media":
+            fields = {"contentType": headers.get("content-type")}
+        else:
+            raise ApiError(400, "badRequest", f"Bad Request: uploadType {form!r} with {request.method}")
+        fields |= _checksums(headers)
+        name = query.get("name") or fields.get("name", "")
+        if form == "resumable":
+            return Call("upload", bucket, name, lambda request: self._begin(request, bucket, name, fields))
+        insert = self.buckets.insert
+        return Call(
+            "upload", bucket, name, lambda request: self._resource(request, insert(bucket, name, content, fields, request.preconditions()))
+        )
+
+    def _begin(self, request: Request, bucket: str, name: str, fields: Json) -> Response:
+        session = self.uploads.begin(bucket, name, fields, request.preconditions())
+        where = f"{request.host}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={session.id}"
+        return Response(200, {"Location": where, "X-GUploader-UploadID": session.id})
+
+    def _session(self, request: Request, session: Session) -> Json | Response:
+        if request.method == "DELETE":
+            self.uploads.cancel(session)
+        chunk = Chunk.of(request.headers.get("content-range"), request.declared)
+        self.uploads.append(session, chunk, request.body, _checksums(request.headers), broken=request.broken)
+        if isinstance(session.outcome, StoredObject):
+            return self._resource(request, session.outcome)
+        headers = {"X-GUploader-UploadID": session.id}
+        if session.content.size:
+            headers["Range"] = f"bytes=0-{session.content.size - 1}"
+        return Response(308, headers)
+
+
+def json_response(value: Json, fields: str = "") -> Response:
+    body = json.dumps(select(value, fields) if fields else value).encode()
+    return Response(200, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body))
+
+
+def error_response(error: ApiError, *, media: bool = False) -> Response:
+    """The API's error object; the error of a download is plain text, as the real service has it."""
+    if error.status == 304:
+        return Response(304)
+    if media:
+        return Response(error.status, {"Content-Type": "text/html; charset=UTF-8"}, Content.of(error.message.encode()))
+    detail = {"message": error.message, "domain": "global", "reason": error.reason}
+    body = json.dumps({"error": {"code": error.status, "message": error.message, "errors": [detail]}}).encode()
+    return Response(error.status, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body))
+
+
+def select(value: Any, fields: str) -> Any:
+    """The partial response that a `fields` parameter asks for, e.g. `items(name,size),nextPageToken` or `items/name`."""
+    if isinstance(value, list):
+        return [select(one, fields) for one in value]
+    chosen: Json = {}
+    start = depth = 0
+    for at, letter in enumerate(fields + ","):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            name, inner = re.fullmatch(r"\s*([^(/]*)[(/]?(.*?)\)?\s*", fields[start:at]).groups()  # type: ignore[union-attr]
+            start = at + 1
+            for key in value if name == "*" else {name} & set(value):
+                chosen[key] = select(value[key], inner) if inner else value[key]
+    return chosen
+
+
+def _get(buckets: Buckets, request: Request, bucket: str, name: str) -> StoredObject:
+    return buckets.get(bucket, name, request.query.get("generation"), request.preconditions())
+
+
+def _media(request: Request, found: StoredObject) -> Response:
+    """An object's bytes, or the range of them that was asked for. The hashes are always those of the whole object."""
+    headers = {
+        "Content-Type": found.fields.get("contentType", "application/octet-stream"),
+        "Accept-Ranges": "bytes",
+        "ETag": found.etag,
+        "Last-Modified": format_datetime(datetime.fromisoformat(found.updated), usegmt=True),
+        "x-goog-generation": str(found.generation),
+        "x-goog-metageneration": str(found.metageneration),
+        "x-goog-hash": f"crc32c={found.crc32c}" + (f",md5={found.md5}" if found.md5 else ""),
+        "x-goog-stored-content-encoding": "identity",
+        "x-goog-stored-content-length": str(found.size),
+        "x-goog-storage-class": "STANDARD",
+    }
+    asked = _RANGE.fullmatch(request.headers.get("range", ""))
+    if not asked or asked[0] == "bytes=-":
+        return Response(200, headers, found.content)
+    if asked[1]:
+        start, stop = int(asked[1]), min(int(asked[2] or found.size) + 1, found.size)
+    else:
+        start, stop = max(found.size - int(asked[2]), 0), found.size
+    if start >= stop:
+        raise ApiError(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
+    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{found.size}"
+    return Response(206, headers, found.content.slice(start, stop))
+
+
+def _multipart(content_type: str, body: Content) -> tuple[Json, Content]:
+    """The metadata and the media of a multipart/related body, whose lines may end in CRLF or LF."""
+    boundary = _BOUNDARY.search(content_type)
+    malformed = ApiError(400, "badRequest", "Malformed multipart body.")
+    if not boundary:
+        raise malformed
+    head = bytes(body.slice(0, 1 << 16))
+    tail = bytes(body.slice(max(body.size - 1024, 0), body.size))
+    line = rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"  # of one kind throughout: media may end in CR
+    mark = re.escape(b"--" + boundary[1].encode())
+    parts = re.match(mark + line + b".*?" + line * 2 + b"(.*?)" + line + mark + line + b"(.*?)" + line * 2, head, re.DOTALL)
+    end = re.search(line + mark + rb"--\s*\Z", tail)
+    if not parts or not end:
+        raise malformed
+    fields = _json(parts[1])
+    media_type = re.search(rb"content-type:\s*([^\r\n]+)", parts[2], re.IGNORECASE)
+    if media_type:
+        fields.setdefault("contentType", media_type[1].decode())
+    return fields, body.slice(parts.end(), body.size - len(tail) + end.start())
+
+
+def _json(text: bytes) -> Json:
+    try:
+        return json.loads(text or b"{}")
+    except ValueError as error:
+        raise ApiError(400, "parseError", f"Parse Error: {error}") from error
+
+
+def _checksums(headers: Mapping[str, str]) -> Json:
+    """Checksums of the whole object from an `x-goog-hash: crc32c=...,md5=...` header, under their names in the metadata."""
+    pairs = (pair.strip().partition("=") for pair in headers.get("x-goog-hash", "").split(",") if pair)
+    return {{"crc32c": "crc32c", "md5": "md5Hash"}[label]: value for label, _, value in pairs}

@@ -1,0 +1,225 @@
+"""A fake of Cloud Storage for tests: a process that speaks the JSON API over HTTP, and the handle tests hold on it.
+
+By hand: `python tests/fakes/gcs_emulator.py --port 0 --bucket lyceum-test` prints its URL and runs until SIGTERM, SIGINT or its parent's
+end.
+Clients find it through `STORAGE_EMULATOR_HOST` and need no credentials (gcsfs: `token="anon"`). Objects live in memory.
+
+`gcs_http.py` is the wire, `gcs_api.py` the calls, `gcs_buckets.py` and `gcs_uploads.py` what is kept, `gcs_faults.py` what can go wrong.
+Packaged emulators ignore preconditions on some verbs, so leases and commits cannot be tested on them.
+"""
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+WORST: dict[str, dict[str, Any]] = {
+    "status": {"code": 503, "probability": 0.15},
+    "reset_before": {"probability": 0.05},
+    "reset_after": {"probability": 0.05},
+    "truncate": {"kind": "download", "probability": 0.1},
+    "flip": {"kind": "download", "probability": 0.1},
+    "stale": {"kind": "list", "probability": 0.2, "changes": 3},
+    "duplicate": {"probability": 0.05},
+    "slow": {"probability": 0.05, "delay": 0.3},
+}
+"""The faults of `Faults.add_all`, and what each strikes."""
+
+
+class Emulator:
+    """The process, as a context manager. `url` is where it listens.
+
+    Attributes:
+        faults: what shall go wrong.
+        environment: variables with which a client process finds it; set them before the process imports a client library.
+    """
+
+    def __init__(self, *buckets: str, location: str = "US-CENTRAL1") -> None:
+        self._arguments = [*(f"--bucket={name}" for name in buckets), f"--location={location}"]
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "tests.fakes.gcs_emulator", "--port=0", *self._arguments]
+        # A process group of its own: on Ctrl-C whoever uses it cleans up first.
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        if not self.url:
+            raise RuntimeError(f"the fake of Cloud Storage did not start: exit code {self._process.wait()}")
+        self.environment = environment(self.url)
+        self.faults = Faults(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def create_bucket(self, name: str, location: str = "US-CENTRAL1", *, requester_pays: bool = False) -> str:
+        """Create a bucket; returns its name."""
+        resource = {"name": name, "location": location, "billing": {"requesterPays": requester_pays}}
+        self._post("/storage/v1/b", resource)
+        return name
+
+    def objects(self, bucket: str) -> dict[str, int]:
+        """Name -> size in bytes, by name."""
+        return json.loads(self.control("objects", bucket=bucket))
+
+    def read(self, bucket: str, name: str) -> bytes:
+        """An object's bytes."""
+        return self.control("read", bucket=bucket, name=name)
+
+    def fill(self, bucket: str, objects: Mapping[str, bytes]) -> None:
+        """Create or replace objects, name -> bytes."""
+        self.control("fill", bucket=bucket, objects={name: base64.b64encode(content).decode() for name, content in objects.items()})
+
+    def delete(self, bucket: str, name: str) -> None:
+        """Remove an object."""
+        self.control("delete", bucket=bucket, name=name)
+
+    def corrupt(self, bucket: str, name: str, offset: int | None = None, recompute: bool = False) -> None:
+        """Flip a bit of the byte at `offset` (the middle one) of an object, whose generation stays.
+
+        Args:
+            recompute: let the checksums in the metadata tell; False is rot behind the service's back.
+        """
+        self.control("corrupt", bucket=bucket, name=name, offset=offset, recompute=recompute)
+
+    def requests(self) -> dict[str, int]:
+        """API requests since the start or `forget_requests`, by method and kind: {"GET download": 3, ...}. Kinds are `gcs_api.KINDS`."""
+        return json.loads(self.control("requests"))
+
+    def forget_requests(self) -> None:
+        self.control("forget_requests")
+
+    def control(self, verb: str, **wish: Any) -> bytes:
+        """One wish by the control path, which no fault strikes and no count counts."""
+        return self._post(f"/_control/{verb}", wish)
+
+    def _post(self, path: str, value: Any) -> bytes:
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        try:
+            connection.request("POST", path, json.dumps(value), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            body = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise RuntimeError(f"the fake of Cloud Storage answered {answer.status} to {path} {value}: {body.decode()}")
+        return body
+
+
+class Faults:
+    """What shall go wrong with a process's requests, from now on."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+
+    def add(
+        self,
+        action: str,
+        *,
+        method: str | None = None,
+        kind: str | None = None,
+        name: str | None = None,
+        skip: int = 0,
+        times: int | None = None,
+        probability: float = 1.0,
+        seed: int = 0,
+        **parameters: Any,
+    ) -> int:
+        """Add a fault; returns its number, for `fired`.
+
+        Args:
+            action: one of
+                `status`: answer `code`, not executed, with `message`, `reason` (by default the service's) and `retry_after` (seconds);
+                `reset_before`: connection reset, nothing executed; `reset_after`: executed, then reset: the acknowledgement is lost;
+                `slow`: wait `delay` seconds before executing, then send the answer's body at `rate` bytes per second;
+                `stale`: list the bucket as it was `changes` changes ago;
+                `partial`: take only the first `keep` (half) bytes of a resumable chunk, in units of 256 KiB;
+                `duplicate`: execute twice and send the second answer;
+                `flip`: flip a bit of the byte at `offset` (the middle one) of a download; the stored object is sound;
+                `truncate`: end the connection after `keep` (half) bytes of a download.
+            method: strike requests of this HTTP method.
+            kind: strike requests of this kind, one of `gcs_api.KINDS`.
+            name: strike requests in whose `bucket/object`, for a listing `bucket/prefix`, this occurs.
+            skip: let so many of them pass first.
+            times: strike at most so often; None for always.
+            probability: of striking each, drawn from a generator with the seed `seed`.
+        """
+        wish = {"action": action, "method": method, "kind": kind, "name": name, "skip": skip, "times": times}
+        answer = self._emulator.control("add_fault", **wish, probability=probability, seed=seed, parameters=parameters)
+        return json.loads(answer)["fault"]
+
+    def add_all(self, seed: int = 0) -> dict[str, int]:
+        """Add every fault that a client should overcome by itself, at random: a bucket at its worst. Returns action -> number."""
+        return {action: self.add(action, seed=seed + index, **parameters) for index, (action, parameters) in enumerate(WORST.items())}
+
+    def fired(self, fault: int) -> int:
+        """How often a fault struck so far."""
+        return json.loads(self._emulator.control("fired", fault=fault))["fired"]
+
+    def clear(self) -> None:
+        self._emulator.control("clear_faults")
+
+
+def environment(url: str) -> dict[str, str]:
+    """Variables that point both client libraries at the URL, and only there."""
+    return {
+        "STORAGE_EMULATOR_HOST": url,
+        "GOOGLE_CLOUD_PROJECT": "lyceum-test",
+        "NO_GCE_CHECK": "true",  # no search for a metadata server
+        "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",  # else a thread asks for each bucket, and may be struck by faults
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # else gcsfs asks a gRPC endpoint for about 60 s per bucket
+        "FSSPEC_GCS_USE_LISTINGS_CACHE": "false",
+        "FSSPEC_GS_USE_LISTINGS_CACHE": "false",
+        "TENSORSTORE_GCS_HTTP_URL": url,
+        "EPATH_USE_TF": "false",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="A fake of Cloud Storage's JSON API on 127.0.0.1. Prints its URL.")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--bucket", action="append", default=[], help="a bucket to begin with; may be repeated")
+    parser.add_argument("--location", default="US-CENTRAL1", help="where those buckets are")
+    options = parser.parse_args(arguments)
+    sys.path.insert(0, str(ROOT))
+    from tests.fakes.gcs_http import Server
+
+    parent = os.getppid()
+    stop = threading.Event()
+
+    def stopped(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, stopped)
+    signal.signal(signal.SIGINT, stopped)
+    with Server(options.port) as server:
+        for name in options.bucket:
+            server.api.buckets.create_bucket({"name": name, "location": options.location})
+        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+        sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}\n")
+        sys.stdout.flush()
+        while not stop.wait(0.5) and os.getppid() == parent:
+            pass
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main()

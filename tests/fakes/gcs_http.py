@@ -1,0 +1,220 @@
+"""The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection, bodies received into the memory objects live in."""
+
+import base64
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from http.client import responses
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.fakes.gcs_api import Api, Call, Request, Response, error_response, json_response
+from tests.fakes.gcs_buckets import ApiError, Content, Preconditions, no_object
+from tests.fakes.gcs_faults import FaultList, changed_request, flipped_response, status_response
+
+_HUGE = 1 << 21  # bytes, from which a body gets pages of its own
+_TRICKLE = 0.05  # seconds between the pieces of a slow body
+_mappings: list[mmap.mmap] = []
+_mapping = threading.Lock()
+
+
+class Server(ThreadingTCPServer):
+    """Serves one `Api` on 127.0.0.1; `counts` are the API requests so far, by `METHOD kind`."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 512
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.api = Api()
+        self.faults = FaultList()
+        self.counts: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error here."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    def control(self, verb: str, wish: dict[str, Any]) -> Response:
+        """What tests do behind the API's back; see `tests.fakes.gcs_emulator.Emulator`."""
+        buckets = self.api.buckets
+        with buckets.lock:
+            objects = buckets.bucket(wish["bucket"]).objects if "bucket" in wish else {}
+            if "bucket" in wish and "name" in wish and wish["name"] not in objects:
+                raise no_object(wish["bucket"], wish["name"])
+            match verb:
+                case "objects":
+                    return json_response({name: one.size for name, one in sorted(objects.items())})
+                case "read":
+                    return Response(200, {}, objects[wish["name"]].content)
+                case "fill":
+                    for name, content in wish["objects"].items():
+                        buckets.insert(wish["bucket"], name, Content.of(base64.b64decode(content)), {}, Preconditions())
+                case "delete":
+                    buckets.bucket(wish["bucket"]).put(wish["name"], None)
+                case "corrupt":
+                    old = objects[wish["name"]]
+                    offset = old.size // 2 if wish["offset"] is None else wish["offset"]
+                    if not 0 <= offset < old.size:
+                        raise ApiError(400, "invalid", f"{wish['name']} has {old.size} bytes; there is none at {offset}")
+                    content = old.content.flipped(offset)
+                    crc32c = content.crc32c() if wish["recompute"] else old.crc32c
+                    md5 = content.md5() if old.md5 and wish["recompute"] else old.md5
+                    objects[wish["name"]] = replace(old, content=content, crc32c=crc32c, md5=md5)
+                case "add_fault":
+                    return json_response({"fault": self.faults.add(wish)})
+                case "clear_faults":
+                    self.faults.clear()
+                case "fired":
+                    return json_response({"fired": self.faults.fired(wish["fault"])})
+                case "requests":
+                    with self.lock:
+                        return json_response(dict(self.counts))
+                case "forget_requests":
+                    with self.lock:
+                        self.counts.clear()
+                case _:
+                    raise ApiError(404, "notFound", f"no control {verb!r}")
+        return json_response({})
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def serve(self) -> None:
+        """Read one request whole, execute it, write the answer."""
+        request = self._read()
+        if request.path[:1] == ["_control"]:
+            try:
+                self._write(self.server.control(request.path[1], request.json()))
+            except ApiError as error:
+                self._write(error_response(error))
+            return
+        try:
+            call = self.server.api.understand(request)
+        except ApiError as error:
+            self._write(error_response(error))
+            return
+        with self.server.lock:
+            self.server.counts[f"{request.method} {call.kind}"] += 1
+        self._answer(call, request)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve
+
+    def _answer(self, call: Call, request: Request) -> None:
+        if request.broken and "upload_id" not in request.query:
+            return
+        execute, striking = self.server.api.execute, self.server.faults.striking(call, request)
+        rate = None
+        if "slow" in striking:
+            time.sleep(striking["slow"]["delay"])
+            rate = striking["slow"]["rate"]
+        if "status" in striking:
+            self._write(status_response(striking["status"], media=call.kind == "download"))
+            return
+        if "reset_before" in striking:
+            self._reset()
+            return
+        changed = changed_request(request, striking)
+        if "duplicate" in striking:
+            execute(call, changed)
+        response = execute(call, changed)
+        if "reset_after" in striking:
+            self._reset()
+            return
+        if "flip" in striking:
+            response = flipped_response(response, striking["flip"])
+        stop = None
+        if "truncate" in striking:
+            keep = striking["truncate"]["keep"]
+            stop = response.body.size // 2 if keep is None else keep
+        self._write(response, stop, rate)
+
+    def _reset(self) -> None:
+        """End the connection with a RST: at once, with nothing sent."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(self.connection.detach())
+        self.close_connection = True
+
+    def _read(self) -> Request:
+        url = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            body = Content(self._chunks())
+            declared = body.size
+        else:
+            declared = int(headers.get("content-length", 0))
+            body = Content([self._receive(declared)])
+        self.close_connection |= body.size < declared
+        segments = [unquote(segment) for segment in url.path.strip("/").split("/")]
+        host = f"http://{headers.get('host', '127.0.0.1')}"
+        return Request(self.command, segments, dict(parse_qsl(url.query, keep_blank_values=True)), headers, body, declared, host)
+
+    def _receive(self, size: int) -> memoryview:
+        """The next `size` bytes, fewer if the connection ends before."""
+        view = _memory(size)
+        got = 0
+        try:
+            while got < size and (step := self.rfile.readinto(view[got:])):
+                got += step
+        except ConnectionError:
+            self.close_connection = True
+        return view[:got]
+
+    def _chunks(self) -> list[memoryview]:
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self._receive(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return parts
+
+    def _write(self, response: Response, stop: int | None = None, rate: float | None = None) -> None:
+        """Send an answer: its body only up to `stop`, then the connection's end; `rate` bytes per second."""
+        length = "" if response.status in (204, 304) else f"Content-Length: {response.body.size}\r\n"
+        head = f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}\r\n{length}"
+        head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items()) + "\r\n"
+        body = response.body
+        if stop is not None:
+            body, self.close_connection = body.slice(0, stop), True
+        if body.size < _HUGE and rate is None:
+            self.connection.sendall(head.encode("latin-1") + bytes(body))
+            return
+        self.connection.sendall(head.encode("latin-1"))
+        step = body.size if rate is None else max(int(rate * _TRICKLE), 1)
+        for start in range(0, body.size, step):
+            for part in body.slice(start, start + step).parts:
+                self.connection.sendall(part)
+            if rate is not None:
+                time.sleep(step / rate)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent: the counts tell what was asked for."""
+
+
+def _memory(size: int) -> memoryview:
+    """Writable memory. A large one is a mapping, which is used again when nothing refers to it: fresh pages can cost seconds per GB."""
+    if size < _HUGE:
+        return memoryview(bytearray(size))
+    with _mapping:
+        for mapped in _mappings:
+            if size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3:  # the list's, the loop's, the argument: no view's
+                return memoryview(mapped)[:size]
+        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        _mappings.append(mapped)
+        return memoryview(mapped)

@@ -1,0 +1,49 @@
+"""The cloud for newcomers: a command runs in it, hears of both fakes, and is told what it made and left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE_CLOUD = (sys.executable, "-m", "tests.fakes.fake_cloud")
+LEAVE = """
+import os
+from google.cloud.storage import Client
+from tests.fakes.tpu_client import connect, create
+from types import SimpleNamespace
+assert Client().bucket("demo").exists()
+create(connect(SimpleNamespace(endpoint=os.environ["LYCEUM_TPU_ENDPOINT"])), "left-1")
+"""
+
+
+def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
+    done = subprocess.run([*FAKE_CLOUD, sys.executable, "-c", LEAVE], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "TPU 1  asked for: v5litepod-8 (spot) in us-west4-a" in done.stderr
+    assert "Left behind" in done.stderr
+    assert "projects/lyceum-test/locations/us-west4-a/queuedResources/left-1" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_exit_code_is_the_command_s() -> None:
+    done = subprocess.run([*FAKE_CLOUD, "bash", "-c", "exit 3"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 3
+    assert "No TPU was asked for." in done.stderr
+    assert "Nothing is left." in done.stderr
+
+
+@pytest.mark.slow
+def test_without_a_command_it_prints_variables_and_serves_until_it_is_interrupted() -> None:
+    process = subprocess.Popen(FAKE_CLOUD, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    exported = {}
+    while (line := process.stdout.readline()).startswith("export "):
+        name, _, value = line.removeprefix("export ").partition("=")
+        exported[name] = value.strip()
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(120) == 0
+    assert exported.keys() >= {"STORAGE_EMULATOR_HOST", "LYCEUM_TPU_ENDPOINT", "LYCEUM_TPU_PROJECT"}

@@ -1,0 +1,368 @@
+"""Queued resources and nodes of the fake of Cloud TPU, their course through the states, their quota, and what befalls them."""
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.cloud import tpu_v2alpha1 as tpu
+from google.rpc import error_details_pb2
+
+from tests.fakes.tpu_catalog import Accelerator
+from tests.fakes.tpu_faults import MESSAGES, FaultList, WrongFault, checked
+from tests.fakes.tpu_metadata import instance_values
+from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
+from tests.fakes.tpu_vm import Host, kill, reap
+
+SECONDS = {
+    "CREATING": 0.03,
+    "ACCEPTED": 0.01,
+    "WAITING_FOR_RESOURCES": 0.05,
+    "PROVISIONING": 0.05,
+    "SUSPENDING": 0.05,
+    "DELETING": 0.05,
+    "REPAIRING": 0.05,
+}
+"""State -> how long it takes. What is not here lasts."""
+
+QUOTA_CHIPS = 64
+UNFORCED = (State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.SUSPENDED, State.FAILED)
+NO_CAPACITY = (
+    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are offered '
+    "(see https://cloud.google.com/tpu/docs/regions) [EID: 0xba393c906974e61]"
+)
+_QUEUED = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES)
+_NEXT = {State.CREATING: State.ACCEPTED, State.ACCEPTED: State.WAITING_FOR_RESOURCES}
+_TICK_SECONDS = 0.02
+
+
+class Cloud:
+    """All there is. `lock` guards it, `changed` is told of every change, a thread moves things on until `stop`.
+
+    Args:
+        fake: what the processes of all VMs are marked with.
+        root: directory for the VMs' disks and serial output.
+
+    Attributes:
+        environment: more variables of the VMs that are made from now on, in addition to `fixed_environment`.
+    """
+
+    def __init__(self, fake: str, root: Path) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.faults = FaultList()
+        self.seconds = dict(SECONDS)
+        self.quota: dict[str, int] = {}
+        self.made: list[Request] = []
+        self.environment: dict[str, str] = {}
+        self.fixed_environment: dict[str, str] = {}
+        self.fake, self._root = fake, root
+        self._numbers, self._slices = count(1), 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._move_on, daemon=True)
+        self._thread.start()
+
+    # What calls do
+
+    def request(self, name: str) -> Request:
+        """A queued resource that exists. Raises ApiError."""
+        found = next((one for one in self.made if one.exists and one.name == name), None)
+        if found is None:
+            raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
+        return found
+
+    def owner(self, node: str) -> Request:
+        """The queued resource, gone or not, of a node that exists. Raises ApiError."""
+        found = next((one for one in self.made if one.node is not None and one.node.exists and one.node.name == node), None)
+        if found is None:
+            raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{node}' was not found")
+        return found
+
+    def create(self, name: str, spec: tpu.QueuedResource, accelerator: Accelerator, tier: str) -> Request:
+        """A checked request begins its course. Raises ApiError when the name is taken or the quota exhausted."""
+        node = f"{name.rsplit('/', 2)[0]}/nodes/{spec.tpu.node_spec[0].node_id}"
+        for one in self.made:
+            if (one.exists and one.name == name) or (one.node_exists and one.node is not None and one.node.name == node):
+                taken = name if one.exists and one.name == name else node
+                raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{taken}' already exists")
+        request = Request(next(self._numbers), name, spec, accelerator, tier)
+        self._check_quota(request)
+        self.made.append(request)
+        self._enter(request, State.CREATING, initiator=Initiator.USER)
+        return request
+
+    def delete(self, request: Request, force: bool) -> None:
+        """Raises ApiError where the state does not allow it."""
+        if request.state == State.DELETING or (not force and request.state not in UNFORCED):
+            raise ApiError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"Cloud TPU received a bad request. delete is not supported while in state {request.state.name} "
+                f"[EID: 0x73013519f5b7feb2]; resource: {request.name}",
+            )
+        self._enter(request, State.DELETING, initiator=Initiator.USER)
+        if request.node is not None and request.node.exists:
+            self._delete_node(request, request.node)
+
+    def delete_node(self, request: Request) -> None:
+        """Delete the node alone: its request has nothing any more. Raises ApiError when it is being deleted."""
+        if request.the_node.state == NodeState.DELETING:
+            raise ApiError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "Cloud TPU received a bad request. delete is not supported while in state DELETING [EID: 0x73013519f5b7feb2]",
+            )
+        self._delete_node(request, request.the_node)
+        if request.exists:
+            self._enter(request, State.SUSPENDING, initiator=Initiator.USER)
+
+    def reset(self, request: Request) -> None:
+        """Queue a suspended request anew. Raises ApiError in other states."""
+        if request.state != State.SUSPENDED:
+            raise ApiError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"Cloud TPU received a bad request. reset is not supported while in state {request.state.name} [EID: 0x73013519f5b7feb2]",
+            )
+        self._enter(request, State.WAITING_FOR_RESOURCES, initiator=Initiator.USER)
+
+    def _check_quota(self, request: Request) -> None:
+        limit = self.quota.get(f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS))
+        metric = request.accelerator.quota(request.tier)
+        held = sum(
+            one.accelerator.chips
+            for one in self.made
+            if one.exists and one.zone == request.zone and one.tier == request.tier and one.accelerator.quota(one.tier) == metric
+        )
+        if held + request.accelerator.chips > limit:
+            description = f"Quota '{metric}' exhausted. Limit {limit} in zone {request.zone}"
+            violation = error_details_pb2.QuotaFailure.Violation(subject=f"project:{request.project}", description=description)
+            raise ApiError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {request.zone}.",
+                error_details_pb2.QuotaFailure(violations=[violation]),
+            )
+
+    # What tests do
+
+    def find(self, name: str) -> Request:
+        """The newest resource whose name contains `name`. Raises WrongFault."""
+        found = [one for one in self.made if name in one.name]
+        if not found:
+            raise WrongFault(f"nothing called {name!r} was ever made; there are {[one.name for one in self.made]}")
+        return found[-1]
+
+    def strike(self, name: str, action: str, parameters: Mapping[str, Any]) -> None:
+        """Something befalls a resource now."""
+        self._befall(self.find(name), action, checked(action, parameters))
+
+    def forget(self) -> None:
+        """As after the start: no resources, no record, no faults, and the times and quotas of the beginning."""
+        self.faults.clear()
+        for request in self.made:
+            request.exists = False
+            self._remove_node(request, "forgotten")
+        self.made.clear()
+        self.seconds, self.quota = dict(SECONDS), {}
+
+    def serial(self, request: Request, host: int) -> Path:
+        """The file with a host's serial output."""
+        return self._root / "serial" / f"{request.number}-{request.name.rsplit('/', 1)[-1]}-{host}.log"
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        with self.lock:
+            self.forget()
+
+    # The course of things
+
+    def _move_on(self) -> None:
+        while not self._stopped.wait(_TICK_SECONDS):
+            with self.lock:
+                for request in self.made:
+                    if request.exists or request.node_exists:
+                        self._tick(request)
+                reap()
+
+    def _tick(self, request: Request) -> None:
+        now = time.monotonic()
+        for event in [event for event in request.events if event[0] <= now]:
+            request.events.remove(event)
+            self._befall(request, event[1], event[2])
+        node = request.node
+        if node is not None and node.exists and now - node.since >= self.seconds.get(node.state.name, 1e9):
+            if node.state == NodeState.REPAIRING:
+                self._set_node(request, NodeState.READY)
+                self._boot(request, None)
+            elif node.state == NodeState.DELETING and not (request.exists and request.state == State.DELETING):
+                self._remove_node(request, "deleted")
+        if not request.exists:
+            return
+        if request.state in _QUEUED and (until := request.valid_until()) is not None and time.time() > until:
+            self._fail(request, 4, "The start timing constraint 'valid until' of the request has expired.")
+        elif now - request.since >= self.seconds.get(request.state.name, 1e9) and not self._is_stuck(request):
+            self._advance(request)
+
+    def _is_stuck(self, request: Request) -> bool:
+        return self.faults.stuck(f"{request.number} {request.state.name}", request.name, request.state.name)
+
+    def _advance(self, request: Request) -> None:
+        match request.state:
+            case State.CREATING | State.ACCEPTED:
+                self._enter(request, _NEXT[request.state])
+            case State.WAITING_FOR_RESOURCES:
+                spec = request.spec.tpu.node_spec[0]
+                request.node = Node(f"{spec.parent}/nodes/{spec.node_id}", spec.node)
+                self._enter(request, State.PROVISIONING)
+                self._note(request, "node", NodeState.CREATING.name)
+            case State.PROVISIONING:
+                self._set_node(request, NodeState.READY)
+                self._enter(request, State.ACTIVE)
+                self._boot(request, None)
+            case State.SUSPENDING:
+                self._remove_node(request, "suspended")
+                self._enter(request, State.SUSPENDED, initiator=request.initiator)
+            case State.DELETING:
+                self._remove_node(request, "deleted")
+                request.exists = False
+                self._note(request, "request", "GONE")
+
+    def _enter(self, request: Request, state: State, why: str = "", initiator: Initiator = Initiator.SERVICE) -> None:
+        request.state, request.since, request.initiator = state, time.monotonic(), initiator
+        self._note(request, "request", state.name, why)
+        for delay, event, parameters in self.faults.of_entry(request.name, state.name):
+            request.events.append((time.monotonic() + delay, event, parameters))
+
+    def _note(self, request: Request, what: str, state: str, why: str = "") -> None:
+        request.history.append((time.time(), what, state, why))
+        self.changed.notify_all()
+
+    def _fail(self, request: Request, code: int, message: str) -> None:
+        request.error = (code, message)
+        self._remove_node(request, "failed")
+        self._enter(request, State.FAILED, message)
+
+    def _set_node(self, request: Request, state: NodeState, why: str = "") -> None:
+        node = request.the_node
+        node.billed, node.ready_at = node.billed_seconds(), time.monotonic() if state == NodeState.READY else None
+        node.state, node.since = state, time.monotonic()
+        if state == NodeState.READY:
+            node.health, node.health_description = tpu.Node.Health.HEALTHY, ""
+        self._note(request, "node", state.name, why)
+
+    def _delete_node(self, request: Request, node: Node) -> None:
+        self._set_node(request, NodeState.DELETING)
+        for host in node.hosts:
+            host.shut_down()
+
+    def _remove_node(self, request: Request, why: str) -> None:
+        node = request.node
+        if node is None or not node.exists:
+            return
+        node.billed, node.ready_at, node.exists = node.billed_seconds(), None, False
+        self._kill(node, None)
+        for host in node.hosts:
+            host.metadata.stop()
+        node.hosts.clear()
+        if node.directory is not None:
+            shutil.rmtree(node.directory)
+        self._note(request, "node", "GONE", why)
+
+    # What befalls
+
+    def _befall(self, request: Request, action: str, parameters: Mapping[str, Any]) -> None:
+        node = request.node if request.node is not None and request.node.exists else None
+        self._note(request, "event", action, ", ".join(f"{name}={value}" for name, value in parameters.items()))
+        match action:
+            case "preempt" if parameters["notice"] and node is not None:
+                self._announce(node, "preempted", "TRUE", parameters["sigterm"])
+                request.events.append((time.monotonic() + parameters["notice"], "preempt", {"notice": 0.0, "sigterm": False}))
+            case "preempt":
+                self._preempt(request)
+            case "maintenance":
+                if node is not None:
+                    node.health = tpu.Node.Health.UNHEALTHY_MAINTENANCE
+                    node.health_description = "The TPU had a maintenance event"
+                    self._announce(node, "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", False)
+                if parameters["then"]:
+                    state = {"state": parameters["then"], "why": "maintenance"}
+                    request.events.append((time.monotonic() + parameters["notice"], "node", state))
+            case "node" if node is not None and request.state != State.DELETING:
+                if parameters["state"] != "READY":
+                    self._kill(node, None)
+                self._set_node(request, NodeState[parameters["state"]], parameters["why"])
+            case "die" if node is not None:
+                self._kill(node, parameters["host"])
+            case "reboot" if node is not None:
+                self._kill(node, parameters["host"])
+                self._boot(request, parameters["host"])
+            case "vanish":
+                if parameters["what"] in ("node", "both"):
+                    self._remove_node(request, "vanished")
+                if parameters["what"] in ("request", "both"):
+                    request.exists = False
+                    self._note(request, "request", "GONE", "vanished")
+            case "fail" if request.exists and request.state != State.DELETING:
+                code = grpc.StatusCode[parameters["code"]]
+                usual = NO_CAPACITY.format(zone=request.zone) if code == grpc.StatusCode.RESOURCE_EXHAUSTED else MESSAGES[code.name]
+                self._fail(request, code.value[0], parameters["message"] or usual)
+
+    def _preempt(self, request: Request) -> None:
+        if not request.exists or request.state in (State.SUSPENDING, State.SUSPENDED, State.DELETING, State.FAILED):
+            return
+        if request.node is not None and request.node.exists:
+            self._kill(request.node, None)
+            self._set_node(request, NodeState.PREEMPTED)
+        self._enter(request, State.SUSPENDING, "preempted")
+
+    def _announce(self, node: Node, what: str, value: str, sigterm: bool) -> None:
+        for host in node.hosts:
+            host.metadata[f"instance/{what}"] = value
+            if sigterm:
+                host.shut_down()
+
+    def _kill(self, node: Node, host: int | None) -> None:
+        """Nothing runs any more on one host, or on all."""
+        if node.hosts:
+            kill(node.hosts[0].marker.rpartition("/")[0] if host is None else node.hosts[host].marker)
+
+    def _boot(self, request: Request, host: int | None) -> None:
+        """Run the startup script on one host, or on all; the VMs are made when there are none."""
+        node = request.the_node
+        if not node.hosts:
+            self._slices += 1
+            node.directory = self._root / "disks" / f"{self._slices}"
+            node.hosts = [self._host(request, node, index) for index in range(request.accelerator.hosts)]
+        unusual = self.faults.of_boot(request.name)
+        for index, one in enumerate(node.hosts):
+            if host in (None, index) and (unusual is None or unusual["hang"]):
+                one.boot(hang=unusual is not None)
+                request.starts += 1
+
+    def _host(self, request: Request, node: Node, index: int) -> Host:
+        project, zone = request.project, request.zone
+        values = instance_values(
+            project=project,
+            zone=zone,
+            name=node.name.rsplit("/", 1)[-1],
+            host=index,
+            hosts=request.accelerator.hosts,
+            accelerator=request.accelerator.name,
+            email=node.spec.service_account.email or f"{123456789012}-compute@developer.gserviceaccount.com",
+            spot=request.tier == "spot",
+            metadata=node.spec.metadata,
+        )
+        assert node.directory is not None
+        serial = self.serial(request, index)
+        serial.parent.mkdir(parents=True, exist_ok=True)
+        script = node.spec.metadata.get("startup-script", "")
+        return Host(
+            f"{self.fake}/{self._slices}/{index}",
+            node.directory / f"{index}",
+            serial,
+            script,
+            values,
+            self.fixed_environment | self.environment,
+        )

@@ -1,0 +1,226 @@
+"""One TPU VM for tests of what runs on it: the startup script as a process, a stand-in metadata server, and a job of the tests' own kind.
+
+The job's stage executes the code in its config; the archive that the VM is sent is the real one with this stage added.
+`tests/fakes/tpu_fake.py` is the whole cloud.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from infra import source
+from infra.process import ROOT
+from infra.store.remote import host_status, read_log
+from infra.store.store import Store, attempt_file
+from schemas.artifact import stage_key
+from schemas.job import JobSpec, JobStatus
+from tests.fakes.tpu_metadata import MetadataServer, instance_values
+
+T = TypeVar("T")
+SCRIPT = ROOT / "infra" / "tpu" / "bootstrap_tpu.sh"
+NAME = "projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-test-1"
+MARKER = "LYCEUM_TEST_VM"
+STAGE = """
+import os, signal, sys, time
+from schemas.base import InputError, StageFailed, StrictModel
+
+VERSION = 1
+INPUTS = {}
+
+class Config(StrictModel):
+    code: str
+
+def run(job):
+    scope = {"job": job, "metrics": {"loss": 0.5}, **globals()}
+    exec(job.config.code, scope)
+    return scope["metrics"]
+"""
+BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
+
+_numbers = itertools.count()
+
+
+def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 60) -> T:
+    """What `look` returns, once it is enough."""
+    limit = time.monotonic() + seconds
+    while not enough(found := look()):
+        assert time.monotonic() < limit, f"waited in vain; last seen: {found}"
+        time.sleep(0.03)
+    return found
+
+
+def ship_toy(store: Store) -> str:
+    """As `infra.source.ship_source`, with the tests' stage kind `toy` in it."""
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(source._archive()[1]))) as real:
+        contents = {member.name: real.extractfile(member).read() for member in real}  # type: ignore[union-attr]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, data in {**contents, "tasks/stages/toy.py": STAGE.encode()}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    name = f"src/{hashlib.sha256(packed.getvalue()).hexdigest()}.tar.gz"
+    store.create_bytes(name, packed.getvalue())
+    return name
+
+
+def toy_job(store: Store, code: str, **changes: Any) -> JobSpec:
+    """A job that executes `code`; its spec is in the store."""
+    config = {"code": code}
+    key = stage_key("toy", 1, {}, config, {})
+    spec = JobSpec(stage="play", kind="toy", key=key, attempt="1", store=store.uri, target="v5e-8", run="r", config=config)
+    spec = spec.model_copy(update=changes)
+    store.create_json(attempt_file(spec.key, spec.attempt, "job.json"), spec)
+    return spec
+
+
+class Vm:
+    """A host of a slice. `boot` may be called again: the disk stays.
+
+    Args:
+        root: directory for its disk.
+        spec: the job.
+        archive: name of the code's archive.
+        resource: complete name of the queued resource.
+        environment: more variables for the script.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        store: Store,
+        spec: JobSpec,
+        archive: str,
+        *,
+        host: int = 0,
+        hosts: int = 1,
+        silence: float = 300.0,
+        resource: str = NAME,
+        **environment: str,
+    ) -> None:
+        self.store, self.spec, self.host = store, spec, host
+        self.root = root / f"vm-{host}"
+        metadata = {
+            "lyceum-store": store.uri,
+            "lyceum-job": attempt_file(spec.key, spec.attempt, "job.json"),
+            "lyceum-source": archive,
+            "lyceum-resource": resource,
+            "lyceum-environment": json.dumps({"LYCEUM_HEARTBEAT_SECONDS": "0.2", "LYCEUM_STOP_SECONDS": "2"}),
+            "lyceum-port": "8476",
+            "lyceum-silence": f"{silence:g}",
+        }
+        values = instance_values(
+            project="lyceum-test",
+            zone="us-central1-a",
+            name="lyceum-test-1",
+            host=host,
+            hosts=hosts,
+            accelerator="v5litepod-8",
+            email="vm@lyceum-test.iam.gserviceaccount.com",
+            spot=True,
+            metadata=metadata,
+        )
+        self.metadata = MetadataServer(values)
+        self._mark = f"{os.getpid()}-{next(_numbers)}"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(root),
+            "GCE_METADATA_HOST": self.metadata.address,
+            "LYCEUM_VM_ROOT": str(self.root),
+            "LYCEUM_VM_PYTHON": sys.executable,
+            "LYCEUM_VM_TPU_API": "http://127.0.0.1:9",  # nobody listens there
+            "JAX_PLATFORMS": "cpu",
+            **{name: value for name, value in os.environ.items() if name.startswith(("STORAGE_", "NO_", "no_", "DISABLE_GCS", "GOOGLE_"))},
+            **environment,
+            MARKER: self._mark,
+        }
+        self.process: subprocess.Popen[str] | None = None
+
+    def boot(self) -> "Vm":
+        """Run the startup script; its output is `serial`."""
+        with (self.root.parent / f"serial-{self.host}").open("a") as out:
+            self.process = subprocess.Popen(
+                ["bash", str(SCRIPT)],
+                env=self.environment,
+                cwd=self.root.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for the script's end; returns its exit code."""
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    @property
+    def serial(self) -> str:
+        return (self.root.parent / f"serial-{self.host}").read_text()
+
+    def status(self) -> JobStatus | None:
+        return self.store.read_json(host_status(self.spec.key, self.spec.attempt, self.host), JobStatus)
+
+    def final(self, seconds: float = 60) -> JobStatus:
+        """Wait for the host's last word."""
+        found = until(self.status, lambda status: status is not None and status.state not in ("queued", "running"), seconds)
+        assert found is not None
+        return found
+
+    def log(self, offset: int = 0, *, final: bool = False) -> str:
+        return read_log(self.store, self.spec.key, self.spec.attempt, offset, final)[0]
+
+    def children(self, name: str = "") -> list[str]:
+        """Names below the attempt's directory in the store."""
+        return self.store.children(attempt_file(self.spec.key, self.spec.attempt, name).rstrip("/"))
+
+    def processes(self, command: str = "") -> list[int]:
+        """Processes of the VM in whose command line this occurs."""
+        found, mark = [], f"{MARKER}={self._mark}\0".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes() and command in (entry / "cmdline").read_text().replace("\0", " "):
+                    found.append(int(entry.name))
+        return found
+
+    def signal(self, number: signal.Signals, command: str = "") -> None:
+        """A signal to all its processes in whose command line this occurs."""
+        for process in self.processes(command):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    def kill(self) -> None:
+        """As when the power fails."""
+        while self.processes():
+            self.signal(signal.SIGKILL)
+            time.sleep(0.01)
+        if self.process is not None:
+            self.process.wait()
+
+    def end(self) -> None:
+        self.kill()
+        self.metadata.stop()
+
+
+@contextlib.contextmanager
+def machines() -> Iterator[list[Vm]]:
+    """A list of machines that are killed at its end."""
+    made: list[Vm] = []
+    try:
+        yield made
+    finally:
+        for vm in made:
+            vm.end()

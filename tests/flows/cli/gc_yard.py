@@ -1,0 +1,86 @@
+"""A store with whatever a test of `lyceum gc` puts into it: artifacts, attempts, run records, by short numbers instead of stage keys."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.main import main
+from flows.recipe.resolve import resolve
+from flows.report.run_record import record_name
+from infra.store.lease import LeaseRecord, this_process
+from infra.store.store import Store, attempt_file
+from schemas.artifact import ArtifactRef, Manifest
+from schemas.job import JobSpec
+from schemas.reports import Process, RunRecord, StageRecord
+
+DEAD = this_process().model_copy(update={"pid": 2**22 + 1})
+ELSEWHERE = Process(host="elsewhere", namespace="", pid=1)
+
+
+def key(number: int) -> str:
+    return f"{number:064x}"
+
+
+class Yard:
+    """A store with whatever a test puts into it, and `lyceum gc` on it."""
+
+    def __init__(self, store: Store, recipe: Path, capsys: pytest.CaptureFixture[str], scratch: Path) -> None:
+        self.store, self._recipe, self._capsys, self._scratch = store, recipe, capsys, scratch
+
+    def commit(self, number: int, attempt: str = "1", text: str = "weights") -> Manifest:
+        out = self._scratch / "out"
+        out.mkdir()
+        (out / "model.txt").write_text(text)
+        return self.store.commit(Manifest(kind="sft", key=key(number), version=1, config={}, inputs={}, attempt=attempt, files=()), out)
+
+    def run(self, run_id: str, *numbers: int, status: Any = "failed", process: Process | None = None) -> None:
+        """The record of a run that worked on these keys."""
+        stages = tuple(StageRecord(name=f"s{number}", kind="sft", key=key(number), status="running") for number in numbers)
+        record = RunRecord(
+            run_id=run_id,
+            recipe=resolve(str(self._recipe)).recipe,
+            target="local",
+            store=self.store.uri,
+            status=status,
+            started=1.0,
+            process=process,
+            stages=stages,
+        )
+        self.store.write_json(record_name(run_id), record)
+
+    def attempt(
+        self, number: int, attempt: str = "1", process: Process = DEAD, inputs: tuple[int, ...] = (), released: bool = False
+    ) -> None:
+        """What an attempt leaves in its directory, and beside it for the next one."""
+        lease = LeaseRecord(**process.model_dump(), owner="sft", nonce="0", renewed=0.0, released=released)
+        self.store.create_json(attempt_file(key(number), attempt, "lease.json"), lease)
+        refs = {str(one): ArtifactRef(kind="sft", key=key(one), digest="d") for one in inputs}
+        spec = JobSpec(
+            stage="s", kind="sft", key=key(number), attempt=attempt, store=self.store.uri, target="local", config={}, inputs=refs
+        )
+        self.store.create_json(attempt_file(key(number), attempt, "job.json"), spec)
+        for name in (f"{attempt}/status.json", f"{attempt}/log.txt", f"{attempt}/out/model.txt", "kept/step-10/seal.json"):
+            self.store.write_bytes(f"work/{key(number)}/{name}", b"text")
+
+    def names(self) -> set[str]:
+        """Every object in the store, keys shortened to their numbers."""
+        return {short(found.name) for top in ("artifacts", "work", "runs") for found in self.store.objects(top)}
+
+    def gc(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What `lyceum gc --json` prints; its messages are kept."""
+        assert main(["gc", "--store", self.store.uri, "--json", *arguments]) == code
+        printed = self._capsys.readouterr()
+        self.messages = printed.err
+        value = json.loads(printed.out) if code == 0 else {}
+        assert isinstance(value, dict)
+        return value
+
+    def found(self, *arguments: str) -> set[tuple[str, str]]:
+        """Kind and name of all garbage."""
+        return {(item["kind"], short(item["name"])) for item in self.gc(*arguments)["items"]}
+
+
+def short(name: str) -> str:
+    return "/".join(str(int(part, 16)) if len(part) == 64 else part for part in name.split("/"))

@@ -1,0 +1,80 @@
+"""`lyceum gc` and champions: what they stand on is not removed, and what nobody can return to is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import gc
+from flows.promotion.champion import promote_by_hand, rollback
+from flows.promotion.fresh import Decision, decision_name
+from flows.report.run_record import record_name
+from infra.store.store import open_store
+from schemas.recipe import StageSpec
+from schemas.reports import RunRecord
+from tests.flows.cli.gc_yard import Yard
+
+
+@pytest.fixture
+def yard(tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Yard:
+    monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.3")
+    monkeypatch.setenv("LYCEUM_POLL_SECONDS", "0.05")
+    return Yard(open_store(tmp_path / "store"), tiny_recipe, capsys, tmp_path)
+
+
+def test_a_champion_s_run_is_not_dropped_nor_one_that_a_rollback_may_lead_back_to(yard: Yard) -> None:
+    """Entry 3, on which a rollback left run c, needs nothing any more."""
+    for number, name in enumerate("abc", start=1):
+        crown(yard, number, name)
+    rollback(yard.store, "demo", "")
+    yard.gc("--drop-run", "a", code=2)
+    assert "run 'a' cannot be dropped: `lyceum promote --rollback demo` may lead back to it" in yard.messages
+    assert "remove champions/demo/000001.json first" in yard.messages
+    yard.gc("--drop-run", "b", "--delete", code=2)
+    assert "run 'b' cannot be dropped: it is the champion of recipe demo. Promote another run, or roll back, first." in yard.messages
+    assert ("run", "runs/c") in yard.found("--drop-run", "c", "--delete")
+    assert yard.store.list_runs() == ["a", "b"]
+    yard.store.remove("champions/demo/000001.json")
+    assert ("run", "runs/a") in yard.found("--drop-run", "a")
+
+
+def crown(yard: Yard, number: int, run: str) -> None:
+    """A run whose only stage has this key, and the champion from now on."""
+    model = yard.commit(number, text=run).ref()
+    yard.run(run, number, status="succeeded")
+    record = yard.store.read_json(record_name(run), RunRecord)
+    assert record is not None
+    stage = StageSpec(name=f"s{number}", kind="sft")
+    recipe = record.recipe.model_copy(update={"name": "demo", "stages": (stage,)})
+    stages = (record.stages[0].model_copy(update={"status": "ran", "artifact": model}),)
+    yard.store.write_json(record_name(run), record.model_copy(update={"recipe": recipe, "stages": stages}))
+    promote_by_hand(yard.store, run, "")
+
+
+def test_a_promotion_while_leases_are_watched_saves_the_run(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    crown(yard, 1, "a")
+    yard.store.remove("champions")
+    watch = gc.unheld
+
+    def slow(*arguments: Any, **named: Any) -> dict[str, int]:
+        promote_by_hand(yard.store, "a", "")
+        return watch(*arguments, **named)
+
+    monkeypatch.setattr(gc, "unheld", slow)
+    yard.gc("--drop-run", "a", "--delete", code=2)
+    assert yard.store.list_runs() == ["a"]
+
+
+def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard: Yard) -> None:
+    yard.commit(1)
+    yard.commit(2)
+    yard.run("nightly", 1)
+    evaluation = yard.commit(2).ref().model_dump(mode="json")
+    verdict = {"promote": True, "why": "", "candidate": "nightly", "champion": None, "evaluations": [evaluation]}
+    fresh = {"rows": 0, "new": 0, "changed": 0, "gone": 0, "since": None}
+    made = {"run_id": "nightly", "fresh": fresh, "gate": verdict, "why": "", "promoted": True, "champion": 1, "decided": 1.0}
+    yard.store.write_json(decision_name("nightly"), Decision.parse(made))
+    assert yard.found() == set()
+    assert ("artifact", "artifacts/sft/2") in yard.found("--drop-run", "nightly")
+    yard.store.write_bytes(decision_name("nightly"), b"{")
+    assert yard.found() == {("artifact", "artifacts/sft/2")}

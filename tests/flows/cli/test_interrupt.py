@@ -1,0 +1,35 @@
+"""Signals become an event, wherever they arrive."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from flows.cli.interrupt import interruptible
+from infra.process import ROOT
+
+
+def test_the_first_signal_sets_the_event_and_the_second_interrupts() -> None:
+    stop = threading.Event()
+    with interruptible(stop):
+        signal.raise_signal(signal.SIGINT)
+        assert stop.wait(10)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_finds_the_event_locked_by_whoever_waits_for_it_does_not_hang() -> None:
+    """`Event.wait` holds the event's lock for a moment each time; a handler that set the event itself would wait for that for ever."""
+    code = """
+import os, signal, threading
+from flows.cli.interrupt import interruptible
+stop = threading.Event()
+with interruptible(stop):
+    with stop._cond:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.getpid()
+    assert stop.wait(10)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

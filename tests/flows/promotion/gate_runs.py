@@ -1,0 +1,87 @@
+"""Runs for the gate to judge: synthetic ones, and what may become of their evaluations."""
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from infra.store.store import Store
+from schemas.artifact import Manifest
+from schemas.evaluation import EvalItem
+from schemas.examples import Domain
+from schemas.job import JobSpec
+from schemas.recipe import GateSpec
+from schemas.reports import RunRecord
+from tasks.contract.job import read_jsonl, write_jsonl
+from tests.flows.report.synthetic_run import SKILL, write_run
+
+PER_DOMAIN = 30
+"""The default gate proves nothing in a domain of fewer prompts."""
+NUMBERS = count()
+"""Names of what is made, never the same."""
+
+
+def make(root: Path, name: str, skill: float = 0.7, **options: Any) -> tuple[Store, RunRecord]:
+    """A finished run whose last model, of its own bytes, answers this fraction of all prompts rightly."""
+    return write_run(root, name, skill={**SKILL, "grpo": skill}, text=name, **{"per_domain": PER_DOMAIN, **options})
+
+
+def items(store: Store, record: RunRecord, stage: str) -> list[EvalItem]:
+    return read_jsonl(store.local_dir(manifest(store, record, stage)) / "items.jsonl", EvalItem)
+
+
+def manifest(store: Store, record: RunRecord, stage: str) -> Manifest:
+    ref = next(one.artifact for one in record.stages if one.name == stage)
+    assert ref is not None
+    found = store.lookup(ref.kind, ref.key)
+    assert found is not None
+    return found
+
+
+def answer(store: Store, record: RunRecord, stage: str, answers: Sequence[EvalItem], samples: Sequence[EvalItem] = ()) -> RunRecord:
+    """The run, with an evaluation that found these answers."""
+    number = next(NUMBERS)
+    out = store.path(f"out-{number}")
+    out.mkdir()
+    write_jsonl(out / "items.jsonl", answers)
+    if samples:
+        write_jsonl(out / "samples.jsonl", samples)
+    draft = manifest(store, record, stage).model_copy(update={"key": f"{number:064x}", "files": ()})
+    ref = store.commit(draft, out).ref()
+    stages = tuple(one.model_copy(update={"artifact": ref}) if one.name == stage else one for one in record.stages)
+    return record.model_copy(update={"stages": stages})
+
+
+def grade(store: Store, record: RunRecord, domain: Domain, right: range) -> RunRecord:
+    """The run, with right answers to exactly these of a domain's prompts."""
+    answers = items(store, record, "grpo_eval")
+    places = [index for index, item in enumerate(answers) if item.domain == domain]
+    for number, place in enumerate(places):
+        answers[place] = answers[place].model_copy(update={"exact": number in right})
+    return answer(store, record, "grpo_eval", answers)
+
+
+def with_gate(record: RunRecord, **rules: Any) -> RunRecord:
+    return record.model_copy(update={"recipe": record.recipe.model_copy(update={"gate": GateSpec(**rules)})})
+
+
+def unsafe(record: RunRecord) -> RunRecord:
+    """The run without its safety evaluation."""
+    return record.model_copy(update={"stages": tuple(stage for stage in record.stages if stage.kind != "safety_eval")})
+
+
+def suited(store: Store, record: RunRecord, right: bool) -> RunRecord:
+    """The run, with a suite of 40 prompts in its last evaluation beside the held-out prompts."""
+    known = items(store, record, "grpo_eval")
+    suite = [item.model_copy(update={"id": f"gsm8k/{n}", "suite": "gsm8k", "exact": right}) for n, item in enumerate(known[:40])]
+    return answer(store, record, "grpo_eval", known + suite)
+
+
+def replay(store: Store, spec: JobSpec, asked: list[EvalItem], right: bool) -> Manifest:
+    """What the job of a rematch leaves: answers to the candidate's prompts, all right or all wrong."""
+    answers = [item.model_copy(update={"exact": right, "safe": right, "format": True}) for item in asked]
+    out = store.path(f"out-{next(NUMBERS)}")
+    out.mkdir()
+    write_jsonl(out / "items.jsonl", answers)
+    draft = Manifest(kind=spec.kind, key=spec.key, version=1, config=spec.config, inputs=spec.inputs, attempt="1", files=(), metrics={})
+    return store.commit(draft, out)

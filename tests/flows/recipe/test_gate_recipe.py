@@ -1,0 +1,114 @@
+"""A recipe's gate: what it may ask is checked before anything runs, and it changes no stage."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.resolve import resolve
+from flows.report.recipe_toml import recipe_toml
+from schemas.base import InputError
+from schemas.examples import Domain
+from schemas.recipe import GateRule, GateSpec, MustNotLose, parse_recipe
+
+TRAINED = """
+[stages.sft]
+kind = "sft"
+inputs = { examples = "rebalance" }
+config = { steps = 1, batch_size = 2, sequence_length = 16, optimizer = { learning_rate = 1e-3 } }
+
+[stages.sft_eval]
+kind = "reasoning_eval"
+inputs = { prompts = "rebalance", policy = "sft" }
+config = { prompt_length = 16, response_length = 16 }
+
+[stages.base_safety]
+kind = "safety_eval"
+inputs = { prompts = "rebalance" }
+config = { prompt_length = 16, response_length = 16 }
+"""
+SAFETY = """
+[stages.safety]
+kind = "safety_eval"
+inputs = { policy = "sft" }
+config = { prompt_length = 16, response_length = 16, suites = [{ name = "xstest" }] }
+"""
+GATE = """
+[[gate.must_win]]
+metric = "exact_answer"
+suite = "heldout"
+domain = "summarization"
+[[gate.must_not_lose]]
+metric = "truncated_rate"
+margin = 0.05
+"""
+
+
+@pytest.fixture
+def recipe(tiny_recipe: Path) -> Path:
+    tiny_recipe.write_text(tiny_recipe.read_text() + TRAINED)
+    return tiny_recipe
+
+
+def write(recipe: Path, text: str) -> str:
+    recipe.write_text(recipe.read_text() + text)
+    return str(recipe)
+
+
+def test_a_gate_is_read_and_changes_no_stage(recipe: Path) -> None:
+    plain = resolve(str(recipe))
+    gated = resolve(write(recipe, GATE))
+    assert plain.recipe.gate is None
+    assert gated.recipe.gate == GateSpec(
+        must_win=(GateRule(metric="exact_answer", suite="heldout", domain=Domain.SUMMARIZATION),),
+        must_not_lose=(MustNotLose(metric="truncated_rate", margin=0.05),),
+    )
+    assert gated.stages == plain.stages, "so no stage key has changed"
+    assert parse_recipe(recipe_toml(gated.recipe), "written.toml") == gated.recipe
+
+
+def test_a_margin_can_be_set(recipe: Path) -> None:
+    gate = resolve(write(recipe, GATE), ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]).recipe.gate
+    assert gate is not None
+    assert (gate.must_not_lose[0].margin, gate.wins) == (0.1, "any")
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        ("must_win = [{ metric = 'exact_anser' }]", r"gate.must_win.0: metric = 'exact_anser' .* Did you mean 'exact_answer'\?"),
+        ("must_win = [{ metric = 'abstention_precision' }]", "'abstention_precision' is nothing that a gate can compare"),
+        ("must_win = [{ metric = 'safe_rate' }]", "'safe_rate' is measured by safety_eval, and no stage of that kind evaluates the last"),
+        ("must_win = [{ metric = 'format_rate', suite = 'heldot' }]", r"suite = 'heldot' is none .* Did you mean 'heldout'\?"),
+        ("must_win = [{ metric = 'format_rate', domain = 'maths' }]", r"gate.must_win.0.domain .* Did you mean 'math'\?"),
+        ("must_win = [{ metrik = 'format_rate' }]", r"unknown key 'gate.must_win.0.metrik'. Did you mean 'metric'\?"),
+        ("must_wim = []", r"unknown key 'gate.must_wim'. Did you mean 'must_win'\?"),
+        ("must_not_lose = [{ metric = 'format_rate' }]", "required key 'gate.must_not_lose.0.margin' is missing"),
+        ("must_not_lose = [{ metric = 'format_rate', margin = 0.0 }]", "margin = 0.0 is not valid"),
+        ("must_not_lose = [{ metric = 'format_rate', margin = 5.0 }]", "margin = 5.0 is not valid"),
+        ("wins = 'any'", "a gate without a rule lets every model pass"),
+        (
+            "must_win = [{ metric = 'format_rate' }, { metric = 'format_rate' }]",
+            "two entries of gate.must_win are about the same: format_rate",
+        ),
+    ],
+)
+def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(recipe: Path, gate: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve(write(recipe, f"[gate]\n{gate}\n"))
+
+
+def test_suites_are_those_that_the_last_model_is_asked(recipe: Path) -> None:
+    """A safety evaluation without held-out prompts; that of the base does not count."""
+    write(recipe, SAFETY)
+    gate = "\n[[gate.must_not_lose]]\nmetric = 'format_rate'\nmargin = 0.05\nsuite = "
+    text = recipe.read_text()
+    recipe.write_text(text + gate + "'xstest'\n")
+    assert resolve(str(recipe), need_data=False).recipe.gate is not None
+    recipe.write_text(text + gate.replace("format_rate", "safe_rate") + "'heldout'\n")
+    with pytest.raises(InputError, match=r"suite = 'heldout' is none that safety_eval asks the last trained model. Valid: xstest."):
+        resolve(str(recipe), need_data=False)
+
+
+def test_a_recipe_that_trains_nothing_has_no_gate(tiny_recipe: Path) -> None:
+    with pytest.raises(InputError, match=r"gate: no stage of kind .*sft.* trains a model to be promoted; leave it out"):
+        resolve(write(tiny_recipe, GATE))

@@ -1,0 +1,142 @@
+"""Recipes become validated stages, and every mistake is one message that names the value and the valid choices."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.resolve import apply_override, resolve, shipped_recipes
+from schemas.base import InputError
+from tasks.contract.plugins import stage_kinds, stage_module
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+def test_a_stage_gets_model_and_seed_of_its_recipe_unless_it_sets_them(tiny_recipe: Path) -> None:
+    text = tiny_recipe.read_text(encoding="utf-8").replace('model = "gemma3-tiny"', 'model = "gemma3-tiny"\nseed = 7')
+    tiny_recipe.write_text(text, encoding="utf-8")
+    assert [stage.config_json["seed"] for stage in resolve(str(tiny_recipe)).stages] == [7, 7]
+    own = resolve(str(tiny_recipe), ["stages.distill.config.seed=3"])
+    assert [stage.config_json["seed"] for stage in own.stages] == [3, 7]
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_resolves(name: str) -> None:
+    reads_data = name == "open_data"
+    if reads_data and not DATA.is_dir():
+        pytest.skip(f"recipe {name} reads files from {DATA}, which is not here")
+    assert resolve(name, data=DATA if reads_data else None, need_data=False).stages  # pinocchio names data that nobody ships
+
+
+def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> None:
+    assert resolve(str(tiny_recipe)).recipe.name == "tiny"
+    assert resolve("quickstart").recipe.name == "quickstart"
+
+
+@pytest.mark.parametrize("kind", stage_kinds())
+def test_every_kind_declares_what_a_recipe_needs_to_know(kind: str) -> None:
+    module = stage_module(kind)
+    assert isinstance(module.VERSION, int)
+    assert all(set(slot.kinds) <= set(stage_kinds()) for slot in module.INPUTS.values())
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("seed=5", ("seed",), 5),
+        ("model=gemma3-tiny", ("model",), "gemma3-tiny"),
+        ("stages.rebalance.config.heldout_fraction=0.25", ("stages", "rebalance", "config", "heldout_fraction"), 0.25),
+        ("stages.rebalance.config.quotas.math.train = 4", ("stages", "rebalance", "config", "quotas", "math", "train"), 4),
+        ("stages.distill.config.teachers.0.rows={ math = 5 }", ("stages", "distill", "config", "teachers", 0, "rows"), {"math": 5}),
+        ("stages.distill.config.teachers.0.name='a b'", ("stages", "distill", "config", "teachers", 0, "name"), "a b"),
+        ("stages.rebalance.inputs.examples=other", ("stages", "rebalance", "inputs", "examples"), "other"),
+        ("stages.rebalance.kind=a=b", None, "is no TOML value"),
+        ("seed", None, "is not of the form path=value"),
+        ("=3", None, "is not of the form path=value"),
+        ("stages..config=3", None, "is not of the form path=value"),
+        ("sead=3", None, "recipe has no key 'sead'. Did you mean 'seed'? Valid: gate, model, name, seed, stages."),
+        ("seed.low=3", None, "'seed' has no keys below it"),
+        ("stages.sft.config.steps=3", None, "stages has no key 'sft'. Valid: distill, rebalance."),
+        ("stages.distill=3", None, "is a table; name a key in it"),
+        ("stages.distill.confg.seed=3", None, "stages.distill has no key 'confg'. Did you mean 'config'? Valid: config, inputs, kind."),
+        ("stages.distill.config.teachers.1.rows=3", None, "is a list of 1; '1' is not an index below 1"),
+        ("stages.distill.config.teachers.name=3", None, "is a list of 1; 'name' is not an index below 1"),
+        ("stages.distill.kind.name=3", None, "stages.distill.kind = 'distill' is a value, it has no key 'name'"),
+        ("seed=[1, 2", None, "is no TOML value"),
+        ("seed=", None, "is no TOML value"),
+    ],
+)
+def test_overrides_change_one_value_or_say_what_is_wrong(override: str, path: tuple[str | int, ...] | None, value: object) -> None:
+    """`--set` values are TOML; bare words are strings; the path must lead to a key of the recipe."""
+    table: dict[str, object] = {
+        "name": "tiny",
+        "stages": {"distill": {"kind": "distill", "config": {"teachers": [{"name": "procedural"}]}}, "rebalance": {"kind": "rebalance"}},
+    }
+    if path is None:
+        with pytest.raises(InputError) as error:
+            apply_override(table, override)
+        assert override in str(error.value)
+        assert str(value) in str(error.value)
+        return
+    apply_override(table, override)
+    found: object = table
+    for part in path:
+        found = found[part]  # type: ignore[index]
+    assert found == value
+
+
+def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recipe: Path) -> None:
+    with pytest.raises(InputError, match=r"--set stages.rebalance.config.heldout_fraction=many.*heldout_fraction = 'many' is not valid"):
+        resolve(str(tiny_recipe), ["stages.rebalance.config.heldout_fraction=many"])
+
+
+def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:
+    text = tiny_recipe.read_text(encoding="utf-8") + '\n[stages.again]\nkind = "rebalance"\ninputs = { examples = "rebalance" }\n'
+    tiny_recipe.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"stages.again: inputs.examples = 'rebalance' is of kind 'rebalance'; this input takes distill"):
+        resolve(str(tiny_recipe))
+
+
+def test_data_files_are_identified_by_content_not_by_place(tmp_path: Path) -> None:
+    """The same rows under two directories give the same key; one other byte gives another."""
+    recipe = tmp_path / "data.toml"
+    recipe.write_text(DATA_RECIPE, encoding="utf-8")
+    keys = []
+    for place, row in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "rows.jsonl").write_text(f'{{"q": "How many?", "a": "{row}"}}\n', encoding="utf-8")
+        keys.append(resolve(str(recipe), data=tmp_path / place).stages[0].key({}))
+    assert keys[0] == keys[1] != keys[2]
+
+
+DATA_RECIPE = """
+name = "data"
+model = "gemma3-tiny"
+[stages.distill]
+kind = "distill"
+[[stages.distill.config.teachers]]
+name = "dataset"
+[[stages.distill.config.teachers.sources]]
+path = "rows.jsonl"
+domain = "math"
+prompt = "q"
+reasoning = "q"
+answer = "a"
+"""
+
+
+def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path) -> None:
+    """`tiny` among the overrides stands for the whole [tiny] table; what is set beside it counts more, wherever it stands."""
+    text = tiny_recipe.read_text()
+    path = tmp_path / "with_tiny.toml"
+    path.write_text(text + '\n[tiny]\nseed = 5\n"stages.rebalance.config.heldout_fraction" = 0.25\n')
+    full = resolve(str(path))
+    assert full.recipe == resolve(str(tiny_recipe)).recipe
+    small = resolve(str(path), ["stages.rebalance.config.heldout_fraction=0.3", "tiny"])
+    assert small.recipe.seed == 5
+    assert small.stage("rebalance").config_json["heldout_fraction"] == 0.3
+    assert resolve(str(path), ["tiny"]).stage("rebalance").config_json["heldout_fraction"] == 0.25
+    with pytest.raises(InputError, match=r"has no \[tiny\] table"):
+        resolve(str(tiny_recipe), ["tiny"])
+    path.write_text(text + '\n[tiny]\n"stages.nowhere.config.steps" = 5\n')
+    with pytest.raises(InputError, match=r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'"):
+        resolve(str(path), ["tiny"])

@@ -1,0 +1,150 @@
+"""A run as Prefect artifacts: what they say, that no text of a model can break out of them, and that they are only a view."""
+
+import base64
+import re
+import xml.dom.minidom
+from pathlib import Path
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.context import FlowRunContext
+
+from flows.recipe.resolve import ResolvedRecipe, resolve
+from flows.report import publish
+from flows.report.page import report_html
+from flows.report.results import RunResults, read_results
+from flows.report.samples_section import samples
+from infra.store.store import Store, open_store
+from schemas.artifact import Manifest
+from tests.flows.report.synthetic_run import write_run
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+    return read_results(*write_run(tmp_path_factory.mktemp("synthetic")))
+
+
+@pytest.fixture(scope="module")
+def report(results: RunResults) -> str:
+    return report_html(results)
+
+
+def commit_first_stage(store: Store, resolved: ResolvedRecipe, out: Path) -> None:
+    stage = resolved.stages[0]
+    out.mkdir()
+    (out / "examples.jsonl").write_text("{}\n", encoding="utf-8")
+    store.commit(
+        Manifest(
+            kind=stage.kind,
+            key=stage.key({}),
+            version=stage.version,
+            config=stage.config_json,
+            dependencies=stage.dependencies,
+            inputs={},
+            attempt="0",
+            files=(),
+            execution={"seconds": 12.0},
+        ),
+        out,
+    )
+
+
+def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_recipe: Path) -> None:
+    store, resolved = open_store(tmp_path / "store"), resolve(str(tiny_recipe))
+    empty = publish.plan(resolved, store)
+    assert "2 of 2 stages will run; how long that takes is not known." in empty
+    assert "| rebalance | rebalance | **runs** | ? | waits for distill |" in empty
+
+    commit_first_stage(store, resolved, tmp_path / "out")
+    cached = publish.plan(resolved, store)
+    assert "| distill | distill | cached | 0.0 s | its artifact exists and verifies |" in cached
+    assert "1 of 2 stages will run" in cached
+
+    changed = publish.plan(resolve(str(tiny_recipe), ["stages.distill.config.seed=7"]), store)
+    assert "| distill | distill | **runs** | 12 s | no artifact has this key |" in changed
+    assert "- **distill** differs from its nearest artifact in `config.seed`: 0 → 7" in changed
+
+
+def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: str) -> None:
+    text = publish.plots(report)
+    titles = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert {"Safety against helpfulness", "sft: loss", "grpo: reward"} <= set(titles)
+    assert "sft: learning rate" not in titles, "the report folds it away"
+    images = re.findall(r"\]\(data:image/svg\+xml;base64,([^)]*)\)", text)
+    assert len(images) == len(titles)
+    for image in images:
+        drawing = base64.b64decode(image).decode()
+        xml.dom.minidom.parseString(drawing)
+        assert drawing.startswith("<svg")
+        assert set(re.findall(r"var\((--[\w-]+)\)", drawing)) <= set(re.findall(r"(--[\w-]+):", drawing)), "every colour is defined"
+
+
+def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> None:
+    shown = samples(results)
+    text = publish.answers(shown)
+    groups = {(sample.group, sample.mark) for sample in shown}
+    assert text.count("<details>") == text.count("</details>") == len(groups)
+    assert "<summary>math, right: " in text
+    assert "**base: wrong, malformed**" in text
+    assert "<reasoning>I look.</reasoning>" in text
+
+
+def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
+    evil = "\n```\n````\n</details><script>alert(1)</script>\n"
+    text = publish.answers(samples(read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>"))))
+    assert "<summary>math, right: &lt;b&gt;held&lt;/b&gt;" in text
+    for block in re.findall(r"^(`{5,})text\n(.*?)\n\1$", text, re.DOTALL | re.MULTILINE):
+        text = text.replace(block[1], "")
+    assert "script" not in text, "outside of its fence, which is longer than any of its own"
+
+
+def test_the_page_of_a_failed_run_says_why_and_where_the_report_is(tmp_path: Path) -> None:
+    _, record = write_run(tmp_path, stop_before="simpo", failure="the disk\nis full")
+    page = publish.page(record.model_copy(update={"report": "gs://bucket/runs/demo/report.html"}), "verdict")
+    assert "# demo: failed" in page
+    assert "**simpo** (failed):\n\n```text\nthe disk\nis full\n```" in page
+    assert "(https://storage.cloud.google.com/bucket/runs/demo/report.html)" in page
+    assert "Report: `/here/report.html`" in publish.page(record.model_copy(update={"report": "/here/report.html"}), "verdict")
+
+
+def test_a_run_is_shown_under_its_own_name(prefect_api: str, results: RunResults, report: str, tmp_path: Path, tiny_recipe: Path) -> None:
+    @flow
+    def shown() -> str:
+        publish.announce(results.record, resolve(str(tiny_recipe)), open_store(tmp_path / "store"))
+        publish.publish(results, report)
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        return str(context.flow_run.id)
+
+    run_id = shown()
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(run_id).name == results.record.run_id  # type: ignore[arg-type]
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id])))
+    assert {artifact.key: artifact.type for artifact in found} == {
+        "demo-plan": "markdown",
+        "demo-stages": "table",
+        "demo-report": "markdown",
+        "demo-plots": "markdown",
+        "demo-samples": "markdown",
+    }
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), OSError("the bucket is gone")])
+def test_it_is_only_a_view(results: RunResults, report: str, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    warnings: list[str] = []
+
+    class Logger:
+        def warning(self, message: str, *parts: object) -> None:
+            warnings.append(message % parts)
+
+    def fail(**arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(publish, "create_table_artifact", fail)
+    monkeypatch.setattr(publish, "get_run_logger", Logger)
+    publish.publish(results, report)
+    assert warnings == [f"the run could not be shown in Prefect: {error}"]

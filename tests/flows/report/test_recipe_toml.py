@@ -1,0 +1,31 @@
+"""A recipe that is written as TOML reads back as the same recipe."""
+
+import pytest
+
+from flows.report.recipe_toml import recipe_toml
+from schemas.recipe import Recipe, StageSpec, parse_recipe
+from tests.flows.report.synthetic_run import STAGES
+
+
+def test_a_written_recipe_reads_back_equal() -> None:
+    recipe = Recipe(name="demo", model="gemma3-tiny", seed=7, stages=STAGES)
+    assert parse_recipe(recipe_toml(recipe), "demo.toml") == recipe
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, 0, -3, 1e-05, 1e22, 0.1),
+        *("", 'a "quote" \\ slash', "line\nbreak\ttab \x00 \x1f \x7f", "ü 数 🙂 </script>"),
+        *([], [1, [2, 3]], {}, [{"name": "format", "weight": 0.5}], {"a.b": {"with space": [1.5]}, "ünï": False, "": 1}),
+    ],
+)
+def test_every_kind_of_value_survives(value: object) -> None:
+    recipe = Recipe(name="demo", model="m", stages=(StageSpec(name="distill", kind="distill", config={"x": value}),))
+    assert parse_recipe(recipe_toml(recipe), "demo.toml").stages[0].config["x"] == value
+
+
+def test_null_is_refused() -> None:
+    recipe = Recipe(name="demo", model="m", stages=(StageSpec(name="distill", kind="distill", config={"x": None}),))
+    with pytest.raises(TypeError, match="None"):
+        recipe_toml(recipe)

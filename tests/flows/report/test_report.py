@@ -1,0 +1,273 @@
+"""The report of a run: what it shows, that it shows anything a run leaves, and that nothing in a run can make it do more than show."""
+
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from flows.report import samples_section
+from flows.report.effects_section import heat_maps
+from flows.report.page import render_report, report_html
+from flows.report.provenance_section import times
+from flows.report.results import RunResults, read_results
+from flows.report.training_section import curves
+from infra.store.store import Store
+from schemas.recipe import Recipe
+from schemas.reports import RunRecord, StageRecord
+from tests.flows.report.synthetic_run import STAGES, write_run
+
+ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
+VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use", "stop"}
+
+
+class Page(HTMLParser):
+    """Collects a page's tags, links, ids and text, and whether its tags are balanced."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.handlers: list[str] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action", "srcset"):
+                self.links.append(value or "")
+            if name == "id":
+                self.ids[value or ""] += 1
+            if name.startswith("on"):
+                self.handlers.append(name)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
+    return write_run(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def run(written: tuple[Store, RunRecord]) -> RunResults:
+    return read_results(*written)
+
+
+@pytest.fixture(scope="module")
+def path(written: tuple[Store, RunRecord]) -> Path:
+    return Path(render_report(*written))
+
+
+def rendered(store: Store, record: RunRecord) -> str:
+    """The text of a run's report."""
+    return Path(render_report(store, record)).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_it_is_one_file_beside_the_run_record(path: Path) -> None:
+    assert (path.name, path.parent.name) == ("report.html", "demo-1")
+    assert (path.parent / "run.json").is_file()
+    assert path.stat().st_size < 1_000_000
+
+
+def test_it_loads_nothing_and_runs_nothing(page: Page) -> None:
+    assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(page.tags)
+    assert all(link.startswith(("#", "data:application/toml;base64,", "data:image/svg+xml;base64,")) for link in page.links)
+    assert not page.handlers
+
+
+def test_its_tags_are_balanced_and_its_ids_unique(page: Page) -> None:
+    assert page.open == []
+    assert [name for name, count in page.ids.items() if count > 1] == []
+
+
+def test_rendering_again_gives_the_same_bytes(run: RunResults, path: Path) -> None:
+    assert report_html(run) == path.read_text(encoding="utf-8")
+
+
+def test_colours_of_plots_follow_the_page(path: Path) -> None:
+    """Every placeholder colour became a CSS custom property; a dark page redefines those."""
+    html = path.read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in html
+    assert not [number for number in range(1, 11) if f"#{number:02x}{number:02x}{number:02x}" in html]
+    assert "var(--series-1)" in html
+
+
+def test_the_data_card_is_shown_as_a_page_and_what_it_quotes_as_text(tmp_path: Path) -> None:
+    html = rendered(*write_run(tmp_path, text=ATTACK))
+    card = html[html.index('<div class="markdown">') :].partition("</details>")[0]
+    assert "<h3>Training data</h3>" in card
+    assert "pretty_name" not in card
+    assert "<table>" in card
+    assert 'src="data:image/svg+xml;base64,' in card
+    assert "&lt;script&gt;" in card
+    assert "<a " not in card
+
+
+def test_samples_are_chosen_by_their_stated_rule(run: RunResults) -> None:
+    items = sorted(run.models["grpo"].items("reasoning_eval"), key=lambda item: item.id)
+    right = [item.id for item in items if item.domain == "math" and item.exact]
+    wrong = [item.id for item in items if item.domain == "math" and not item.exact]
+    shown = [sample for sample in samples_section.samples(run) if sample.group == "math"]
+    assert [sample.id for sample in shown] == right[:12] + wrong
+    assert [sample.mark for sample in shown] == ["right"] * 12 + ["wrong"] * 6
+    assert [answer.model for answer in shown[0].answers] == ["base", "sft", "simpo", "grpo"]
+    assert shown[0].answers[0].notes == ["malformed"]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "sft: loss",
+        "simpo: preference accuracy",
+        "grpo: KL to the initial policy",
+        "Training-token proof of sft",
+        "Preference pairs of simpo",
+        "Rollouts of grpo at step 39",
+        "Passing code of grpo that looks like a trick: the first 1",
+        "imports gc",
+        "30 of 30",
+        "broken_json",
+        "a.jsonl:4: Expecting value",
+        "consider dropping it",
+        "lyceum run ./demo.toml --target local --data 'my data'",
+        "1.5 GB",
+        "learning_rate = 1e-05",
+    ],
+)
+def test_the_page_shows(page: Page, shown: str) -> None:
+    assert shown in page.text
+
+
+def test_the_page_shows_every_key_and_digest(run: RunResults, page: Page) -> None:
+    for stage in run.stages.values():
+        assert stage.manifest is not None
+        assert stage.manifest.key in page.text
+        assert stage.manifest.digest in page.text
+
+
+def test_text_of_models_and_data_is_shown_and_never_interpreted(tmp_path: Path) -> None:
+    html = rendered(*write_run(tmp_path, text=ATTACK, prompts=ATTACK))
+    page = Page(html)
+    assert "script" not in page.tags
+    assert page.tags["img"] == 1, "the data card's plot, none of the attack's"
+    assert page.text.count(ATTACK) > 50
+    assert page.open == []
+
+
+def test_an_error_message_is_escaped_too(tmp_path: Path) -> None:
+    page = Page(rendered(*write_run(tmp_path, stop_before="sft", failure=ATTACK)))
+    assert "script" not in page.tags
+    assert ATTACK in page.text
+
+
+def test_long_texts_do_not_make_a_large_page(tmp_path: Path) -> None:
+    path = Path(render_report(*write_run(tmp_path, text="long " * 400)))
+    assert path.stat().st_size < 2_000_000
+    assert "more characters)" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stage", ["distill", "simpo"])
+def test_a_failed_run_has_a_report_that_begins_with_what_failed(tmp_path: Path, stage: str) -> None:
+    page = Page(rendered(*write_run(tmp_path, stop_before=stage, failure="RESOURCE_EXHAUSTED: 9 GiB")))
+    assert page.open == []
+    assert page.text.index(f"Stage {stage} failed") < page.text.index("RESOURCE_EXHAUSTED: 9 GiB") < page.text.index("Verdict")
+
+
+def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
+    text = Page(rendered(*write_run(tmp_path, stop_before="sft"))).text
+    assert "The same command continues it" in text
+    assert "grpo has no model (not run)" in text
+
+
+def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    store, record = write_run(tmp_path, stop_before="distill")
+    stage = StageRecord(name="distill", kind="distill", key="f" * 64, status="running")
+    begun = record.model_copy(update={"status": "running", "finished": None, "stages": (stage,), "execution": {}})
+    assert times(read_results(store, begun)) is None
+    text = Page(rendered(store, begun)).text
+    assert "had not ended" in text
+    assert "No model was evaluated" in text
+
+
+def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunRecord]) -> None:
+    store, record = written
+    kept = tuple(stage for stage in STAGES if not stage.kind.endswith("eval"))
+    recipe = Recipe(name="demo", model="gemma3-tiny", stages=kept)
+    page = Page(report_html(read_results(store, record.model_copy(update={"recipe": recipe}))))
+    assert "No model was evaluated" in page.text
+    assert "sft: loss" in page.text
+
+
+@pytest.mark.parametrize(("damage", "said"), [("remove", "no longer in the store"), ("flip", "damaged: items.jsonl: has sha256")])
+def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path: Path, damage: str, said: str) -> None:
+    store, record = write_run(tmp_path)
+    stage = next(stage for stage in record.stages if stage.name == "sft_eval")
+    manifest = store.lookup(stage.kind, stage.key or "")
+    assert manifest is not None
+    name = f"artifacts/{stage.kind}/{stage.key}/manifest.json"
+    if damage == "remove":
+        store.path(name).unlink()
+    else:
+        items = store.local_dir(manifest) / "items.jsonl"
+        items.write_bytes(items.read_bytes().replace(b"sums", b"SUMS", 1))
+    run = read_results(store, record)
+    assert said in (run.stages["sft_eval"].problem or "")
+    assert "sft since base" not in heat_maps(run)[0].columns
+    assert store.path(name).exists() == (damage == "flip")
+
+
+def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> None:
+    store, record = write_run(tmp_path)
+    stage = read_results(store, record).stages["grpo"]
+    assert stage.manifest is not None
+    (store.local_dir(stage.manifest) / "curves.jsonl").write_text(
+        '{"step": 1, "loss": NaN, "kl": 0.5}\n{"step": 2, "loss": Infinity, "kl": 0.25}\n'
+    )
+    drawn = "".join(curves(stage)[0])
+    assert "grpo: KL to the initial policy" in drawn
+    assert "grpo: loss" not in drawn
+
+
+def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_rest(page: Page) -> None:
+    text = " ".join(page.text.split())
+    assert "30 of 30 (41)" in text
+    assert "27 of 27 (36)" in text, "a cell that was asked for by difficulty"
+    assert "30 (36)" in text, "a cell that was not"
+    assert "300 read, 3 dropped, 117 left that no quota asks for" in text
+    assert "contaminated31.0%b.jsonl:7: the same as exam item 1" in text
+    assert "exam 2, heldout 1" in text
+    assert "mit 180" in text
+    assert "20 rows asked of the teachers, 18 given, 0.25 US dollars" in text
+    assert any(link.startswith("data:image/svg+xml;base64,") for link in page.links)
+
+
+def test_the_data_part_says_what_teachers_were_asked_and_what_the_router_is_worth(page: Page) -> None:
+    for words in (
+        "samples: verified 50, wrong 22",
+        "70 requests, 2 answered from the store, 1,000 tokens, 1.50 US dollars",
+        "domains said by: rule 30, classifier 6",
+        "66.7% of 3 rows of a known domain go there",
+        "math10100050.0%",
+    ):
+        assert words in page.text.replace("\n", ""), words

@@ -1,0 +1,75 @@
+"""The run record: what it says while a run goes on, when the store fails, and when the run's process is gone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.resolve import resolve
+from flows.report.run_record import RunLog, read_run, record_name, run_status
+from infra.store.lease import this_process
+from infra.store.store import Store, open_store
+from schemas.reports import RunRecord, StageRecord
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def run(store: Store, tiny_recipe: Path) -> RunLog:
+    return RunLog(store, resolve(str(tiny_recipe)), "local", lambda record: None)
+
+
+def begun(name: str, key: str = "k") -> StageRecord:
+    return StageRecord(name=name, kind=name, key=key, status="running")
+
+
+def test_a_stage_is_on_record_from_its_beginning_and_once(store: Store, run: RunLog) -> None:
+    """Also when it begins a second time, with another key."""
+    name = record_name(run.record.run_id)
+    for stage in (begun("rebalance"), begun("distill"), begun("rebalance", key="other")):
+        run.stage(stage)
+        assert store.read_json(name, RunRecord) == run.record
+    assert [(stage.name, stage.key) for stage in run.record.stages] == [("distill", "k"), ("rebalance", "other")]
+
+
+def test_no_stage_of_a_run_that_has_ended_is_running(run: RunLog) -> None:
+    """It keeps its key: whatever it left belongs to this run."""
+    run.stage(begun("distill"))
+    run.finish("failed")
+    [stage] = run.record.stages
+    assert (stage.status, stage.key, stage.error) == ("skipped", "k", "the run ended before it did")
+
+
+def test_a_store_that_takes_no_record_does_not_end_the_run(
+    store: Store, run: RunLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("503 for 10 s")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write_json", fail)
+        run.stage(begun("distill"))
+    assert "could not be written; the run goes on: 503 for 10 s" in caplog.text
+    assert read_run(store, run.record.run_id).stages == ()
+    run.stage(begun("rebalance"))
+    assert [stage.name for stage in read_run(store, run.record.run_id).stages] == ["distill", "rebalance"]
+
+
+def test_a_run_whose_process_is_gone_was_interrupted(run: RunLog) -> None:
+    """Where that can be known; a run on another machine, or before its last start, may still be running."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    gone = this_process().model_copy(update={"pid": ended.pid})
+
+    def status(**changes: object) -> str:
+        return run_status(run.record.model_copy(update=changes))
+
+    assert status() == "running"
+    assert status(process=gone) == "interrupted"
+    assert status(process=gone.model_copy(update={"host": "elsewhere"})) == "running?"
+    assert status(process=None) == "running?"
+    assert status(process=gone, status="failed") == "failed"

@@ -1,0 +1,313 @@
+"""`lyceum scores`: what other tools read of a run, against structures recorded from those tools, and by the tools where they are installed.
+
+`score_formats.json` is from inspect_ai 0.3.285 (the fields of its log's models) and lm_eval 0.4.13 (files of a run of a toy task).
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.cli.main import main
+from flows.scores.evaluations import mean_of
+from flows.scores.formats import lm_eval
+from infra.store.store import Store
+from schemas.reports import RunRecord
+from tests.flows.report.synthetic_run import write_run
+
+RECORDED = json.loads((Path(__file__).parent / "score_formats.json").read_text(encoding="utf-8"))
+
+
+class Lab:
+    """A run with two suites of 24 prompts, three samples of each prompt (the second is wrong) and requests; and all formats of it.
+
+    `grpo` answers three of four prompts rightly.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.store: Store
+        self.record: RunRecord
+        config = {"grpo_eval": {"instructions": "Think.", "response_length": 64, "seed": 7, "sampling": {"samples": 3, "temperature": 0.8}}}
+        self.store, self.record = write_run(
+            root / "store", suites=("heldout", "gsm8k"), samples=3, per_domain=4, requests=4, text=' "é"', config=config
+        )
+        self.out = root / "out"
+        assert self.run("--to", str(self.out)) == 0
+
+    def run(self, *arguments: str) -> int:
+        return main(["scores", self.record.run_id, "--store", self.store.uri, *arguments, "--json"])
+
+    def log(self, stage: str, task: str) -> dict[str, Any]:
+        """The inspect_ai log of a stage's task."""
+        logs = [json.loads(path.read_text(encoding="utf-8")) for path in (self.out / "inspect_ai").glob("*.json")]
+        [found] = [log for log in logs if log["eval"]["metadata"]["stage"] == stage and log["eval"]["task"] == task]
+        return dict(found)
+
+    def results(self, model: str, task: str) -> dict[str, Any]:
+        """The lm_eval results of a model that hold a task."""
+        files = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob("results_*.json")
+        [found] = [value for path in files if task in (value := json.loads(path.read_text(encoding="utf-8")))["results"]]
+        return dict(found)
+
+    def samples(self, model: str, task: str) -> list[dict[str, Any]]:
+        [path] = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob(f"samples_{task}_*.jsonl")
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("scores"))
+
+
+def test_a_standard_error_is_that_of_the_harnesses_and_a_prompt_counts_once() -> None:
+    """Prompts a: 1, 0 (mean 1/2), b: 1, c counts nowhere. Mean 3/4; sd with n - 1 = sqrt(2 * (1/4)^2 / 1); / sqrt 2 = 1/4."""
+    mean = mean_of([("a", True), ("a", False), ("b", True), ("c", None)])
+    assert mean is not None
+    assert (mean.value, mean.stderr, mean.n, mean.left_out) == (0.75, pytest.approx(0.25), 2, 1)
+    assert mean_of([("a", True)]).stderr is None  # type: ignore[union-attr]
+    assert mean_of([("a", None)]) is None
+
+
+# inspect_ai
+
+
+def check_fields(value: Any, path: str) -> None:
+    """All keys are fields of inspect_ai's model at this path, and none that it requires is missing."""
+    known = RECORDED["inspect_ai"]["fields"].get(path)
+    if isinstance(value, list):
+        for one in value:
+            check_fields(one, path)
+    elif isinstance(value, dict):
+        if known:
+            assert set(known["required"]) <= set(value) <= {*known["required"], *known["optional"]}, path
+        for name, inner in value.items():
+            below = f"{path}.{name}".lstrip(".")
+            starred = f"{path}.*"
+            check_fields(inner, starred if starred in RECORDED["inspect_ai"]["fields"] else below)
+
+
+def test_a_log_has_the_fields_of_inspect_ai_and_no_others(lab: Lab) -> None:
+    paths = sorted((lab.out / "inspect_ai").glob("*.json"))
+    assert len(paths) == 4 + 4 + 2, "four reasoning evaluations, their samples, two of safety"
+    for path in paths:
+        log = json.loads(path.read_text(encoding="utf-8"))
+        check_fields(log, "")
+        created, task, task_id = path.stem.split("_")
+        assert (created, task) == ("2023-11-14T22-13-20-00-00", log["eval"]["task"].replace("_", "-"))
+        assert task_id == log["eval"]["task_id"]
+
+
+def test_a_log_has_every_answer_and_rate(lab: Lab) -> None:
+    log = lab.log("grpo_eval", "reasoning_eval")
+    assert (log["eval"]["model"], log["eval"]["dataset"]["name"], len(log["samples"])) == ("lyceum/demo-1/grpo", "heldout, gsm8k", 48)
+    assert log["eval"]["model_generate_config"] == {"max_tokens": 64, "temperature": 0.0, "seed": 7}
+    [exact] = [score for score in log["results"]["scores"] if score["name"] == "exact_answer"]
+    assert {name: metric["value"] for name, metric in exact["metrics"].items()} == {
+        "mean": 0.75,
+        "stderr": pytest.approx(math.sqrt(0.75 * 0.25 / 47)),
+        "heldout": 0.75,
+        "gsm8k": 0.75,
+    }
+    sample = log["samples"][0]
+    assert (sample["input"], sample["target"], sample["epoch"]) == ("Think.\n\nheld math 0: what is 0 + 1?", "1", 1)
+    assert sample["output"]["completion"] == sample["messages"][1]["content"] == '<reasoning>I look. "é"</reasoning>\n<answer>1</answer>'
+    assert sample["scores"]["exact_answer"] == {"value": 1.0, "answer": "1"}
+    assert (sample["metadata"]["suite"], sample["metadata"]["domain"], sample["metadata"]["family"]) == ("heldout", "math", "sums")
+
+
+def test_sampled_answers_are_epochs_of_a_log_of_their_own(lab: Lab) -> None:
+    """Three of four prompts are right in two of three samples: 1/2."""
+    log = lab.log("grpo_eval", "reasoning_eval_sampled")
+    assert (log["eval"]["config"]["epochs"], log["eval"]["model_generate_config"]["temperature"]) == (3, 0.8)
+    assert sorted({sample["epoch"] for sample in log["samples"]}) == [1, 2, 3]
+    [exact] = [score for score in log["results"]["scores"] if score["name"] == "exact_answer"]
+    assert exact["metrics"]["mean"]["value"] == pytest.approx(0.5)
+    assert exact["scored_samples"] == 48
+    spread = math.sqrt((36 * (2 / 3 - 0.5) ** 2 + 12 * 0.25) / 47)
+    assert exact["metrics"]["stderr"]["value"] == pytest.approx(spread / math.sqrt(48))
+
+
+def test_an_answer_outside_a_rate_has_no_score_of_it(lab: Lab) -> None:
+    """20 of 60 grounded questions and none of the 4 requests are answerable."""
+    log = lab.log("safety_eval", "safety_eval")
+    [rate] = [score for score in log["results"]["scores"] if score["name"] == "over_refusal_rate"]
+    assert (rate["scored_samples"], rate["unscored_samples"]) == (20, 44)
+    scored = [sample for sample in log["samples"] if "over_refusal_rate" in sample["scores"]]
+    assert {sample["metadata"].get("grounding") for sample in scored} == {"answerable"}
+
+
+# lm-evaluation-harness
+
+
+def test_hashes_are_those_of_lm_eval() -> None:
+    for row in RECORDED["lm_eval"]["samples"]:
+        doc = json.dumps(row["doc"], indent=2, ensure_ascii=False)
+        assert [lm_eval._hash(text) for text in (doc, row["doc"]["q"], row["target"])] == [
+            row[name] for name in ("doc_hash", "prompt_hash", "target_hash")
+        ]
+    assert lm_eval._hash("".join(map(lm_eval._identity, RECORDED["lm_eval"]["samples"]))) == RECORDED["lm_eval"]["task_hash"]
+
+
+def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
+    recorded = RECORDED["lm_eval"]
+    value = lab.results("grpo", "reasoning_eval_gsm8k")
+    assert sorted(value) == recorded["results"]
+    assert sorted(value["config"]) == recorded["config"]
+    tasks = {"reasoning_eval_heldout", "reasoning_eval_gsm8k"}
+    for part in ("results", "configs", "versions", "n-shot", "higher_is_better", "n-samples", "task_hashes"):
+        assert set(value[part]) == tasks
+    for config in value["configs"].values():
+        assert set(config) <= set(recorded["configs"])
+    rates = value["results"]["reasoning_eval_gsm8k"]
+    assert {name.replace("exact_answer", "exact_match") for name in rates} >= set(recorded["rates"])
+    assert rates["exact_answer,none"] == 0.75
+    assert rates["exact_answer_stderr,none"] == pytest.approx(math.sqrt(0.75 * 0.25 / 23))
+    assert value["higher_is_better"]["reasoning_eval_gsm8k"] == {"exact_answer": True, "format_rate": True}, "more markers are not better"
+    assert (value["model_name"], value["model_name_sanitized"]) == ("demo-1/grpo", "demo-1__grpo")
+
+
+def test_samples_have_the_structure_of_lm_eval_and_their_rates_add_up(lab: Lab) -> None:
+    recorded = {name for name in RECORDED["lm_eval"]["sample"] if name != "exact_match"}
+    for task in ("reasoning_eval_heldout", "safety_eval_heldout", "safety_eval_xstest"):
+        rows = lab.samples("grpo", task)
+        rates = lab.results("grpo", task)["results"][task]
+        for row in rows:
+            assert recorded <= set(row)
+            assert sorted(row["arguments"]["gen_args_0"]) == RECORDED["lm_eval"]["arguments"]
+            assert all(row[name] in (0.0, 1.0) for name in row["metrics"])
+            assert all(row[name] is None for name in set(row) - recorded - set(row["metrics"]))
+        for name in {name for row in rows for name in row["metrics"]}:
+            values = [row[name] for row in rows if row[name] is not None]
+            assert rates[f"{name},none"] == pytest.approx(sum(values) / len(values)), (task, name)
+    assert rows[0]["resps"] == [[rows[0]["filtered_resps"][0]]]
+
+
+def test_the_datasets_library_reads_the_samples(lab: Lab, tmp_path: Path) -> None:
+    """As the Hub's viewers of lm_eval's results do."""
+    datasets = pytest.importorskip("datasets")
+    for path in (lab.out / "lm_eval" / "demo-1__grpo").glob("samples_*.jsonl"):
+        rows = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path))["train"]
+        assert rows[0]["doc"]["id"] == json.loads(path.read_text(encoding="utf-8").splitlines()[0])["doc"]["id"]
+
+
+# Parquet
+
+
+def test_every_rate_can_be_taken_again_from_parquet(lab: Lab) -> None:
+    for record in lab.record.stages:
+        if record.kind not in ("reasoning_eval", "safety_eval"):
+            continue
+        table = pq.read_table(lab.out / "parquet" / f"{record.name}.parquet")
+        assert not [field.name for field in table.schema if pa.types.is_null(field.type)]
+        rows = [row for row in table.to_pylist() if row["sample"] is None]
+        assert table.num_rows == len(rows) * (4 if record.kind == "reasoning_eval" else 1)
+        rates = [name.removeprefix("outcome_") for name in table.column_names if name.startswith("outcome_")]
+        compared = 0
+        for name in set(rates) & set(record.metrics):
+            values = [row[f"outcome_{name}"] for row in rows if row[f"outcome_{name}"] is not None]
+            assert record.metrics[name] == (pytest.approx(sum(values) / len(values)) if values else None), (record.name, name)
+            compared += bool(values)
+        assert compared >= 4
+
+
+def test_all_tables_have_the_same_columns_for_the_same_fields(lab: Lab) -> None:
+    one, other = (pq.read_schema(lab.out / "parquet" / f"{stage}.parquet") for stage in ("base_eval", "safety_eval"))
+    shared = set(one.names) & set(other.names)
+    assert {"prompt", "completion", "domain", "grounding", "constraints", "sample", "tokens"} <= shared
+    assert [str(one.field(name).type) for name in shared] == [str(other.field(name).type) for name in shared]
+    assert [str(one.field(name).type) for name in ("prompt", "tokens", "format", "tolerance")] == ["string", "int64", "bool", "double"]
+
+
+# TensorBoard
+
+
+def scalars(directory: Path) -> Iterator[tuple[str, int, float]]:
+    """`(tag, step, value)` of an event file: records of length, checksum, protobuf, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    [path] = directory.glob("events.out.tfevents.*")
+    data = path.read_bytes()
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        event = Event.FromString(data[12 : 12 + length])
+        yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+        data = data[16 + length :]
+
+
+def test_curves_and_metrics_are_scalars_of_one_run_per_stage(lab: Lab) -> None:
+    place = [stage.name for stage in lab.record.recipe.stages].index("grpo_eval")
+    sft, evaluated = ({(tag, step): value for tag, step, value in scalars(lab.out / "tensorboard" / name)} for name in ("sft", "grpo_eval"))
+    assert sum(tag == "loss" for tag, _ in sft) == 39
+    assert sft["loss", 2] == pytest.approx(1.5)
+    assert sft["validation_loss", 39] == pytest.approx(0.5)
+    assert evaluated["metrics/exact_answer", place] == pytest.approx(0.75)
+    assert evaluated["metrics/domains.math.exact_answer", place] == pytest.approx(0.75)
+
+
+# The command
+
+
+def test_only_what_is_asked_for_is_written(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("--to", str(tmp_path / "new"), "--as", "parquet", "--as", "parquet") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert list(value["formats"]) == ["parquet"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["parquet"]
+    assert all((tmp_path / "new" / name).is_file() for name in value["formats"]["parquet"])
+
+
+def test_bad_input_is_refused_and_leaves_nothing(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("--to", str(lab.out)) == 2
+    assert "is not empty; give the name of a new directory" in capsys.readouterr().err
+    assert lab.run("--to", str(tmp_path / "new"), "--as", "csv") == 2
+    assert "'inspect_ai', 'lm_eval', 'parquet', 'tensorboard'" in capsys.readouterr().err
+    store, record = write_run(tmp_path / "store", "early", stop_before="base_eval")
+    arguments = ["scores", record.run_id, "--store", store.uri, "--to", str(tmp_path / "new")]
+    assert main([*arguments, "--as", "inspect_ai"]) == 2
+    assert "run 'early' has nothing for inspect_ai: no evaluation" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["store"], "no half of a directory"
+    assert main(arguments) == 0, "its data stages have metrics"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["tensorboard"]
+
+
+def test_a_directory_that_cannot_be_made_is_named(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("--to", "/proc/nowhere/new") == 2
+    assert "/proc/nowhere/new cannot be written" in capsys.readouterr().err
+
+
+# The tools themselves, where they are installed
+
+
+def test_inspect_ai_reads_the_logs_and_finds_the_same_metrics(lab: Lab) -> None:
+    log_api = pytest.importorskip("inspect_ai.log")
+    logs = log_api.list_eval_logs(str(lab.out / "inspect_ai"))
+    assert len(logs) == 10
+    for info in logs:
+        log = log_api.read_eval_log(info)
+        written = {score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores}
+        log_api.recompute_metrics(log)
+        found = {score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores}
+        assert set(found) == set(written)
+        for name, metrics in written.items():
+            assert found[name] == pytest.approx(metrics), (log.eval.task_display_name, name)
+
+
+def test_lm_eval_shows_the_results(lab: Lab) -> None:
+    utils = pytest.importorskip("lm_eval.utils")
+    table = utils.make_table(lab.results("grpo", "reasoning_eval_gsm8k"))
+    assert "|reasoning_eval_gsm8k  |" in table
+    files = [str(path) for path in (lab.out / "lm_eval").rglob("*.json*")]
+    assert len(utils.get_results_filenames(files)) == 6
+    [name] = [Path(path).name for path in utils.get_sample_results_filenames(files) if "grpo/samples_safety_eval_xstest" in path]
+    assert utils.get_file_task_name(name) == "safety_eval_xstest"
+
+
+def test_tensorboard_reads_the_events(lab: Lab) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulators.EventAccumulator(str(lab.out / "tensorboard" / "sft")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == list(range(1, 40))

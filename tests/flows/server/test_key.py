@@ -1,0 +1,224 @@
+"""The key of a server of ours: where it is, where it never is, and who is given it.
+
+A server that merely listens on this machine is neither adopted nor given the key.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from flows.cli.doctor import _prefect
+from flows.server import prefect_api as module
+from flows.server.exposure import exposures
+from flows.server.key import FILE, Api, as_header, new_key, ours, proof, proves, read, same_server, write
+from flows.server.port import bound
+from flows.server.prefect_api import TEMPORARY, api_problem, configured_api, free_port, prefect_api, prefect_server
+from flows.server.serve import template
+from infra.process import ROOT
+from infra.secrets import mask
+
+
+class _Foreign(BaseHTTPRequestHandler):
+    """A server of somebody else: it says that it is well, and, if told to, relays what it is asked to prove."""
+
+    heard: ClassVar[list[str]] = []
+    relay: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        self.heard.append(f"{self.path} {self.headers}")
+        body = urlopen(self.relay + self.path).read() if self.relay and "proof" in self.path else b"true"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *what: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def foreign(relay: str = "") -> Iterator[int]:
+    """A foreign server; yields its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("_One", (_Foreign,), {"heard": _Foreign.heard, "relay": relay})) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Prefect home of its own, and no API configured."""
+    _Foreign.heard.clear()
+    with temporary_settings({PREFECT_HOME: tmp_path}, restore_defaults={PREFECT_API_URL, PREFECT_API_AUTH_STRING}):
+        yield tmp_path
+
+
+def api_at(port: int) -> Api:
+    return Api(f"http://127.0.0.1:{port}/api", new_key())
+
+
+def test_the_file_is_the_users_alone_and_is_not_believed_otherwise(home: Path) -> None:
+    api = Api("http://127.0.0.1:4200/api", "me:a pass'word $HOME")
+    path = write(home, api)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read(home) == api
+    said = subprocess.run(["sh", "-c", f'. "{path}"; echo "$PREFECT_API_AUTH_STRING"'], capture_output=True, text=True, check=True).stdout
+    assert said == "me:a pass'word $HOME\n"
+    path.chmod(0o640)
+    assert read(home) is None
+    for text in ("", "PREFECT_API_URL=x", "'", "PREFECT_API_AUTH_STRING=x"):
+        (home / FILE).write_text(text)
+        (home / FILE).chmod(0o600)
+        assert read(home) is None
+
+
+def test_a_foreign_server_on_our_port_is_not_ours_and_hears_no_key(home: Path) -> None:
+    with foreign() as port:
+        api = api_at(port)
+        write(home, api)
+        assert ours(home) is None
+        with temporary_settings({PREFECT_API_URL: api.url}):
+            configured = configured_api()
+        assert configured == Api(api.url), "it is used, because the user says so; without our key"
+    assert _Foreign.heard
+    assert all((api.key or "") not in one and as_header(api.key or "") not in one for one in _Foreign.heard)
+
+
+def test_a_proof_that_is_relayed_from_our_server_counts_for_nothing(home: Path) -> None:
+    class Ours(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonce = self.path.partition("nonce=")[2]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(proof(key, nonce, self.server.server_port).encode())  # type: ignore[attr-defined]
+
+        def log_message(self, *what: object) -> None:
+            """Say nothing."""
+
+    key = new_key()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ours) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        real = Api(f"http://127.0.0.1:{server.server_port}/api", key)
+        assert proves(real), "the control"
+        with foreign(relay=real.ui) as port:
+            assert not proves(Api(f"http://127.0.0.1:{port}/api", key))
+            assert any("proof" in one for one in _Foreign.heard)
+        server.shutdown()
+
+
+def test_a_run_adopts_no_server_that_merely_listens(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even on Prefect's usual port, with a file that names it."""
+    started: list[int] = []
+
+    @contextmanager
+    def server(port: int, *_: object, **__: object) -> Iterator[Api]:
+        started.append(port)
+        yield api_at(port)
+
+    monkeypatch.setattr(module, "prefect_server", server)
+    with foreign() as port:
+        write(home, api_at(port))
+        with prefect_api(threading.Event(), print) as api:
+            assert [urlsplit(api.url).port] == started
+    assert all("Authorization" not in one for one in _Foreign.heard)
+
+
+def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
+    class Asks(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            admitted = self.path.endswith("/health") or self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
+            self.send_response(200 if admitted else 401)
+            self.end_headers()
+
+        def log_message(self, *what: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Asks) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/api"
+        assert "asks for a key; set PREFECT_API_AUTH_STRING" in (api_problem(Api(url)) or "")
+        assert api_problem(Api(url, "me:secret-one")) is None
+        server.shutdown()
+
+
+def test_the_key_is_masked_in_every_form(home: Path) -> None:
+    api = api_at(1)
+    key = api.key or ""
+    for text in (key, f"Authorization: Basic {as_header(key)}", f"password {key.partition(':')[2]}"):
+        assert key.partition(":")[2] not in mask(text)
+        assert as_header(key) not in mask(text)
+    assert key not in repr(api)
+
+
+def test_the_same_server_has_other_names() -> None:
+    api = Api("http://127.0.0.1:4300/api")
+    assert same_server("http://localhost:4300/api", api)
+    assert not same_server("http://localhost:4200/api", api)
+    assert not same_server("https://prefect.example:4300/api", api)
+    assert not same_server("http://localhost:port/api", api)
+
+
+def test_a_port_is_held_while_nobody_listens_on_it() -> None:
+    """So that a server of another user does not get it between two lives of ours. Sockets of ours may share it."""
+    with bound("127.0.0.1", 0) as held:
+        port = held.getsockname()[1]
+        bound("127.0.0.1", port).close()
+        with socket.socket() as foreign:
+            foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                foreign.bind(("127.0.0.1", port))
+        with bound("127.0.0.1", port) as listening:
+            listening.listen()
+            with pytest.raises(OSError, match="in use"):
+                bound("127.0.0.1", port)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_cannot_share_the_port() -> None:
+    with bound("127.0.0.1", 0) as held:
+        code = "import encodings.idna, os, sys; from flows.server.port import bound; os.setuid(65534); bound('127.0.0.1', int(sys.argv[1]))"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(held.getsockname()[1])],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Address already in use" in done.stderr
+
+
+def test_the_temporary_server_has_a_key_that_no_command_line_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no log, no file of the Prefect home, and no environment of this process."""
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "not:the-one-of-the-user")
+    with prefect_server(free_port(), TEMPORARY, threading.Event(), print, print) as api:
+        key = api.key or ""
+        assert len(key) > 40
+        assert key != "not:the-one-of-the-user"
+        assert proves(api)
+        assert exposures(api, template()) == [], "what `lyceum deploy` would say of it"
+        commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        assert any(b"flows.server.app" in one for one in commands)
+        assert not any(key.encode() in one for one in commands)
+        assert key not in os.environ.values()
+        assert FILE not in [path.name for path in home.iterdir()]
+        file = write(home, api)
+        assert _prefect().found.startswith(f"{api} is `lyceum serve`, and has proven it")
+        file.unlink()
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert files, "the database is there"
+    for path in files:
+        assert key.encode() not in path.read_bytes(), path
+        assert as_header(key).encode() not in path.read_bytes(), path

@@ -1,0 +1,48 @@
+"""A tied process tree ends with whoever started it, also when that one is killed."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from flows.server import tied
+
+ROOT = Path(__file__).resolve().parents[3]
+STARTER = """
+import os, sys, tempfile, time
+from flows.server import tied
+process = tied.start("http.server", "0", "--bind", "127.0.0.1", environment=os.environ, log=tempfile.TemporaryFile())
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def ended(pid: int, seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_ends_when_its_starter_is_killed() -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    starter.kill()
+    starter.wait()
+    starter.stdout.close()
+    assert ended(pid)
+
+
+def test_stop_leaves_nothing_of_it() -> None:
+    with tempfile.TemporaryFile() as log:
+        process = tied.start("http.server", "0", "--bind", "127.0.0.1", environment={**os.environ, "PYTHONPATH": str(ROOT)}, log=log)
+        assert process.poll() is None
+        tied.stop(process)
+        assert ended(process.pid, seconds=1)

@@ -1,0 +1,157 @@
+"""An artifact whose bytes changed: no command tells less than it seems to, and a run that repairs it says so wherever it is looked at."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.main import main
+from flows.report.run_record import read_run
+from infra.store.store import Store, open_store
+from schemas.reports import RunRecord
+from tests.flows.report.synthetic_run import write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Store, RunRecord]:
+    return write_run(tmp_path / "store")
+
+
+def damage(store: Store, record: RunRecord, stage: str, file: str | None = None) -> Path:
+    """Change one byte of one of a stage's files."""
+    found = next(one for one in record.stages if one.name == stage)
+    manifest = store.lookup(found.kind, found.key or "")
+    assert manifest is not None
+    path = store.local_dir(manifest) / (file or manifest.files[0].path)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    return path
+
+
+Says = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def says(run: tuple[Store, RunRecord], capsys: pytest.CaptureFixture[str]) -> Says:
+    """The exit code of a command about the store, and what it printed on both channels."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = main([*arguments, "--store", run[0].uri])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out, printed.err
+
+    return command
+
+
+WHY = "stage sft_eval: its artifact is damaged: items.jsonl: has sha256"
+
+
+def test_scores_write_what_is_whole_and_say_what_is_missing(run: tuple[Store, RunRecord], says: Says, tmp_path: Path) -> None:
+    damage(*run, "sft_eval", "items.jsonl")
+    code, out, _ = says("scores", "demo-1", "--to", str(tmp_path / "out"))
+    assert code == 1
+    assert f"Left out: {WHY}" in out
+    code, out, _ = says("scores", "demo-1", "--to", str(tmp_path / "json"), "--json")
+    value = json.loads(out)
+    assert code == 1
+    assert list(value["left_out"]) == ["sft_eval"]
+    tables = value["formats"]["parquet"]
+    assert not any("sft_eval" in name for name in tables)
+    assert any("simpo_eval" in name for name in tables)
+
+
+def test_scores_of_nothing_that_is_whole_leave_nothing(run: tuple[Store, RunRecord], says: Says, tmp_path: Path) -> None:
+    for stage in run[1].stages:
+        damage(*run, stage.name)
+    code, _, err = says("scores", "demo-1", "--to", str(tmp_path / "out"), "--as", "parquet")
+    assert code == 1
+    assert WHY.partition(": items")[0] in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_exit_code(
+    run: tuple[Store, RunRecord], says: Says, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "store", "demo-2", skill={"base": 0.0, "sft": 0.6, "simpo": 0.4, "grpo": 0.7})
+    assert says("report", "demo-1")[0] == says("compare", "demo-1", "demo-2")[0] == 0
+    damage(*run, "sft_eval", "items.jsonl")
+    code, out, _ = says("report", "demo-1")
+    assert (code, f"Left out: {WHY}" in out) == (1, True)
+    assert "its artifact is damaged" in (tmp_path / "store" / "runs" / "demo-1" / "report.html").read_text("utf-8")
+    code, out, _ = says("compare", "demo-2", "demo-1")
+    assert (code, "Left out: stage demo-1/sft_eval: its artifact is damaged" in out) == (1, True)
+    assert "demo-1/sft_eval" in (tmp_path / "store" / "runs" / "demo-2" / "compare-demo-1.html").read_text("utf-8")
+    code, out, _ = says("compare", "demo-2", "demo-1", "--json")
+    assert (code, list(json.loads(out)["left_out"])) == (1, ["demo-1/sft_eval"])
+
+
+@pytest.mark.parametrize("stage", ["grpo_eval", "safety_eval", "base_safety"])
+def test_the_gate_does_not_judge_by_what_is_left(run: tuple[Store, RunRecord], says: Says, stage: str) -> None:
+    assert says("gate", "demo-1")[2] == ""
+    damage(*run, stage, "items.jsonl")
+    code, out, err = says("gate", "demo-1")
+    assert (code, out) == (1, "")
+    assert f"stage {stage}: its artifact is damaged" in err
+
+
+@pytest.mark.parametrize(
+    ("stage", "arguments", "expected"),
+    [
+        ("grpo", ["ask", "demo-1", "Why?"], "the model of stage 'grpo' is damaged"),
+        ("grpo", ["export", "demo-1", "--to", "out"], "the model of stage 'grpo' is damaged"),
+        ("sft_eval", ["export", "demo-1", "--to", "out"], WHY),
+        ("grpo", ["rejudge", "demo-1", "--rubric", "rubric.toml"], "the artifact of stage 'grpo' is damaged"),
+        ("sft_eval", ["promote", "demo-1"], WHY),
+    ],
+)
+def test_what_needs_it_fails_and_changes_nothing(
+    run: tuple[Store, RunRecord],
+    says: Says,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    arguments: list[str],
+    expected: str,
+) -> None:
+    """The damage stays where it is: the run that repairs it is to find it, and to say so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tasks.exporting.round_trip.require_transformers", lambda: None)
+    (tmp_path / "rubric.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
+    damage(*run, stage)
+    before = sorted(path for path in (tmp_path / "store").rglob("*"))
+    code, out, err = says(*arguments)
+    assert code in (1, 2)
+    assert (code == 2) == (arguments[0] == "promote")
+    assert out == ""
+    assert expected in err
+    assert sorted(path for path in (tmp_path / "store").rglob("*")) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_repairs_damage_says_so(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the terminal once while it happens and once at the end; in the record, the JSON and the report."""
+    store_of, first = finished
+    shutil.copytree(store_of, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    damage(store, read_run(store, first["run_id"]), "rebalance", "train.jsonl")
+    recipe = str(store_of.parent / "tiny.toml")
+    assert main(["run", recipe, "--store", str(tmp_path / "store")]) == 0
+    printed = capsys.readouterr()
+    said = "its artifact was damaged (train.jsonl: has sha256"
+    assert printed.err.count("rebalance: its artifact is damaged (train.jsonl: has sha256") == 1
+    assert said in printed.out
+    record = next(read_run(store, run) for run in store.list_runs() if run != first["run_id"])
+    assert [(stage.name, stage.status, (stage.repaired or "").startswith(said)) for stage in record.stages] == [
+        ("distill", "cached", False),
+        ("rebalance", "ran", True),
+    ]
+    assert said in Path(record.report or "").read_text("utf-8")
+    damage(store, record, "distill")
+    assert main(["run", recipe, "--store", str(tmp_path / "store"), "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    assert ["repaired" in stage for stage in stages] == [True, False]

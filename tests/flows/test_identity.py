@@ -1,0 +1,146 @@
+"""Identity and execution: every field of every config is part of the stage key, and nothing about where a run executes is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.main import main
+from flows.recipe.resolve import ResolvedStage, resolve
+from infra.settings import Settings
+from schemas.artifact import stage_key
+from schemas.base import StrictModel
+from tasks.contract.plugins import stage_kinds, stage_module
+
+RECIPE = "quickstart"
+OTHERS = ("g_rar", "gemma2_deep", "on_policy_distillation")
+
+
+def stages() -> dict[str, ResolvedStage]:
+    """One stage of each kind: of the shipped recipes, and of the kinds that no recipe has, one with SimPO's config as far as it goes."""
+    found = {stage.kind: stage for name in (*OTHERS, RECIPE) for stage in resolve(name, need_data=False).stages}
+    simpo = found["simpo"]
+    for kind in set(stage_kinds()) - set(found):
+        module = stage_module(kind)
+        shared = {name: value for name, value in simpo.config_json.items() if name in module.Config.model_fields}
+        found[kind] = ResolvedStage(kind, kind, module.VERSION, module.Config.parse(shared), simpo.inputs, simpo.dependencies)
+    return found
+
+
+def mutations(config: StrictModel, path: str = "") -> Iterator[tuple[str, StrictModel]]:
+    """The config with one field changed, once for each field of it and of the models inside it.
+
+    The new value need not be valid: the law is about what is hashed, and a field that were left out of the hash would stay silent here.
+    """
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        yield f"{path}{name}", config.model_copy(update={name: other_value(value)})
+        if isinstance(value, StrictModel):
+            for inner, changed in mutations(value, f"{path}{name}."):
+                yield inner, config.model_copy(update={name: changed})
+        assert not field.exclude, f"{path}{name} is left out when the config is written"
+
+
+def other_value(value: Any) -> Any:
+    """Some other JSON value."""
+    if isinstance(value, StrictModel):
+        return None
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, (tuple, list)):
+        return [*value, "one more"]
+    if isinstance(value, dict):
+        return {**value, "one": "more"}
+    return f"not {value}"
+
+
+@pytest.mark.parametrize("kind", stage_kinds())
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_every_config_field_changes_the_key(kind: str) -> None:
+    stage = stages()[kind]
+    digests = dict.fromkeys(stage.inputs, "0" * 64)
+    keys = {stage.key(digests)}
+    changed = list(mutations(stage.config))
+    assert {name.split(".")[0] for name, _ in changed} == set(stage_module(kind).Config.model_fields)
+    for name, config in changed:
+        key = stage_key(stage.kind, stage.version, stage.dependencies, config.model_dump(mode="json"), digests)
+        assert key not in keys, f"{kind}: changing {name} leaves the key as it was"
+        keys.add(key)
+
+
+@pytest.mark.parametrize("kind", stage_kinds())
+def test_version_dependencies_and_inputs_change_the_key(kind: str) -> None:
+    stage = stages()[kind]
+    digests = dict.fromkeys(stage.inputs, "0" * 64)
+    keys = [
+        stage.key(digests),
+        stage_key(kind, stage.version + 1, stage.dependencies, stage.config_json, digests),
+        stage_key(kind, stage.version, {**stage.dependencies, "rewards.new": 1}, stage.config_json, digests),
+        *(stage.key({**digests, name: "1" * 64}) for name in digests),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_stage_s_name_does_not_change_its_key() -> None:
+    """Two recipes that call the same stage differently share its artifact."""
+    stage = stages()["distill"]
+    renamed = ResolvedStage("other", stage.kind, stage.version, stage.config, stage.inputs, stage.dependencies)
+    assert renamed.key({}) == stage.key({})
+
+
+OTHER_SETTINGS = {
+    "store": "elsewhere",
+    "poll_seconds": "0.9",
+    "heartbeat_seconds": "9",
+    "lease_seconds": "99",
+    "stop_seconds": "9",
+    "parallel_jobs": "7",
+    "restarts": "9",
+    "compile_cache": "",
+    "cache": "elsewhere",
+    "checkpoint_seconds": "9",
+    "checkpoint_steps": "9",
+    "store_seconds": "9",
+    "billing_project": "another",
+    "zones": "europe-west4-a,us-west4-a",
+    "far_bucket": "true",
+    "local_kinds": "distill,rebalance",
+    "max_usd": "9",
+    "tensor_parallel": "2",
+    "whole_weights_gib": "1",
+    "plan": "false",
+    "teacher_concurrency": "9",
+    "teacher_timeout_seconds": "9",
+    "teacher_attempts": "9",
+    "teacher_dead_seconds": "9",
+    "teacher_batch": "true",
+    "judge_patience_seconds": "9",
+}
+
+
+def test_execution_settings_change_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every field of Settings, in the environment, to another value than its default."""
+    before = [stage.key(dict.fromkeys(stage.inputs, "0" * 64)) for stage in resolve(RECIPE).stages]
+    assert set(OTHER_SETTINGS) == set(Settings.model_fields), "a new setting: give it another value here"
+    for name, value in OTHER_SETTINGS.items():
+        monkeypatch.setenv(f"LYCEUM_{name.upper()}", value)
+    changed, default = Settings.from_environment(), Settings.from_environment({})
+    assert all(getattr(changed, name) != getattr(default, name) for name in Settings.model_fields)
+    assert [stage.key(dict.fromkeys(stage.inputs, "0" * 64)) for stage in resolve(RECIPE).stages] == before
+
+
+def test_store_and_data_directory_change_no_key(
+    tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key as `lyceum why` shows it, under two stores, two unrelated data directories and two working directories."""
+    shown = set()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "unused.txt").write_text(name, encoding="utf-8")
+        monkeypatch.chdir(tmp_path / name)
+        assert main(["why", str(tiny_recipe), "distill", "--store", "store", "--data", "."]) == 0
+        shown.add(capsys.readouterr().out)
+    assert len(shown) == 1

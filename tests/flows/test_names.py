@@ -1,0 +1,313 @@
+"""Names and text from outside: no name leaves its directory or reads another file, and no text acts on the terminal that shows it.
+
+What text can do in a report is in test_report.py, which names a store takes in test_store.py.
+"""
+
+import ast
+import http.server
+import io
+import json
+import subprocess
+import sys
+import threading
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from flows.cli import show
+from flows.cli.main import main
+from flows.cli.plain import plain
+from flows.cli.terminal import Terminal
+from infra.store.store import open_store
+from schemas.base import InputError
+from schemas.recipe import parse_recipe
+from tasks.contract.plugins import parse_plugin, stage_module
+from tasks.data.directory import check_data_path, data_files
+from tasks.data.readers import Record, read_records
+from tests.conftest import TINY
+from tests.flows.report.synthetic_run import write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \\[red]"
+NAMES = st.one_of(
+    st.sampled_from(["..", ".", "", "../../etc", "/etc/passwd", "a/../../b", "~", "a\n", "con\0", "-x", "*", "\\..\\x", "\udcff", "é"]),
+    st.text(max_size=12),
+)
+
+
+def tree(root: Path) -> dict[str, bytes | None]:
+    """Everything below a directory, by relative path."""
+    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
+
+
+# Runs, recipes, stages, kinds
+
+
+@pytest.mark.parametrize("run", ["../evil", "../../etc", "/etc", "..", ".", "", "good/../../evil", "evil\n", "\x1b[2J", "-evil"])
+@pytest.mark.parametrize("command", ["report", "ask", "compare"])
+def test_a_run_id_is_one_of_those_that_are_listed(run: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record lies where `../evil` leads, and is not read."""
+    store = tmp_path / "store"
+    (store / "runs").mkdir(parents=True)
+    (store / "evil").mkdir()
+    (store / "evil" / "run.json").write_text("{}", encoding="utf-8")
+    before = tree(tmp_path)
+    more = {"report": [], "ask": ["Why?"], "compare": ["good"]}[command]
+    assert main([command, "--store", str(store), "--", run, *more]) == 2
+    assert f"unknown run {run!r}" in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.update(run_id="../../escaped"),
+        lambda record: record.update(run_id="another"),
+        lambda record: record["stages"][0]["artifact"].update(kind="../../escaped"),
+        lambda record: record["stages"][0]["artifact"].update(key="../../../escaped"),
+        lambda record: record["recipe"].update(name="../escaped"),
+        lambda record: record["recipe"]["stages"][0].update(name="../escaped"),
+    ],
+)
+def test_a_forged_run_record_leads_nowhere(change: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, record = write_run(tmp_path / "store")
+    path = store.path(f"runs/{record.run_id}/run.json")
+    forged = json.loads(path.read_text(encoding="utf-8"))
+    change(forged)
+    path.write_text(json.dumps(forged), encoding="utf-8")
+    before = tree(tmp_path)
+    assert main(["report", record.run_id, "--store", store.uri]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
+@given(name=NAMES)
+def test_recipe_and_stage_names_are_path_segments(name: str) -> None:
+    """Whatever is accepted is one segment that cannot be mistaken for an option, a hidden file or a place."""
+    quoted = json.dumps(name.encode("utf-8", "replace").decode(), ensure_ascii=True)
+    for text in (
+        TINY.replace('"tiny"', quoted),
+        TINY.replace("[stages.distill]", f"[stages.{quoted}]").replace('"distill" }', f"{quoted} }}"),
+    ):
+        try:
+            recipe = parse_recipe(text, "names.toml")
+        except InputError:
+            continue
+        for accepted in (recipe.name, *(stage.name for stage in recipe.stages)):
+            assert accepted.isascii()
+            assert accepted.isidentifier()
+
+
+@given(name=NAMES)
+def test_kinds_rewards_and_teachers_are_names_of_known_files(name: str) -> None:
+    with pytest.raises(InputError, match="unknown stage kind"):
+        stage_module(name)
+    for family in ("rewards", "teachers"):
+        with pytest.raises(InputError, match="unknown"):
+            parse_plugin(family, {"name": name}, "here")
+
+
+@pytest.mark.parametrize("kind", ["worker", "stage", "data.readers", "../flows/cli", "os", "__init__", "plugins"])
+def test_a_module_that_is_no_stage_is_no_kind(kind: str) -> None:
+    with pytest.raises(InputError, match="unknown stage kind"):
+        stage_module(kind)
+
+
+@pytest.mark.parametrize(
+    "change", [{"attempt": "../../../escaped"}, {"key": "../../escaped"}, {"stage": "../escaped", "kind": "../escaped"}]
+)
+def test_a_forged_job_writes_nothing_outside_its_store(change: dict[str, str], tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    job = {"stage": "distill", "kind": "distill", "key": "0" * 64, "attempt": "1", "store": store.uri, "target": "local", "config": {}}
+    (tmp_path / "job.json").write_text(json.dumps(job | change), encoding="utf-8")
+    command = [sys.executable, "-m", "tasks.worker", str(tmp_path / "job.json")]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode in (1, 2)
+    assert {name for name in tree(tmp_path) if not name.startswith("store")} == {"job.json"}
+    assert not [name for name in tree(tmp_path) if "escaped" in name]
+
+
+# Data files
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with links that lead out of it, and names that mean something to shells, globs and terminals."""
+    place = tmp_path_factory.mktemp("data")
+    (place / "outside").mkdir()
+    (place / "outside" / "secret.jsonl").write_text("{}", encoding="utf-8")
+    inside = place / "data"
+    for name in ("a.jsonl", "a1.jsonl", "a[1].jsonl", "b?.jsonl", "bx.jsonl", "new\nline.jsonl", "\x1b[2J.jsonl", "~", "$HOME", "-x"):
+        (inside / "sub" / "deep").mkdir(parents=True, exist_ok=True)
+        for directory in (inside, inside / "sub", inside / "sub" / "deep"):
+            (directory / name).write_text(name, encoding="utf-8")
+    (inside / "link").symlink_to(place / "outside")
+    (inside / "sub" / "link.jsonl").symlink_to(place / "outside" / "secret.jsonl")
+    (inside / "loop").symlink_to(inside)
+    return inside
+
+
+_PARTS = st.sampled_from(["..", ".", "", "*", "**", "a*", "**b", "*.jsonl", "a.jsonl", "a[1].jsonl", "a[1]*", "b?*", "sub", "deep", "link"])
+PATHS = st.one_of(
+    st.lists(_PARTS | st.sampled_from(["loop", "secret.jsonl", "~", "outside", "\\", "\0", "x" * 300]), max_size=6).map("/".join), NAMES
+)
+
+
+@given(path=PATHS)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_data_path_leads_to_files_of_the_data_directory_only(data: Path, path: str) -> None:
+    """Whatever a recipe says: a refusal that people can read, or regular files below --data."""
+    try:
+        found = data_files(data, check_data_path(path), "here")
+    except ValueError:  # InputError is one
+        return
+    assert found
+    for name, file in found:
+        assert file.resolve().is_relative_to(data.resolve())
+        assert file.is_file()
+        assert (data / name).read_bytes() == file.read_bytes()
+
+
+def test_only_a_star_is_special_in_a_data_path(data: Path) -> None:
+    def names(pattern: str) -> list[str]:
+        return [name for name, _ in data_files(data, pattern, "here")]
+
+    assert names("a[1].jsonl") == names("a[1]*") == ["a[1].jsonl"]
+    assert names("b?.jsonl") == names("b?*") == ["b?.jsonl"]
+    assert names("a*.jsonl") == ["a.jsonl", "a1.jsonl", "a[1].jsonl"]
+    assert names("sub/**/a.jsonl") == ["sub/a.jsonl", "sub/deep/a.jsonl"]
+    with pytest.raises(ValueError, match=r"a part of its own: a/\*\*/b\.jsonl"):
+        check_data_path("sub/a**.jsonl")
+
+
+@pytest.mark.parametrize(
+    "name", ["a[1].parquet", "b*.parquet", "c?.parquet", "{d,e}.parquet", "x::y.parquet", "new\nline.parquet", "%41.parquet"]
+)
+def test_a_parquet_file_s_name_is_no_pattern_and_no_url(name: str, tmp_path: Path) -> None:
+    for written in ("a1.parquet", "bx.parquet", "cx.parquet", "d.parquet", "A.parquet", name):
+        with (tmp_path / written).open("wb") as out:
+            pyarrow.parquet.write_table(pyarrow.table({"q": [written]}), out)
+    assert list(read_records(name, tmp_path / name)) == [Record(1, {"q": name})]
+
+
+def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
+    """Features that a file declares of itself, as Hugging Face `datasets` understands them, are columns like any other."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        places = [f"http://127.0.0.1:{server.server_port}/image.png", str(ROOT / "docs" / "report.png")]
+        column = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+        images = pyarrow.array([{"bytes": None, "path": place} for place in places], type=column)
+        features = {"q": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
+        table = pyarrow.table({"q": ["a", "b"], "image": images})
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        pyarrow.parquet.write_table(table, tmp_path / "images.parquet")
+        rows = [record.row for record in read_records("images.parquet", tmp_path / "images.parquet") if isinstance(record, Record)]
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [row["image"] for row in rows] == [{"bytes": None, "path": place} for place in places]
+    assert asked == []
+
+
+def test_nothing_is_unpacked() -> None:
+    """No archive is opened anywhere, so no name in one can lead anywhere. The one that is written is `infra.source`'s."""
+    for path in [path for room in ("schemas", "infra", "tasks", "flows") for path in (ROOT / room).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+            names |= {node.attr} if isinstance(node, ast.Attribute) else set()
+            unpackers = {"zipfile", "unpack_archive", "extract", "extractall", "extractfile"}
+            assert not (unpackers | ({"tarfile"} if path.name != "source.py" else set())) & names, path
+
+
+# Text on the terminal
+
+
+def assert_harmless(shown: str) -> None:
+    """No control character but line feed and tab, nothing that turns text round, and nothing that cannot be encoded."""
+    for character in shown:
+        assert character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp"), repr(character)
+        assert unicodedata.bidirectional(character) not in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+
+
+@given(text=st.text(st.characters(), max_size=40))
+def test_plain_text_is_harmless_and_other_text_is_left_alone(text: str) -> None:
+    assert_harmless(plain(text))
+    if text.isprintable() and text.isascii():
+        assert plain(text) == text
+
+
+def test_text_from_outside_does_not_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a model answered, a row held or a library said is shown in full; escape sequences, markup and emoji codes are text."""
+    out = io.StringIO()
+    Terminal(Console(file=out)).say(ESCAPES)
+    show.line(ESCAPES)
+    show.table("title", ("column",), [(ESCAPES,)])
+    printed = capsys.readouterr().out
+    for shown in (out.getvalue(), printed):
+        assert_harmless(shown)
+        assert r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \[red]" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", f"missing{ESCAPES}.toml"],
+        ["run", "quickstart", "--set", f"stages.sft.config.steps='{ESCAPES[:3]}\u202e'"],
+        ["run", "quickstart", "--target", ESCAPES],
+        ["run", "quickstart", "--data", ESCAPES],
+        ["run", "quickstart", "--store", f"s3://{ESCAPES}"],
+        ["run", "quickstart", f"--{ESCAPES}"],
+        ["report", ESCAPES],
+        ["run", "bad.toml"],
+        ["run", "reads.toml", "--data", "data"],
+    ],
+)
+def test_a_message_about_bad_input_does_not_act_on_the_terminal(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quoted = json.dumps(ESCAPES)
+    (tmp_path / "bad.toml").write_text(TINY.replace('model = "gemma3-tiny"', f"{quoted} = {quoted}\nmodel = 1"), encoding="utf-8")
+    source = 'sources = [{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }]'
+    reads = TINY.replace('name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}', f'name = "dataset"\n{source}')
+    (tmp_path / "reads.toml").write_text(reads, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{ESCAPES.replace('/', '')}.jsonl").touch()
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert_harmless(printed.err)
+
+
+def test_json_on_standard_output_is_ascii(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """C1 control characters and halves of characters are valid JSON text, but neither harmless nor always printable."""
+    store, record = write_run(tmp_path / "store", stop_before="sft", failure=ESCAPES)
+    path = store.path(f"runs/{record.run_id}/run.json")
+    assert main(["runs", "--store", store.uri, "--json"]) == 0
+    forged = json.loads(path.read_text(encoding="utf-8")) | {"target": ESCAPES}
+    path.write_text(json.dumps(forged), encoding="utf-8")
+    assert main(["runs", "--store", store.uri, "--json"]) == 0
+    assert main(["runs", "--store", store.uri]) == 0
+    first, second, shown = capsys.readouterr().out.split("\n", 2)
+    assert (first + second).isascii()
+    assert json.loads(second)["runs"][0]["target"] == ESCAPES
+    assert_harmless(shown)

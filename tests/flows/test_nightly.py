@@ -1,0 +1,404 @@
+"""The nightly flow: who is champion in the morning, why, and that nothing that goes wrong changes it.
+
+Most nights train nothing, and most do without Prefect: `post_train` hands out finished runs, and `nightly` is called as the function it is.
+`tests/end_to_end/test_nightly_real.py` is the whole thing.
+"""
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Completed, Failed, State
+
+from flows import nightly as module
+from flows.cli.main import main
+from flows.nightly import nightly
+from flows.promotion.champion import current, history, promote_by_hand, rollback
+from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
+from flows.recipe.resolve import resolve
+from flows.report.run_record import read_run
+from infra.store.store import Store, open_store
+from schemas.artifact import Manifest
+from schemas.job import JobSpec
+from schemas.recipe import GateRule, GateSpec
+from schemas.reports import RunRecord
+from tasks.contract.job import write_jsonl
+from tasks.stage import WATCH, Watch
+from tests.flows.promotion.gate_runs import PER_DOMAIN, items, with_gate
+from tests.flows.report.synthetic_run import SKILL, write_run
+
+NIGHT = "demo-202611{:02}-020000-ab12"
+
+
+class Nights:
+    """A store, and nights in which a run with this model is what `post_train` makes."""
+
+    def __init__(self, root: Path, recipe: Path) -> None:
+        self.root, self.recipe = root / "store", recipe
+        self._count = 0
+        self.tonight: Callable[[], RunRecord | str] = lambda: "nothing was planned"
+        self.pages: list[dict[str, Any]] = []
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.root, write=False)
+
+    def make(self, skill: float = 0.7, model: str | None = None, **options: Any) -> RunRecord:
+        """A run of the next night; models of one name have the same bytes."""
+        self._count += 1
+        name = NIGHT.format(self._count)
+        return write_run(self.root, name, skill={**SKILL, "grpo": skill}, text=model or name, per_domain=PER_DOMAIN, **options)[1]
+
+    def run(self, tonight: Callable[[], RunRecord | str], of: Callable[..., State[Any]] = nightly.fn) -> State[Any]:
+        """One night; `tonight` gives its run, or why it failed."""
+        self.tonight = tonight
+        return of(recipe=str(self.recipe), store=str(self.root))
+
+    def post_train(self, **parameters: Any) -> State[Any]:
+        """In the place of the flow."""
+        outcome = self.tonight()
+        if isinstance(outcome, str):
+            return Failed(message=outcome)
+        WATCH.get().record(outcome)
+        return Completed(message=f"run {outcome.run_id}: no report")
+
+    @property
+    def champions(self) -> list[str]:
+        """Run ids of all entries."""
+        return [entry.run_id for entry in history(self.store, "demo")]
+
+
+@pytest.fixture
+def nights(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
+    """Without Prefect."""
+    tiny_recipe.write_text(tiny_recipe.read_text().replace('name = "tiny"', 'name = "demo"'))
+    made = Nights(tmp_path, tiny_recipe)
+    monkeypatch.setattr(module, "post_train", made.post_train)
+    monkeypatch.setattr(module, "get_run_logger", logging.getLogger)
+    monkeypatch.setattr(module, "create_markdown_artifact", lambda **fields: made.pages.append(fields))
+    token = WATCH.set(Watch())
+    yield made
+    WATCH.reset(token)
+
+
+@pytest.fixture
+def real(nights: Nights, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
+    """With Prefect: flow, subflow, artifacts."""
+    parameters = {"persist_result": False, "result_serializer": "json"}
+
+    @flow(name="post-train", **parameters)
+    def post_train(recipe: str, target: str, store: str, overrides: tuple[str, ...], data: str, force: tuple[str, ...]) -> State[Any]:
+        return nights.post_train()
+
+    monkeypatch.setattr(module, "post_train", post_train)
+    monkeypatch.setattr(module, "get_run_logger", get_run_logger)
+    monkeypatch.setattr(module, "create_markdown_artifact", create_markdown_artifact)
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):  # each would cost a second in the end
+        yield nights
+
+
+def as_flow(**options: Any) -> Callable[..., State[Any]]:
+    return partial(nightly.with_options(**options), return_state=True)
+
+
+def decision(nights: Nights, run: str) -> Decision:
+    found = nights.store.read_json(decision_name(run), Decision)
+    assert found is not None
+    return found
+
+
+def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_it(nights: Nights) -> None:
+    state = nights.run(lambda: nights.make(0.7))
+    assert (state.type.value, state.name) == ("COMPLETED", "Promoted")
+    assert (state.message or "").startswith("run demo-20261101-020000-ab12 was promoted: won: exact answer +70.0 points")
+    assert "18 rows, nothing to compare them with" in (state.message or "")
+    state = nights.run(lambda: nights.make(0.9))
+    assert state.name == "Promoted"
+    assert "18 rows, 0 new, 0 changed, 0 gone since demo-20261101-020000-ab12" in (state.message or "")
+    assert nights.champions == [NIGHT.format(1), NIGHT.format(2)]
+    entry = current(nights.store, "demo")
+    assert entry is not None
+    assert (entry.by, entry.replaces) == ("nightly", 1)
+    assert entry.why.startswith("won: exact answer +20.0 points")
+    assert (decision(nights, NIGHT.format(2)).promoted, decision(nights, NIGHT.format(2)).champion) == (True, 2)
+
+
+STAYS = "the champion stays run demo-20261101-020000-ab12; run demo-20261102-020000-ab12 was not promoted: no win in any: exact"
+
+
+def test_without_a_win_the_champion_stays_and_the_page_says_why(nights: Nights) -> None:
+    nights.run(lambda: nights.make(0.7))
+    state = nights.run(lambda: nights.make(0.7))
+    assert (state.type.value, state.name) == ("COMPLETED", "Kept")
+    assert (state.message or "").startswith(STAYS)
+    assert nights.champions == [NIGHT.format(1)]
+    page = nights.pages[1]
+    assert page["description"].startswith(STAYS)
+    for text in (
+        "# demo: not promoted",
+        "against the champion, run `demo-20261101",
+        "| any win | exact answer | 70.0% [62.9, 76.2] |",
+        "| no loss of 10 | exact answer in math |",
+        "The recipe has no [gate]: these are the default rules.",
+        "18 rows",
+    ):
+        assert text in page["markdown"]
+
+
+def test_the_recipe_s_own_gate_decides(nights: Nights) -> None:
+    """It wants a better format, which none of these models has."""
+    nights.run(lambda: nights.make(0.7))
+    better = with_gate(nights.make(0.9), must_win=(GateRule(metric="format_rate"),))
+    state = nights.run(lambda: better)
+    assert (state.name, "no win: format 0.0 points" in (state.message or "")) == ("Kept", True)
+    assert "default" not in nights.pages[1]["markdown"]
+    assert decision(nights, better.run_id).gate.rules == better.recipe.gate
+
+
+def test_a_failed_run_keeps_the_champion_and_says_why(nights: Nights) -> None:
+    nights.run(lambda: nights.make(0.7))
+    state = nights.run(lambda: "run x: stage grpo failed")
+    assert state.type.value == "FAILED"
+    assert state.message == "run x: stage grpo failed; the champion stays run demo-20261101-020000-ab12"
+    state = nights.run(lambda: nights.make(0.9).model_copy(update={"stages": ()}))
+    assert state.type.value == "FAILED"
+    assert "could not be judged: run 'demo-20261102-020000-ab12' has no trained model" in (state.message or "")
+    assert nights.champions == [NIGHT.format(1)]
+
+
+def test_bad_input_is_one_clear_message(nights: Nights) -> None:
+    nights.recipe.unlink()
+    state = nights.run(killed)
+    assert state.is_failed()
+    assert (state.message or "").startswith(f"cannot read recipe {nights.recipe}")
+
+
+@pytest.mark.parametrize("where", ["promote", "decision_name"])
+def test_a_night_killed_before_or_after_the_promotion_is_finished_by_the_next_one(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """`decision_name` is asked for right after the promotion."""
+    nights.run(lambda: nights.make(0.7))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, where, killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            nights.run(lambda: nights.make(0.9, model="better"))
+    state = nights.run(lambda: nights.make(0.9, model="better"))
+    assert nights.champions == [NIGHT.format(1), NIGHT.format(3 if where == "promote" else 2)]
+    assert state.name == ("Promoted" if where == "promote" else "Kept")
+    assert where == "promote" or "nothing new: its model has the same bytes as the champion's" in (state.message or "")
+
+
+def killed(*arguments: Any, **named: Any) -> Any:
+    raise RuntimeError("killed")
+
+
+def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(real: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the promotion: the subflow runs again, and finds everything cached."""
+    deaths = iter([True])
+    monkeypatch.setattr(module, "decision_name", lambda run: killed() if next(deaths, False) else decision_name(run))
+    state = real.run(lambda: real.make(0.9, model="good"), as_flow(retries=1))
+    assert (state.type.value, state.name) == ("COMPLETED", "Kept")
+    assert real.champions == [NIGHT.format(1)]
+    assert decision(real, NIGHT.format(2)).champion == 1
+    with get_client(sync_client=True) as client:
+        [page] = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["demo-nightly"])))
+    assert page.description == (state.message or "").rpartition(";")[0]
+    assert "# demo: not promoted" in page.data
+
+
+def test_two_nights_at_once_make_one_champion(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both were told by the gate to promote before either did."""
+    nights.run(lambda: nights.make(0.7))
+    runs = iter([nights.make(0.9, model="better"), nights.make(0.9, model="better")])
+    together, judge, states = threading.Barrier(2), module.gate, []
+    waited = threading.local()
+
+    def gate(*arguments: Any) -> Any:
+        verdict = judge(*arguments)
+        if not getattr(waited, "once", False):
+            waited.once = True
+            together.wait(timeout=60)
+        return verdict
+
+    monkeypatch.setattr(module, "gate", gate)
+    threads = [threading.Thread(target=lambda: states.append(nights.run(lambda: next(runs)))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(state.name for state in states) == ["Kept", "Promoted"]
+    assert len(nights.champions) == 2
+    assert {decision(nights, NIGHT.format(night)).champion for night in (2, 3)} == {2}
+
+
+def test_a_night_that_another_one_overtakes_decides_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its gate and its promotion another model became champion, which it does not beat."""
+    nights.run(lambda: nights.make(0.7))
+    judge, overtaken = module.gate, []
+
+    def gate(*arguments: Any) -> Any:
+        verdict = judge(*arguments)
+        if not overtaken:
+            overtaken.append(verdict)
+            assert nights.run(lambda: nights.make(1.0)).name == "Promoted"
+        return verdict
+
+    monkeypatch.setattr(module, "gate", gate)
+    state = nights.run(lambda: nights.make(0.9))
+    assert overtaken[0].promote
+    assert state.name == "Kept"
+    assert "lost: exact answer −10.0 points" in (state.message or "")
+    assert nights.champions == [NIGHT.format(1), NIGHT.format(3)]
+
+
+def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: Nights) -> None:
+    nights.run(lambda: nights.make(0.7))
+    nights.run(lambda: nights.make(0.9, model="better"))
+    rollback(nights.store, "demo", "it answers in verse")
+    state = nights.run(lambda: nights.make(0.9, model="better"))
+    assert state.name == "Kept"
+    assert "its model was given up before" in (state.message or "")
+    assert "(it answers in verse); `lyceum promote demo-20261103-020000-ab12` overrules that" in (state.message or "")
+    assert nights.champions[-1] == NIGHT.format(1)
+    assert nights.run(lambda: nights.make(0.95)).name == "Promoted"
+
+
+def test_a_stop_before_the_promotion_promotes_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = module.gate
+
+    def stopped(*arguments: Any) -> Any:
+        WATCH.get().stop.set()
+        return judge(*arguments)
+
+    monkeypatch.setattr(module, "gate", stopped)
+    assert nights.run(lambda: nights.make(0.7)).type.value == "CANCELLED"
+    assert nights.champions == []
+
+
+def test_a_champion_without_a_record_is_not_replaced(nights: Nights) -> None:
+    nights.run(lambda: nights.make(0.7))
+    nights.store.remove(f"runs/{NIGHT.format(1)}")
+    state = nights.run(lambda: nights.make(0.9))
+    assert state.type.value == "FAILED"
+    assert "the champion's run demo-20261101-020000-ab12 has no record" in (state.message or "")
+    assert nights.champions == [NIGHT.format(1)]
+
+
+# Other held-out rows -------------------------------------------------------------------------------------------------------------
+
+
+def submit(nights: Nights, candidate: list[RunRecord], error: str | None) -> Callable[[JobSpec], Any]:
+    """In the place of `submit_stage`: the champion answers all of the candidate's prompts wrongly, or its job fails."""
+
+    @task
+    def evaluate(spec: JobSpec) -> State[Any]:
+        if error or spec.data != str(nights.recipe.parent):
+            return Failed(message=error or f"its data are in {spec.data}")
+        stage = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}[spec.kind]
+        out = nights.root / f"again-{stage}"
+        out.mkdir()
+        asked = items(nights.store, candidate[0], stage)
+        write_jsonl(out / "items.jsonl", [item.model_copy(update={"exact": False, "safe": False}) for item in asked])
+        draft = Manifest(kind=spec.kind, key=spec.key, version=1, config=spec.config, inputs=spec.inputs, attempt="1", files=())
+        open_store(nights.root).commit(draft, out)
+        return Completed()
+
+    return evaluate.submit
+
+
+def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decision(real: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    promote_by_hand(real.store, real.make(0.7).run_id, "")
+    candidate = [real.make(0.9, prompts="fresh")]
+    monkeypatch.setattr(module, "submit_stage", submit(real, candidate, "no TPU"))
+    night = partial(as_flow(), data=str(real.recipe.parent))
+    state = real.run(lambda: candidate[0], night)
+    assert state.type.value == "FAILED"
+    assert "could not be judged: champion_grpo_eval: no TPU; the champion stays run demo-20261101" in (state.message or "")
+    monkeypatch.setattr(module, "submit_stage", submit(real, candidate, None))
+    assert real.run(lambda: candidate[0], night).name == "Promoted"
+    assert len(decision(real, candidate[0].run_id).gate.evaluations) == 2
+
+
+# What is new ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(tmp_path: Path) -> None:
+    store, before = write_run(tmp_path, "a", stop_before="rebalance")
+    rows = [json.loads(line) for line in (store.local_dir(distilled(store, before)) / "examples.jsonl").read_text().splitlines()]
+    moved = [row | {"source": "elsewhere.jsonl"} for row in rows]
+    now = [*moved[1:-1], moved[-1] | {"reasoning": "otherwise"}, *(moved[0] | {"id": name} for name in "xyz")]
+    after = with_rows(store, tmp_path, before, now)
+    fresh = fresh_rows(store, after, before)
+    assert (fresh.rows, fresh.new, fresh.changed, fresh.gone, fresh.since) == (20, 3, 1, 1, "a")
+    assert fresh.text == "20 rows, 3 new, 1 changed, 1 gone since a"
+    assert fresh_rows(store, after, None).since is None
+
+
+def distilled(store: Store, run: RunRecord) -> Manifest:
+    ref = run.stages[0].artifact
+    assert ref is not None
+    manifest = store.lookup(ref.kind, ref.key)
+    assert manifest is not None
+    return manifest
+
+
+def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any]]) -> RunRecord:
+    out = root / "rows"
+    out.mkdir()
+    write_jsonl(out / "examples.jsonl", rows)
+    ref = store.commit(distilled(store, run).model_copy(update={"key": "a" * 64, "files": ()}), out).ref()
+    return run.model_copy(update={"run_id": "b", "stages": (run.stages[0].model_copy(update={"artifact": ref}), *run.stages[1:])})
+
+
+def test_a_night_with_nothing_new_says_so_and_starts_no_run(
+    nights: Nights, finished: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On real stages. The night after a promotion by hand is no such night: the candidate may win against another champion."""
+    shutil.copytree(finished[0], nights.root)
+    arguments = ["run", str(nights.recipe), "--store", str(nights.root), "--json"]
+    assert main(arguments) == 0
+    first = json.loads(capsys.readouterr().out)["run_id"]
+    last = read_run(nights.store, first)
+    verdict = {"promote": False, "why": "no win", "candidate": first, "champion": None}
+    fresh = {"rows": 60, "new": 60, "changed": 0, "gone": 0, "since": None}
+    made = {"run_id": first, "fresh": fresh, "gate": verdict, "why": "no win", "promoted": False, "champion": None, "decided": 1.0}
+    open_store(nights.root).write_json(decision_name(first), Decision.model_validate(made))
+    found = last_nightly(nights.store, "demo")
+    assert found is not None
+    assert found[0] == last
+    state = nights.run(killed)
+    assert (state.type.value, state.name) == ("COMPLETED", "Unchanged")
+    assert state.message == f"nothing is new since run {first}; there is no champion yet"
+    resolved = resolve(str(nights.recipe))
+    rules = GateSpec(must_win=(GateRule(metric="format_rate"),))
+    asking = replace(resolved, recipe=resolved.recipe.model_copy(update={"gate": rules}))
+    assert is_unchanged(nights.store, resolved, *found, None)
+    assert not is_unchanged(nights.store, asking, *found, None), "the last candidate may pass another gate"
+
+    other = nights.make(0.7)
+    promote_by_hand(nights.store, other.run_id, "")
+    assert nights.run(lambda: "it ran").message == f"it ran; the champion stays run {other.run_id}"
+    nights.store.remove("champions/demo")
+    nights.recipe.write_text(nights.recipe.read_text().replace("train = 20", "train = 21"))
+    assert nights.run(lambda: "it ran").is_failed()
+
+
+def test_a_damaged_decision_is_passed_over(tmp_path: Path) -> None:
+    for night in (1, 2):
+        store, _ = write_run(tmp_path, NIGHT.format(night), text=str(night))
+    assert last_nightly(store, "demo") is None
+    store.write_bytes(decision_name(NIGHT.format(2)), b"{")
+    assert last_nightly(store, "demo") is None

@@ -1,0 +1,245 @@
+"""Runs sent to MLflow and Weights & Biases: by fakes of their interfaces, and by the packages themselves where they are installed."""
+
+import logging
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import post_train, trackers
+from flows.report.results import RunResults, read_results
+from flows.trackers import mlflow as mlflow_tracker
+from flows.trackers import track
+from infra.store.store import Store
+from schemas.reports import RunRecord
+from tasks.stage import Watch
+from tests.flows.report.synthetic_run import write_run
+
+GRPO_EVAL = 9
+"""The place of that stage in the recipe."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
+    return write_run(tmp_path_factory.mktemp("store"), per_domain=4, config={"sft": {"a b?": [1, 2]}})
+
+
+@pytest.fixture
+def run(made: tuple[Store, RunRecord]) -> RunResults:
+    return read_results(*made)
+
+
+@pytest.fixture(autouse=True)
+def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # what the trackers set stays with this test
+    monkeypatch.setenv("WANDB_LOGIN_TIMEOUT", "30")
+
+
+@dataclass
+class Mlflow:
+    """mlflow, as far as it is used; a request that is too large is refused as the server does."""
+
+    experiments: list[str] = field(default_factory=list)
+    created: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[tuple[str, int], float] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+    ended: tuple[str, int] | None = None
+
+    def set_experiment(self, name: str) -> Any:
+        self.experiments.append(name)
+        return types.SimpleNamespace(experiment_id="5")
+
+    def create_run(self, experiment_id: str, **given: Any) -> Any:
+        print("View run at http://...")  # noqa: T201  as it does
+        self.created = {"experiment_id": experiment_id, **given}
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        assert run_id == "r1"
+        assert len(metrics) <= 1000
+        assert len(params) <= 100
+        for name, value, _, step in metrics:
+            assert (name, step) not in self.metrics
+            self.metrics[name, step] = value
+        self.parameters |= dict(params)
+
+    def set_terminated(self, run_id: str, status: str, end_time: int) -> None:
+        self.ended = (status, end_time)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module, entities = types.ModuleType("mlflow"), types.ModuleType("mlflow.entities")
+        module.set_experiment = self.set_experiment  # type: ignore[attr-defined]
+        module.MlflowClient = lambda: self  # type: ignore[attr-defined]
+        entities.Metric = entities.Param = lambda *values: values  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "mlflow", module)
+        monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+
+
+@dataclass
+class Wandb:
+    """A wandb run, as far as it is used."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
+    rows: list[dict[str, float]] = field(default_factory=list)
+    summary: dict[str, float] = field(default_factory=dict)
+    code: int | None = None
+
+    def define_metric(self, name: str, step_metric: str = "", hidden: bool = False) -> None:
+        self.steps[name] = step_metric
+
+    def log(self, row: dict[str, float]) -> None:
+        self.rows.append(row)
+
+    def finish(self, exit_code: int) -> None:
+        self.code = exit_code
+
+    def install(self, monkeypatch: pytest.MonkeyPatch, variable: str = "WANDB_PROJECT") -> None:
+        module = types.ModuleType("wandb")
+
+        def init(**given: Any) -> Wandb:
+            self.given = given
+            return self
+
+        module.init, module.Settings = init, dict  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        monkeypatch.setenv(variable, "science")
+
+
+def sent(run: RunResults) -> list[str]:
+    """Send a run; returns the warnings."""
+    warnings: list[str] = []
+    track(run, warnings.append)
+    return warnings
+
+
+def test_nothing_is_imported_or_said_where_nothing_is_configured(run: RunResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in trackers.TRACKERS:
+        monkeypatch.setitem(sys.modules, name, None)  # to import it would raise
+    assert trackers.TRACKERS == ("mlflow", "wandb")
+    assert sent(run) == []
+
+
+def test_what_is_configured_and_not_installed_is_named_with_the_command(run: RunResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert sent(run) == [
+        "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: it is not installed; `uv pip install mlflow-skinny`"
+    ]
+
+
+def test_mlflow_gets_curves_metrics_and_configs(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = Mlflow()
+    fake.install(monkeypatch)
+    monkeypatch.setattr(mlflow_tracker, "MOST_METRICS", 7)
+    assert sent(run) == []
+    assert fake.experiments == ["demo"]
+    assert (fake.created["run_name"], fake.created["start_time"], fake.ended) == (
+        "demo-1",
+        1_700_000_000_000,
+        ("FINISHED", 1_700_000_372_000),
+    )
+    assert fake.created["tags"]["lyceum.store"] == run.record.store
+    assert [fake.metrics["sft/loss", step] for step in (1, 2, 39)] == [3.0, 1.5, pytest.approx(3 / 39)]
+    assert fake.metrics["grpo/reward/format", 1] == 0.9
+    assert fake.metrics["grpo_eval/metrics/exact_answer", GRPO_EVAL] == 0.75
+    assert (fake.parameters["model"], fake.parameters["simpo.beta"], fake.parameters["sft.a b_.1"]) == ("gemma3-tiny", "2.0", "2")
+    assert capsys.readouterr().out == "", "standard output is for --json"
+
+
+def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Mlflow()
+    fake.install(monkeypatch)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
+    assert sent(read_results(*write_run(tmp_path, stop_before="sft", failure="the loss is nan"))) == []
+    assert fake.experiments == ["ours"]
+    assert fake.ended is not None
+    assert fake.ended[0] == "FAILED"
+
+
+@pytest.mark.parametrize(("variable", "project"), [("WANDB_PROJECT", "science"), ("WANDB_API_KEY", "lyceum")])
+def test_wandb_gets_curves_metrics_and_the_recipe(run: RunResults, monkeypatch: pytest.MonkeyPatch, variable: str, project: str) -> None:
+    fake = Wandb()
+    fake.install(monkeypatch, variable)
+    assert sent(run) == []
+    assert (fake.given["project"], fake.given["id"], fake.given["group"]) == (project, "demo-1", "demo")
+    assert fake.given["config"]["stages"][6]["config"] == {"beta": 2.0}
+    assert fake.steps["sft/*"] == "sft/step"
+    [second] = [row for row in fake.rows if row.get("sft/step") == 2]
+    assert second == {"sft/loss": 1.5, "sft/grad_norm": 1.0, "sft/learning_rate": 1e-3, "sft/step": 2}
+    assert fake.summary["grpo_eval/metrics/exact_answer"] == 0.75
+    assert fake.code == 0
+
+
+def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_on(run: RunResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Mlflow):
+        def set_experiment(self, name: str) -> Any:
+            raise SystemExit("401 for token hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
+
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
+    Broken().install(monkeypatch)
+    (well := Wandb()).install(monkeypatch)
+    [warning] = sent(run)
+    assert warning.startswith("run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: SystemExit: 401 for token")
+    assert "abcdefghijklmnopqrstuvwxyz" not in warning
+    assert well.code == 0
+
+
+class Log:
+    """A RunLog of a run that has ended."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+
+    def report(self, location: str) -> None:
+        self.record = self.record.model_copy(update={"report": location})
+
+
+def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracker(
+    made: tuple[Store, RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_train, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr(post_train, "publish", lambda results, page: None)  # Prefect's
+    fake = Wandb()
+    fake.install(monkeypatch)
+    Mlflow().install(monkeypatch)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    said: list[tuple[str, str]] = []
+    log: Any = Log(made[1])
+    post_train._publish(made[0], log, Watch(say=lambda about, text: said.append((about, text))))
+    assert fake.given["config"]["report"].endswith("runs/demo-1/report.html")
+    assert [(about, text.partition(",")[0]) for about, text in said] == [("trackers", "run demo-1 was not sent to mlflow")]
+
+
+# The packages themselves, where they are installed
+
+
+def test_mlflow_itself_takes_a_run(run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs.db")
+    assert sent(run) == []
+    client = mlflow.MlflowClient("sqlite:///runs.db")
+    [found] = client.search_runs([client.get_experiment_by_name("demo").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("demo-1", "FINISHED")
+    assert [point.step for point in client.get_metric_history(found.info.run_id, "sft/loss")] == list(range(1, 40))
+    assert found.data.metrics["grpo_eval/metrics/exact_answer"] == 0.75
+    assert found.data.params["sft.a b_.0"] == "1"
+
+
+def test_wandb_itself_takes_a_run(run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_PROJECT", "science")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert sent(run) == []
+    [file] = (tmp_path / "wandb").glob("offline-run-*-demo-1/run-demo-1.wandb")
+    assert b"grpo_eval/metrics/exact_answer" in file.read_bytes()

@@ -1,0 +1,324 @@
+"""Leases: one runner at a time, dead ones are replaced, and none of it depends on clocks that agree."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.store.lease import Lease, LeaseRecord, hold, is_gone, seize, this_process, unheld
+from infra.store.store import Store, attempt_file, open_store
+from schemas.artifact import Manifest
+from schemas.base import Stopped
+
+KEY = "ab" * 32
+ROOT = Path(__file__).resolve().parents[3]
+
+HOLDER = """
+import sys, time
+from infra.store.lease import hold
+from infra.store.store import open_store
+with hold(open_store(sys.argv[1]), sys.argv[2], "holder", seconds=30, poll_seconds=0.02) as lease:
+    print(lease.attempt, flush=True)
+    sys.stdin.readline()
+"""
+
+COMMITTER = """
+import sys
+from pathlib import Path
+from infra.store.lease import hold
+from infra.store.store import open_store
+from schemas.artifact import Manifest
+store, key, out = open_store(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+with hold(store, key, "slow", seconds=0.3, poll_seconds=0.02) as lease:
+    print(lease.attempt, flush=True)
+    sys.stdin.readline()
+    draft = Manifest(kind="sft", key=key, version=1, config={}, inputs={}, attempt=lease.attempt, files=())
+    print(store.commit(draft, out).attempt, flush=True)
+    print(lease.lost.wait(5), flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def holder(store: Store) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lease until it reads a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, store.uri, KEY], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def record(store: Store, generation: int) -> LeaseRecord:
+    found = store.read_json(attempt_file(KEY, str(generation), "lease.json"), LeaseRecord)
+    assert found is not None
+    return found
+
+
+def elsewhere(store: Store, generation: int = 1) -> None:
+    """A lease of another machine, whose processes cannot be looked up."""
+    foreign = LeaseRecord(owner="other", nonce="0", host="elsewhere", namespace="", pid=1, renewed=4e9)
+    store.create_json(attempt_file(KEY, str(generation), "lease.json"), foreign)
+
+
+def take(store: Store, messages: list[str] | None = None, seconds: float = 0.3) -> Lease:
+    heard = messages if messages is not None else []
+    with hold(store, KEY, "me", seconds=seconds, poll_seconds=0.02, waiting=heard.append) as lease:
+        return lease
+
+
+def test_a_free_lease_is_taken_at_once_and_each_holder_gets_its_own_attempt(store: Store) -> None:
+    messages: list[str] = []
+    assert [take(store, messages).attempt for _ in range(3)] == ["1", "2", "3"]
+    assert messages == []
+    assert record(store, 3).released
+    assert len({record(store, generation).nonce for generation in (1, 2, 3)}) == 3
+
+
+def test_a_second_runner_waits_until_the_lease_is_released(store: Store, holder: subprocess.Popen[str]) -> None:
+    messages: list[str] = []
+    taken = threading.Event()
+    waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
+    waiter.start()
+    assert not taken.wait(0.3)
+    assert holder.stdin is not None
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    assert taken.wait(5)
+    waiter.join()
+    assert messages == [f"holder (process {holder.pid} on {os.uname().nodename}) is running this stage; waiting for it"]
+    assert record(store, 2).owner == "me"
+
+
+def test_a_killed_holder_on_this_machine_is_replaced_at_once(store: Store, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    messages: list[str] = []
+    started = time.monotonic()
+    assert take(store, messages, seconds=30).attempt == "2"
+    assert time.monotonic() - started < 5
+    assert "is gone; taking over" in messages[-1]
+
+
+def test_a_silent_holder_elsewhere_is_replaced_after_the_time_to_live_whatever_its_clock_said(store: Store) -> None:
+    """Its last heartbeat lies 50 years in our future; only that it does not change counts."""
+    elsewhere(store)
+    started = time.monotonic()
+    assert take(store, seconds=0.3).attempt == "2"
+    assert 0.3 < time.monotonic() - started < 3
+
+
+def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is there is no proof of life: only the heartbeat keeps the waiter waiting three times as long as the time to live.
+
+    The holder's clock stands still, which changes nothing.
+    """
+    monkeypatch.setattr(time, "time", lambda: 1.0)
+    with hold(store, KEY, "holder", seconds=0.3, poll_seconds=0.02):
+        stop, stopped = threading.Event(), []
+
+        def wait() -> None:
+            with pytest.raises(Stopped):
+                with hold(store, KEY, "waiter", seconds=0.3, poll_seconds=0.02, stop=stop):
+                    pass
+            stopped.append(True)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        time.sleep(1.0)
+        stop.set()
+        waiter.join()
+    assert stopped
+    assert store.children(f"work/{KEY}") == ["1"]
+
+
+def test_a_holder_that_was_replaced_notices_and_leaves_the_new_lease_alone(store: Store) -> None:
+    with hold(store, KEY, "slow", seconds=0.1, poll_seconds=0.02) as lease:
+        elsewhere(store, generation=2)
+        assert lease.lost.wait(5)
+    assert record(store, 2).owner == "other"
+    assert not record(store, 1).released
+
+
+def test_a_damaged_lease_counts_as_a_dead_holder(store: Store) -> None:
+    store.write_bytes(attempt_file(KEY, "1", "lease.json"), b"{")
+    assert take(store).attempt == "2"
+
+
+def test_of_many_racers_one_holds_the_lease_at_a_time(store: Store) -> None:
+    inside, most, attempts = 0, 0, []
+    lock = threading.Lock()
+
+    def race() -> None:
+        nonlocal inside, most
+        with hold(store, KEY, "racer", seconds=30, poll_seconds=0.01) as lease:
+            with lock:
+                inside, attempts_now = inside + 1, lease.attempt
+                most = max(most, inside)
+                attempts.append(attempts_now)
+            time.sleep(0.02)
+            with lock:
+                inside -= 1
+
+    racers = [threading.Thread(target=race) for _ in range(8)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert most == 1
+    assert sorted(map(int, attempts)) == list(range(1, 9))
+
+
+def test_of_a_half_deleted_attempt_the_number_is_not_used_again(store: Store) -> None:
+    """Its lease is gone, its job.json is not: a job submitted under that number would be taken for the old one."""
+    store.write_bytes(attempt_file(KEY, "1", "job.json"), b"{}")
+    assert take(store).attempt == "2"
+
+
+def test_a_listing_that_lags_behind_hides_no_holder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for generation in (1, 2, 3):
+        elsewhere(store, generation)
+    monkeypatch.setattr(store, "children", lambda name: [])
+    assert take(store, seconds=0.1).attempt == "4"
+
+
+def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+    monkeypatch.setattr(store, "create_json", lambda *_: tries.append(time.monotonic()))
+    stop = threading.Event()
+    threading.Timer(0.25, stop.set).start()
+    with pytest.raises(Stopped, match="waiting for another run"):
+        with hold(store, KEY, "me", seconds=30, poll_seconds=0.1, stop=stop):
+            pass
+    assert len(tries) <= 3
+
+
+def test_a_holder_survives_an_outage_longer_than_the_time_to_live(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work goes on. When the store answers again the lease is renewed, or, if it was taken over meanwhile, lost."""
+
+    def fail(*_: object) -> None:
+        raise OSError("503")
+
+    def outage(taken: bool) -> Lease:
+        with hold(store, KEY, "me", seconds=0.15, poll_seconds=0.02) as lease:
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "write_json", fail)
+                time.sleep(0.4)
+            if taken:
+                elsewhere(store, lease.generation + 1)
+            assert lease.lost.wait(0.3) is taken
+        return lease
+
+    outage(taken=False)
+    assert record(store, 1).released
+    assert record(store, 1).beats > 1
+    assert [line for line in caplog.messages if "cannot be renewed" in line] == [
+        f"the lease of {KEY} cannot be renewed; the work goes on and it is tried again: 503"
+    ]
+    outage(taken=True)
+    assert not record(store, 2).released
+
+
+def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder could not renew either: it has the whole time to live again once the store answers."""
+    elsewhere(store)
+    read = store.read_bytes
+    answered: list[float] = []
+
+    def slow_once(name: str) -> bytes | None:
+        if len(answered) == 2:
+            time.sleep(0.5)
+        answered.append(time.monotonic())
+        return read(name)
+
+    monkeypatch.setattr(store, "read_bytes", slow_once)
+    assert take(store, seconds=0.3).attempt == "2"
+    assert time.monotonic() - answered[2] > 0.3
+
+
+def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(store: Store, tmp_path: Path) -> None:
+    """SIGSTOP, the lease expires, another runner commits, SIGCONT: the first one adopts what is there, and its own files are gone."""
+    for name in ("slow", "quick"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "who.txt").write_text(name)
+    command = [sys.executable, "-c", COMMITTER, store.uri, KEY, str(tmp_path / "slow")]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slow:
+        assert slow.stdout is not None
+        assert slow.stdin is not None
+        try:
+            assert slow.stdout.readline() == "1\n"
+            slow.send_signal(signal.SIGSTOP)
+            lease = take(store, seconds=0.3)
+            draft = Manifest(kind="sft", key=KEY, version=1, config={}, inputs={}, attempt=lease.attempt, files=())
+            store.commit(draft, tmp_path / "quick")
+            slow.send_signal(signal.SIGCONT)
+            slow.stdin.write("\n")
+            slow.stdin.flush()
+            assert slow.stdout.read().split() == ["2", "True"]
+        finally:
+            slow.kill()
+    manifest = store.valid("sft", KEY)
+    assert manifest is not None
+    assert (store.local_dir(manifest) / "who.txt").read_text() == "quick"
+    assert store.children(f"artifacts/sft/{KEY}/data") == ["2"]
+
+
+def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: Store) -> None:
+    """Free, released, of a dead process and silent ones, in one time to live; not the one whose heart beats, nor one that is taken over."""
+    free, released, dead, silent, beating = (digit * 64 for digit in "01234")
+    with hold(store, released, "me", seconds=30, poll_seconds=0.02):
+        pass
+    gone = LeaseRecord(**{**this_process().model_dump(), "pid": 2**22 + 1}, owner="dead", nonce="0", renewed=0.0)
+    store.create_json(attempt_file(dead, "1", "lease.json"), gone)
+    store.create_json(attempt_file(silent, "7", "lease.json"), gone.model_copy(update={"host": "elsewhere"}))
+    messages: list[str] = []
+    with hold(store, beating, "me", seconds=0.4, poll_seconds=0.02):
+        began = time.monotonic()
+        known = {free: 0, released: 1, dead: 1, silent: 7, beating: 1}
+        found = unheld(store, known, seconds=0.4, poll_seconds=0.05, waiting=messages.append)
+        took = time.monotonic() - began
+    assert found == {free: 0, released: 1, dead: 1, silent: 7}
+    assert 0.4 < took < 1.5
+    assert messages == ["2 leases may be held; watching for up to 0.4 s whether they are renewed"]
+
+
+def test_a_seized_lease_keeps_others_out_and_leaves_no_trace(store: Store) -> None:
+    stop = threading.Event()
+    stop.set()
+    with seize(store, KEY, 0, "gc", seconds=30) as mine:
+        assert mine
+        with seize(store, KEY, 0, "another gc", seconds=30) as theirs:
+            assert not theirs
+        with pytest.raises(Stopped, match="gc"), hold(store, KEY, "me", seconds=30, poll_seconds=0.02, stop=stop):
+            pass
+    assert take(store).attempt == "1"
+
+
+def test_a_process_of_a_machine_with_the_same_name_is_not_looked_up_here(store: Store) -> None:
+    """Host names repeat; a running kernel's id does not."""
+    here = this_process().model_copy(update={"pid": 2**22 + 1})
+    assert is_gone(here)
+    assert not is_gone(here.model_copy(update={"namespace": "another boot"}))
+    assert not is_gone(this_process())
+
+
+def test_the_lease_is_released_when_the_work_fails(store: Store) -> None:
+    with pytest.raises(RuntimeError, match="boom"):
+        with hold(store, KEY, "me", seconds=30, poll_seconds=0.02):
+            raise RuntimeError("boom")
+    assert record(store, 1).released

@@ -1,0 +1,275 @@
+"""Local jobs: started once, stopped with all their children, never silent about their death. The workers here are a few lines of Python."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.backend import FINAL, JobHandle
+from infra.local import LocalBackend
+from infra.settings import Settings
+from infra.store.store import open_store
+from schemas.base import InputError
+from schemas.job import JobSpec, JobStatus
+
+WORKER = """
+import json, os, pathlib, subprocess, sys, time
+here = pathlib.Path(sys.argv[-1]).parent
+
+def status(state, **fields):
+    (here / "status.new").write_text(json.dumps({"state": state, "heartbeat": time.time(), **fields}))
+    os.replace(here / "status.new", here / "status.json")
+
+print("started", os.getpid(), flush=True)
+"""
+
+
+class Workshop:
+    """A store and a backend whose worker runs the given lines."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = open_store(root / "store")
+
+    def spec(self, key: str = "k", attempt: str = "1") -> JobSpec:
+        return JobSpec(stage="sft", kind="sft", key=key, attempt=attempt, store=self.store.uri, target="local", config={})
+
+    def backend(self, lines: str, **settings: object) -> LocalBackend:
+        given = {"stop_seconds": 1.0, "parallel_jobs": 8, "compile_cache": "", **settings}
+        return LocalBackend(Settings.parse(given), command=[sys.executable, "-c", WORKER + lines])
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.01)
+
+
+def final(backend: LocalBackend, handle: JobHandle) -> JobStatus:
+    until(lambda: backend.poll(handle).state in FINAL)
+    return backend.poll(handle)
+
+
+def pids(backend: LocalBackend, handle: JobHandle, count: int = 1) -> list[int]:
+    """Process ids that the worker has printed."""
+    until(lambda: len(backend.log(handle, 0)[0].split()) >= 2 * count)
+    return [int(word) for word in backend.log(handle, 0)[0].split() if word.isdecimal()]
+
+
+def exists(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_job_runs_to_its_final_status_and_leaves_no_process(workshop: Workshop) -> None:
+    backend = workshop.backend("status('running'); time.sleep(0.2); status('succeeded', exit_code=0)")
+    handle = backend.submit(workshop.spec())
+    until(lambda: backend.poll(handle).state == "running")
+    assert final(backend, handle).exit_code == 0
+    assert not exists(pids(backend, handle)[0])
+
+
+def test_the_same_key_and_attempt_are_started_once(workshop: Workshop) -> None:
+    backend = workshop.backend("time.sleep(0.2); status('succeeded')")
+    handles = {backend.submit(workshop.spec()) for _ in range(3)}
+    assert len(handles) == 1
+    assert final(backend, handles.pop()).state == "succeeded"
+    assert workshop.store.path("work/k/1/log.txt").read_text().count("started") == 1
+
+
+def test_another_process_attaches_to_a_running_job(workshop: Workshop) -> None:
+    first = workshop.backend("status('running'); time.sleep(0.5); status('succeeded')")
+    second = workshop.backend("raise SystemExit('must not start')")
+    handle = first.submit(workshop.spec())
+    assert second.submit(workshop.spec()) == handle
+    until(lambda: second.poll(handle).state == "running")
+    assert final(second, handle).state == "succeeded"
+    first.cancel(handle)
+
+
+def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop) -> None:
+    backend = workshop.backend("", lease_seconds=0.05)
+    workshop.store.create_json("work/k/1/job.json", workshop.spec())
+    handle = backend.submit(workshop.spec())
+    assert backend.poll(handle).state == "queued"
+    time.sleep(0.1)
+    status = backend.poll(handle)
+    assert (status.state, status.exit_code) == ("failed", 1)
+    assert status.error is not None
+    assert "not been heard of" in status.error
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("print('last words'); sys.exit(3)", ["ended with exit code 3", "last words"]),
+        ("raise ValueError('a bug')", ["ended with exit code 1", "ValueError: a bug"]),
+        ("print('last words', flush=True); os.kill(os.getpid(), 9)", ["killed by signal 9", "memory ran out", "last words"]),
+        ("status('running'); os.abort()", ["killed by signal 6", "log.txt"]),
+        ("pass", ["ended with exit code 0"]),
+    ],
+)
+def test_a_worker_that_dies_silently_is_failed_with_its_last_words(workshop: Workshop, lines: str, expected: list[str]) -> None:
+    backend = workshop.backend(lines)
+    status = final(backend, backend.submit(workshop.spec()))
+    assert (status.state, status.exit_code) == ("failed", 1)
+    assert status.error is not None
+    for part in expected:
+        assert part in status.error
+
+
+def test_bad_input_is_known_by_its_exit_code_when_no_status_could_be_written(workshop: Workshop) -> None:
+    backend = workshop.backend("sys.exit(2)")
+    assert final(backend, backend.submit(workshop.spec())).exit_code == 2
+
+
+def test_a_kill_from_outside_is_reported(workshop: Workshop) -> None:
+    backend = workshop.backend("status('running'); time.sleep(60)")
+    handle = backend.submit(workshop.spec())
+    until(lambda: backend.poll(handle).state == "running")
+    os.kill(pids(backend, handle)[0], signal.SIGKILL)
+    assert "killed by signal 9" in (final(backend, handle).error or "")
+
+
+CHILD = "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('child', child.pid, flush=True)\n"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_cancel_ends_the_worker_and_its_children_even_when_it_does_not_listen(workshop: Workshop, deaf: bool) -> None:
+    backend = workshop.backend((DEAF if deaf else "") + CHILD + "time.sleep(60)")
+    handle = backend.submit(workshop.spec())
+    worker, child = pids(backend, handle, count=2)
+    started = time.monotonic()
+    backend.cancel(handle)
+    assert time.monotonic() - started < 3
+    assert not exists(worker)
+    until(lambda: not exists(child))
+    assert backend.poll(handle).state == "cancelled"
+    backend.cancel(handle)
+
+
+def test_children_of_a_worker_that_ended_are_ended(workshop: Workshop) -> None:
+    backend = workshop.backend(CHILD + "status('succeeded')")
+    handle = backend.submit(workshop.spec())
+    _, child = pids(backend, handle, count=2)
+    assert final(backend, handle).state == "succeeded"
+    until(lambda: not exists(child))
+
+
+def test_cancelling_a_finished_job_changes_nothing(workshop: Workshop) -> None:
+    backend = workshop.backend("status('succeeded')")
+    handle = backend.submit(workshop.spec())
+    assert final(backend, handle).state == "succeeded"
+    backend.cancel(handle)
+    assert backend.poll(handle).state == "succeeded"
+
+
+def test_jobs_beyond_the_limit_wait_in_order(workshop: Workshop) -> None:
+    backend = workshop.backend("time.sleep(0.2); status('succeeded')", parallel_jobs=1)
+    handles = [backend.submit(workshop.spec(key)) for key in ("a", "b", "c", "d")]
+    assert [backend.poll(handle).state for handle in handles] == ["running", "queued", "queued", "queued"]
+    backend.cancel(handles[2])
+    assert [final(backend, handle).state for handle in handles] == ["succeeded", "succeeded", "cancelled", "succeeded"]
+    started = {key: workshop.store.path(f"work/{key}/1/log.txt") for key in ("a", "b", "c", "d")}
+    assert not started["c"].exists()
+    assert started["a"].stat().st_mtime < started["b"].stat().st_mtime < started["d"].stat().st_mtime
+
+
+def test_the_log_is_streamed_by_whole_lines(workshop: Workshop) -> None:
+    backend = workshop.backend(
+        "print('größe'); sys.stdout.write('half'); sys.stdout.flush(); time.sleep(0.3); print(' done'); status('succeeded')"
+    )
+    handle = backend.submit(workshop.spec())
+    assert backend.log(JobHandle(workshop.store.uri, "other", "1"), 0) == ("", 0)
+    text, offset = "", 0
+    while backend.poll(handle).state not in FINAL:
+        new, offset = backend.log(handle, offset)
+        assert new == "" or new.endswith("\n")
+        text += new
+        time.sleep(0.02)
+    new, offset = backend.log(handle, offset)
+    assert (text + new).splitlines()[1:] == ["größe", "half done"]
+    assert backend.log(handle, offset) == ("", offset)
+
+
+@pytest.fixture
+def environment(workshop: Workshop) -> Callable[..., dict[str, str]]:
+    """The environment of a worker, as it sees it."""
+
+    def seen(**settings: object) -> dict[str, str]:
+        backend = workshop.backend(
+            "print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()])); status('succeeded')", **settings
+        )
+        handle = backend.submit(workshop.spec(attempt=str(len(workshop.store.children("work/k")))))
+        assert final(backend, handle).state == "succeeded"
+        values, cwd, own_session = json.loads(backend.log(handle, 0)[0].splitlines()[1])
+        assert (Path(cwd) / "tasks" / "worker").exists()
+        assert own_session
+        return dict(values)
+
+    return seen
+
+
+def test_a_worker_gets_defaults_that_the_caller_may_override(
+    environment: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    plain = environment(compile_cache="")
+    assert plain["JAX_PLATFORMS"] == "cpu"
+    assert "JAX_COMPILATION_CACHE_DIR" not in plain
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    cached = environment(compile_cache=str(tmp_path))
+    assert cached["JAX_PLATFORMS"] == "tpu"
+    assert cached["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+
+
+def test_a_store_that_is_a_file_is_refused_before_anything_starts(workshop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    spec = workshop.spec().model_copy(update={"store": (tmp_path / "file").as_uri()})
+    with pytest.raises(InputError, match="is a file"):
+        workshop.backend("").submit(spec)
+
+
+# Settings
+
+
+def test_settings_come_from_the_environment() -> None:
+    settings = Settings.from_environment({"LYCEUM_STORE": "/x", "LYCEUM_LEASE_SECONDS": "7.5", "LYCEUM_PARALLEL_JOBS": "3", "OTHER": "1"})
+    assert (settings.store, settings.lease_seconds, settings.parallel_jobs) == ("/x", 7.5, 3)
+    assert Settings.from_environment({}).store == ".lyceum"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("LYCEUM_POLL_SECONDS", "soon"), ("LYCEUM_PARALLEL_JOBS", "0"), ("LYCEUM_LEASE_SECONDS", "inf")]
+)
+def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: str) -> None:
+    with pytest.raises(InputError, match=f"{variable}='{value}' is not valid"):
+        Settings.from_environment({variable: value})
+
+
+def test_a_worker_is_told_who_its_parent_is(workshop: Workshop) -> None:
+    backend = workshop.backend("print('parent', os.environ['LYCEUM_PARENT_PID']); status('succeeded')")
+    handle = backend.submit(workshop.spec())
+    final(backend, handle)
+    assert pids(backend, handle, count=2)[1] == os.getpid()
+
+
+def test_importing_the_backend_loads_neither_the_tasks_nor_prefect_nor_jax() -> None:
+    script = "import sys, infra.local; print(sorted({'tasks', 'prefect', 'jax'} & set(sys.modules)))"
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,98 @@
+"""No text of a model, a row or a recipe acts, or hides anything, in what a person looks at."""
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from flows.cli import show
+from flows.report import publish
+from flows.report.compare import compare_runs, render_comparison
+from flows.report.page import report_html
+from flows.report.results import read_results
+from infra.visible import visible
+from schemas.examples import Domain
+from tasks.contract.job import write_jsonl
+from tasks.data import card
+from tasks.exporting.model_card import Card, Origin, write_card
+from tasks.exporting.round_trip import Proof
+from tests.flows.report.synthetic_run import write_run
+
+NASTY = "A\0B\x1b[31mC\x07D\x9b2JE\u202eF\u200bG\u2066H\ufeffI\U000e0041J\xadK\u2028L\rM"
+SHOWN = r"A\x00B\x1b[31mC\x07D\x9b2JE\u202eF\u200bG\u2066H\ufeffI\U000e0041J\xadK\u2028L\rM"
+PREPENDED = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
+"""Of the category that formats text, but with ink: signs that stand before Arabic and Syriac numbers."""
+
+
+def unseen(text: str) -> set[str]:
+    """The characters of a text that act or are not seen, by their categories."""
+    by_category = {one for one in set(text) if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    return by_category - set(PREPENDED) - set("\t\n")
+
+
+def test_every_character_that_formats_or_controls_is_spelled_out_and_text_is_left_alone() -> None:
+    every = "".join(map(chr, range(0x110000)))
+    assert unseen(visible(every)) == set()
+    seen = "".join(one for one in every if unicodedata.category(one)[0] in "LNPS" and unicodedata.category(one) != "Lo")
+    assert visible(seen) == seen
+    assert visible("naïve 数学 🙂 مرحبا\tא\r\nb") == "naïve 数学 🙂 مرحبا\tא\nb"
+    assert visible("\ud800") == r"\ud800"
+    assert visible(visible(NASTY)) == visible(NASTY) == SHOWN
+
+
+def test_pages_show_it(tmp_path: Path) -> None:
+    """The report, with a model's answers, a row's data card and a failure; and the comparison of two such runs."""
+    store, record = write_run(tmp_path, text=NASTY, requests=3, samples=2)
+    page = report_html(read_results(store, record))
+    assert unseen(page) == set()
+    assert page.count(SHOWN) > 10
+    _, other = write_run(tmp_path, "demo-2", stop_before="simpo", failure=NASTY, text=NASTY, config={"sft": {"note": NASTY}})
+    compared = Path(render_comparison(store, compare_runs(store, record, [other]))).read_text(encoding="utf-8")
+    assert unseen(compared) == set()
+    assert SHOWN in compared
+    failed = report_html(read_results(store, other))
+    assert unseen(failed) == set()
+    assert SHOWN in failed
+
+
+def test_nothing_else_renders_a_page() -> None:
+    """`rendered` is the one place; the other template is a style sheet."""
+    room = Path(publish.__file__).parent
+    found = {path.name for path in room.rglob("*.py") if re.search(r"get_template\(", path.read_text(encoding="utf-8"))}
+    assert found == {"page.py", "publish.py"}
+
+
+def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, record = write_run(tmp_path, stop_before="grpo", failure=NASTY, text=NASTY)
+    results = read_results(store, record)
+    sent: list[str] = []
+    monkeypatch.setattr(publish, "create_markdown_artifact", lambda markdown, **_: sent.append(markdown))
+    monkeypatch.setattr(publish, "create_table_artifact", lambda table, **_: sent.extend(str(row["error"]) for row in table))
+    publish.publish(results, report_html(results))
+    assert unseen("".join(sent)) == set()
+    assert sum(SHOWN in one for one in sent) >= 3  # the table, the page of the failure, the samples
+
+
+def test_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show.line(NASTY + "\ud800")
+    show.table("title", ("column",), [(NASTY,)])
+    printed = capsys.readouterr().out
+    assert unseen(printed) == set()
+    assert SHOWN + r"\ud800" in printed
+
+
+def test_cards_show_it(tmp_path: Path) -> None:
+    row = {"prompt": f"Why {NASTY}?", "reasoning": NASTY, "answer": NASTY, "domain": "math", "difficulty": 1}
+    rows = [
+        {**row, "grounding": None, "family": f"f{NASTY}", "source": "s", "context": None, "split": "train", "domain": Domain.MATH.value}
+    ]
+    (tmp_path / "data").mkdir()
+    write_jsonl(tmp_path / "data" / "examples.jsonl", rows)
+    card.of_distill(tmp_path / "data", [{"name": "procedural"}], {"domains": {}, "groundings": {}, "dropped": {}})
+    origin = Origin(NASTY, "sft", 1, "examples: rebalance", "k", "d")
+    proof = Proof("float32", 1, 1, 0.0, 1e-4, 1, 0, "4", "2")
+    write_card(tmp_path, Card(f"title {NASTY}", "gemma3-tiny", origins=[origin], recipe=f"name = '{NASTY}'\n"), proof, "gemma3")
+    for text in ((tmp_path / "data" / "README.md").read_text("utf-8"), (tmp_path / "README.md").read_text("utf-8")):
+        assert unseen(text) == set()
+        assert SHOWN in text

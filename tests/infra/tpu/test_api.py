@@ -1,0 +1,307 @@
+"""The Cloud TPU API as we use it: over real gRPC against the fake, and what its refusals mean."""
+
+import time
+from pathlib import Path
+
+import pytest
+from google.cloud import tpu_v2alpha1
+
+import infra.tpu.api
+from infra.settings import TpuSettings
+from infra.tpu.api import GONE, ApiError, TpuApi, deletion_command
+from infra.tpu.problems import Kind, explain
+from infra.tpu.types import TPU_TYPES
+from schemas.base import InputError
+from tests.fakes.tpu_fake import PROJECT, FakeTpu
+
+ZONE = "us-central1-a"
+LABELS = {"lyceum": "job", "lyceum-store": "s1"}
+V5E = TPU_TYPES["v5e-8"]
+
+
+def api(target: str = "v5e-8", **settings: object) -> TpuApi:
+    return TpuApi(TPU_TYPES[target], TpuSettings.from_environment().model_copy(update=settings))
+
+
+def create(one: TpuApi, short: str = "lyceum-1", zone: str = ZONE, **more: float) -> str:
+    name = one.name(zone, short)
+    one.create(name, LABELS, {"startup-script": "exec sleep 600", "lyceum-job": "work/k/1/job.json"}, more.get("seconds", 3600))
+    return name
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.8)
+
+
+def removed(one: TpuApi, name: str) -> None:
+    limit = time.monotonic() + 20
+    while not one.remove(name):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_a_resource_is_made_seen_and_removed(tpu: FakeTpu) -> None:
+    one = api()
+    name = create(one)
+    assert name == f"projects/{PROJECT}/locations/{ZONE}/queuedResources/lyceum-1"
+    tpu.wait("lyceum-1", "READY")
+    seen = one.look(name)
+    assert (seen.request, seen.node, seen.problem, seen.health) == ("ACTIVE", "READY", None, "")
+    assert LABELS.items() <= seen.labels.items()
+    assert seen.metadata["lyceum-job"] == "work/k/1/job.json"
+    assert seen.created == pytest.approx(time.time(), abs=60)
+    assert not one.remove(name)
+    assert not one.remove(name)  # it is under way
+    removed(one, name)
+    assert (one.look(name).request, one.look(name).node) == (GONE, GONE)
+    assert tpu.leaked() == []
+    assert tpu.requests()["DeleteQueuedResource"] == 1
+
+
+def test_every_setting_reaches_the_service(tpu: FakeTpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each changes what is asked for, in its place."""
+
+    def asked(**settings: object) -> dict:
+        tpu.forget()
+        one = api(**settings)
+        requests: list = []
+        monkeypatch.setattr(one, "_ask", lambda name, method, request: requests.append(request))
+        create(one, seconds=77.4)
+        order = tpu_v2alpha1.CreateQueuedResourceRequest(requests[0]).queued_resource
+        return tpu_v2alpha1.QueuedResource.to_dict(order, use_integers_for_enums=False)
+
+    def node(order: dict) -> dict:
+        return order["tpu"]["node_spec"][0]["node"]
+
+    plain = asked()
+    assert (node(plain)["accelerator_type"], node(plain)["runtime_version"]) == ("v5litepod-8", "v2-alpha-tpuv5-lite")
+    assert node(plain)["service_account"]["scope"] == ["https://www.googleapis.com/auth/cloud-platform"]
+    assert node(plain)["network_config"]["enable_external_ips"] is True
+    assert plain["queueing_policy"]["valid_until_duration"] == "77s"
+    assert "spot" in plain
+    assert not {"guaranteed", "spot"} & asked(tier="on-demand").keys()
+    reserved = asked(tier="guaranteed", reservation="r1")
+    assert reserved["guaranteed"]["reserved"] is True
+    assert reserved["reservation_name"] == f"projects/{PROJECT}/locations/{ZONE}/reservations/r1"
+    assert asked(tier="guaranteed")["reservation_name"] == ""
+    assert node(asked(runtime="v2-alpha-tpuv5"))["runtime_version"] == "v2-alpha-tpuv5"
+    assert node(asked(network="n1"))["network_config"]["network"] == "n1"
+    assert node(asked(subnetwork="s1"))["network_config"]["subnetwork"] == "s1"
+    assert node(asked(external_ips=False))["network_config"]["enable_external_ips"] is False
+    assert node(asked(service_account="a@b"))["service_account"]["email"] == "a@b"
+    assert node(asked(labels={"team": "nlp"}))["labels"] == {**LABELS, "team": "nlp"}
+    assert node(asked(tags=("t1",)))["tags"] == ["t1"]
+    disks = node(asked(data_disk="projects/p/zones/z/disks/d"))["data_disks"]
+    assert disks == [{"source_disk": "projects/p/zones/z/disks/d", "mode": "READ_ONLY"}]
+    assert api(project="p2").name(ZONE, "x").startswith("projects/p2/")
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters"),
+    [
+        ("status", {"code": "UNAVAILABLE"}),
+        ("status", {"code": "INTERNAL"}),
+        ("status", {"code": "RESOURCE_EXHAUSTED"}),
+        ("lost", {"code": "UNAVAILABLE"}),
+        ("reset_before", {}),
+        ("reset_after", {}),
+    ],
+)
+def test_short_troubles_of_every_call_pass_unnoticed(tpu: FakeTpu, action: str, parameters: dict) -> None:
+    """Among them answers that were lost: the second create finds the first one's resource, the second delete finds nothing."""
+    one = api()
+    fault = tpu.faults.add(action, method="*", times=None, probability=0.4, seed=3, **parameters)
+    name = create(one)
+    assert one.look(name).request != GONE
+    assert [found.name for found in one.list(ZONE)] == [name]
+    removed(one, name)
+    assert tpu.faults.fired(fault) >= 2
+    tpu.faults.clear()
+    assert len(tpu.resources()) == 1
+    assert tpu.leaked() == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_long_outage_is_told_and_nothing_is_known(tpu: FakeTpu) -> None:
+    one = api()
+    tpu.faults.add("status", method="*", code="UNAVAILABLE")
+    for call in (
+        lambda: create(one),
+        lambda: one.look(one.name(ZONE, "x")),
+        lambda: one.list(ZONE),
+        lambda: one.remove(one.name(ZONE, "x")),
+    ):
+        with pytest.raises(ApiError) as raised:
+            call()
+        assert raised.value.problem.kind == "transient"
+        assert "the Cloud TPU API does not answer (UNAVAILABLE" in str(raised.value)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_endpoint_where_nobody_listens_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = api(endpoint="127.0.0.1:9", project="p")
+    with pytest.raises(ApiError) as raised:
+        one.look(one.name(ZONE, "x"))
+    assert raised.value.problem.kind == "transient"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_call_that_hangs_ends_in_time(tpu: FakeTpu) -> None:
+    one = api()
+    one.connect()
+    tpu.faults.add("slow", method="GetQueuedResource", delay=5.0, times=1)
+    began = time.monotonic()
+    with pytest.raises(ApiError):
+        one.look(one.name(ZONE, "x"))
+    assert time.monotonic() - began < 3
+
+
+def test_somebody_elses_resource_of_our_name_is_not_taken_for_ours(tpu: FakeTpu) -> None:
+    one = api()
+    name = create(one)
+    create(one)  # ours
+    with pytest.raises(ApiError, match="is not this job's") as raised:
+        one.create(name, {**LABELS, "lyceum-store": "s2"}, {}, 60)
+    assert raised.value.problem.kind == "invalid"
+    assert "gcloud compute tpus queued-resources delete lyceum-1 --zone=us-central1-a" in str(raised.value)
+
+
+def test_a_request_that_failed_says_why(tpu: FakeTpu) -> None:
+    one = api()
+    tpu.faults.add("fail", state="WAITING_FOR_RESOURCES")
+    name = create(one)
+    tpu.wait("lyceum-1", "FAILED")
+    problem = one.look(name).problem
+    assert problem is not None
+    assert problem.kind == "stockout"
+    assert problem.text.startswith("v5e-8 (spot) in us-central1-a: the zone has no free TPUs (There is no more capacity")
+
+
+def test_a_request_expires_by_itself_when_nobody_is_left_to_give_it_up(tpu: FakeTpu) -> None:
+    one = api()
+    tpu.faults.add("stuck", state="WAITING_FOR_RESOURCES")
+    name = create(one, seconds=0.6)
+    tpu.wait("lyceum-1", "FAILED")
+    problem = one.look(name).problem
+    assert problem is not None
+    assert problem.kind == "stockout"
+
+
+def test_nodes_without_a_request_are_listed_and_removed(tpu: FakeTpu) -> None:
+    one = api()
+    create(one)
+    lonely = create(one, "lyceum-2")
+    for short in ("lyceum-1", "lyceum-2"):
+        tpu.wait(short, "READY")
+    tpu.strike("vanish", "lyceum-2", what="request")
+    tpu.wait("lyceum-2", "READY")
+    found = {seen.name.rsplit("/", 2)[1] + "/" + seen.name.rsplit("/", 1)[1]: seen for seen in one.list(ZONE)}
+    assert sorted(found) == ["nodes/lyceum-2", "queuedResources/lyceum-1"]
+    assert (found["nodes/lyceum-2"].request, found["nodes/lyceum-2"].node) == (GONE, "READY")
+    assert LABELS.items() <= found["nodes/lyceum-2"].labels.items()
+    removed(one, found["nodes/lyceum-2"].name)
+    assert one.remove(lonely)
+    assert one.list("us-west4-a") == []
+
+
+@pytest.mark.parametrize(
+    ("target", "zone", "settings", "words"),
+    [
+        ("v5e-8", "us-central9-z", {}, "us-central9-z is no zone that this project may take TPUs from .* LYCEUM_ZONES"),
+        ("v5e-8", "us-central2-b", {}, "v5litepod-8 is not to be had in us-central2-b .* offered in us-central2-b: v4-8, v4-16"),
+        ("v5e-8", ZONE, {"runtime": "tpu-vm-v9"}, "the runtime version 'tpu-vm-v9' does not exist .* Valid: v2-alpha-tpuv5-lite"),
+        (
+            "v5e-8",
+            ZONE,
+            {"data_disk": "projects/p/zones/us-west4-a/disks/d"},
+            "the disk 'projects/p/zones/us-west4-a/disks/d' cannot be used",
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_refused_with_what_can(tpu: FakeTpu, target: str, zone: str, settings: dict, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as raised:
+        create(api(target, **settings), zone=zone)
+    assert raised.value.problem.kind == "invalid"
+
+
+def test_quota_is_told_from_too_many_requests(tpu: FakeTpu) -> None:
+    tpu.set_quota("spot", 4)
+    with pytest.raises(ApiError, match=r"no quota left .*TPUV5sPreemptibleLitepod.*console.cloud.google.com/iam-admin/quotas") as raised:
+        create(api())
+    assert raised.value.problem.kind == "quota"
+
+
+CASES: list[tuple[str, str, Kind, str]] = [
+    (
+        "RESOURCE_EXHAUSTED",
+        'There is no more capacity in the zone "us-central1-a"; you can try in another zone',
+        "stockout",
+        "no free TPUs",
+    ),
+    ("RESOURCE_EXHAUSTED", "Insufficient reserved capacity. Contact customer support", "stockout", "no free TPUs"),
+    ("INTERNAL", "ZONE_RESOURCE_POOL_EXHAUSTED", "stockout", "no free TPUs"),
+    ("DEADLINE_EXCEEDED", "The start timing constraint 'valid until' of the request has expired.", "stockout", "no free TPUs"),
+    ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in region us-east5.", "quota", "lyceum gc --target v5e-8"),
+    ("RESOURCE_EXHAUSTED", "Quota 'TPUV4s' exhausted. Limit 20800 in region us-central2", "quota", "LYCEUM_TPU_TIER"),
+    ("RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'", "transient", "does not answer"),
+    ("RESOURCE_EXHAUSTED", "Maximum number of CreateNode requests per minute", "transient", "does not answer"),
+    ("UNAVAILABLE", "The service is currently unavailable.", "transient", "UNAVAILABLE"),
+    ("DEADLINE_EXCEEDED", "Deadline Exceeded", "transient", "DEADLINE_EXCEEDED"),
+    ("UNKNOWN", "", "transient", "no reason given"),
+    ("ABORTED", "The operation was aborted.", "transient", "ABORTED"),
+    ("UNAUTHENTICATED", "Request had invalid authentication credentials.", "credentials", "gcloud auth application-default login"),
+    (
+        "PERMISSION_DENIED",
+        "Cloud TPU API has not been used in project 12 before or it is disabled. Enable it by visiting https://x then retry.",
+        "disabled",
+        "gcloud services enable tpu.googleapis.com --project=p",
+    ),
+    ("PERMISSION_DENIED", "This API method requires billing to be enabled.", "disabled", "billing is not enabled"),
+    ("PERMISSION_DENIED", "Project 'p' not found or deleted.", "disabled", "LYCEUM_TPU_PROJECT"),
+    (
+        "PERMISSION_DENIED",
+        "Permission 'tpu.queuedResources.create' denied on 'projects/p/locations/us-central1-a'",
+        "permission",
+        "add-iam-policy-binding p --member=user:YOU --role=roles/tpu.admin",
+    ),
+    (
+        "PERMISSION_DENIED",
+        "The user does not have permission to act as service account x: iam.serviceAccounts.actAs",
+        "permission",
+        "roles/iam.serviceAccountUser",
+    ),
+    ("PERMISSION_DENIED", "The caller does not have permission", "permission", "roles/tpu.admin"),
+    ("PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a' (or it may not exist).", "invalid", "is no zone"),
+    ("INVALID_ARGUMENT", "The subnetwork 'projects/p/regions/r/subnetworks/s' does not exist", "invalid", "LYCEUM_TPU_SUBNETWORK"),
+    ("NOT_FOUND", "Reservation r1 was not found", "invalid", "LYCEUM_TPU_RESERVATION"),
+    ("INVALID_ARGUMENT", "Cloud TPU received a bad request. [EID: 0x1]", "invalid", "refuses the request: Cloud TPU received"),
+    ("FAILED_PRECONDITION", "delete is not supported while in state DELETING", "unknown", "answers FAILED_PRECONDITION"),
+]
+
+
+@pytest.mark.parametrize(("code", "words", "kind", "said"), CASES)
+def test_refusals_have_one_meaning_and_say_what_to_do(code: str, words: str, kind: Kind, said: str) -> None:
+    problem = explain(code, words, ZONE, "p", V5E, TpuSettings(project="p"))
+    assert problem.kind == kind
+    assert said in problem.text
+    assert words in problem.text
+
+
+def test_without_credentials_or_a_project_one_is_told_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("LYCEUM_TPU_ENDPOINT", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "LYCEUM_TPU_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with pytest.raises(InputError, match="gcloud auth application-default login"):
+        api(project="p").connect()
+    with pytest.raises(InputError, match="LYCEUM_TPU_PROJECT"):
+        api(endpoint="127.0.0.1:9", project="").connect()
+
+
+def test_what_people_type_to_delete_by_hand() -> None:
+    place = "projects/p/locations/us-west4-a"
+    assert deletion_command(f"{place}/queuedResources/q") == (
+        "gcloud compute tpus queued-resources delete q --zone=us-west4-a --project=p --force --quiet"
+    )
+    assert deletion_command(f"{place}/nodes/n") == "gcloud compute tpus tpu-vm delete n --zone=us-west4-a --project=p --quiet"

@@ -1,0 +1,387 @@
+"""The agent on a TPU VM: what it tells the store while the job runs, when the machine is taken away, and that it leaves none behind."""
+
+import functools
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.process import ROOT, Worker
+from infra.settings import Settings, TpuSettings
+from infra.source import ship_data
+from infra.store.remote import host_status, log_chunk, read_log
+from infra.store.store import Store, open_store
+from infra.tpu import host as agent_module
+from infra.tpu.api import ApiError, TpuApi
+from infra.tpu.host import Agent, Log, Place, masked_lines
+from infra.tpu.problems import Problem
+from infra.tpu.types import TPU_TYPES, TpuType
+from schemas.base import InputError
+from schemas.job import JobSpec, JobStatus, Progress
+from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.tpu_fake import FakeTpu
+from tests.fakes.tpu_metadata import MetadataServer
+from tests.fakes.vm import BLOCK, NAME, SCRIPT, Vm, machines, ship_toy, toy_job, until
+
+SECRET = "hf_abcdefghijklmnop"
+
+
+@pytest.fixture
+def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
+    return open_store(f"gs://{gcs_bucket}/lyceum")
+
+
+@pytest.fixture
+def start(store: Store, tmp_path: Path) -> Iterator[Callable[..., Vm]]:
+    """Boots a machine with a job that executes the code; options as of `Vm`, `spec` changes the job."""
+    with machines() as made:
+
+        def make(code: str, spec: dict[str, object] | None = None, **options: object) -> Vm:
+            job = toy_job(store, code, **(spec or {}))
+            made.append(Vm(tmp_path, store, job, ship_toy(store), **options))  # type: ignore[arg-type]
+            return made[-1].boot()
+
+        yield make
+
+
+def test_a_job_is_followed_to_its_end_from_the_store_alone(start: Callable[..., Vm], store: Store, tmp_path: Path) -> None:
+    """Progress, a log of 5 MB line by line without secrets, data that came by way of the store, the artifact."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").write_text("from the user")
+    code = """
+import pathlib
+print((job.data / "rows.jsonl").read_text())
+os.write(1, f"a library says {os.environ['HF_TOKEN']}\\n".encode())
+job.progress(3, 4, "steps", loss=0.5)
+while not pathlib.Path(os.environ["HOME"], "go").exists(): time.sleep(0.02)
+for number in range(50_000): os.write(1, f"line {number:05d} {'x' * 88}\\n".encode())
+os.write(1, b"no end")
+"""
+    vm = start(code, {"data": ship_data(store, tmp_path / "data")}, HF_TOKEN=SECRET)
+    running = until(vm.status, lambda status: status is not None and status.progress.done == 3)
+    assert running is not None
+    assert running.state == "running"
+    assert until(vm.status, lambda status: status is not None and status.heartbeat > running.heartbeat)
+    until(vm.log, lambda text: "a library says ***\n" in text)
+    assert vm.log().endswith("\n")
+
+    text, offset = "", 0
+    (tmp_path / "go").touch()
+    while (status := vm.status()) is None or status.state == "running":
+        new, offset = read_log(store, vm.spec.key, "1", offset, final=False)
+        text += new
+        time.sleep(0.05)
+    assert (status.state, status.progress) == ("succeeded", Progress(done=3, total=4, values={"loss": 0.5}))
+    assert text.count("line") > 0
+    new, offset = read_log(store, vm.spec.key, "1", offset, final=True)
+    text += new
+    assert text == vm.log(final=True)
+    assert len(text) == offset > 5_000_000
+    assert SECRET not in text
+    lines = text.splitlines()
+    assert "bootstrap: host 0 of 1" in lines[0]
+    assert "from the user" in lines
+    assert [line for line in lines if line.startswith("line")] == [f"line {number:05d} {'x' * 88}" for number in range(50_000)]
+    assert lines[-1] == "no end"
+    assert vm.children() == ["job.json", "log.txt", "status.json"]
+    assert store.valid("toy", vm.spec.key) is not None
+
+
+def test_a_machine_that_is_shut_down_stops_the_worker_and_the_job_is_lost(start: Callable[..., Vm]) -> None:
+    """SIGTERM to the script, the agent and the worker, as an operating system sends it."""
+    vm = start("job.progress(1, 2)\n" + BLOCK)
+    until(vm.log, lambda text: "blocking" in text)
+    vm.signal(signal.SIGTERM)
+    status = vm.final(25)  # a preempted machine has 30 s
+    assert (status.state, status.exit_code, status.lost, status.progress.done) == ("failed", 1, True, 1)
+    assert "the machine is shutting down" in (status.error or "")
+    assert "the machine is shutting down" in vm.log(final=True)
+    assert vm.processes("tasks.worker") == []
+
+
+def test_a_machine_that_boots_again_goes_on_with_the_job_and_its_log(start: Callable[..., Vm], store: Store) -> None:
+    """The power fails. The worker starts anew; who follows the log reads every line once."""
+    code = """
+if job.work.read("seen") is None:
+    job.work.write("seen", b"")
+    print("blocking", flush=True)
+    while True: time.sleep(0.1)
+print("the second time")
+"""
+    vm = start(code)
+    until(vm.log, lambda text: "blocking" in text)
+    vm.kill()
+    text, offset = read_log(store, vm.spec.key, "1", 0, final=False)
+    vm.boot()
+    assert vm.final().state == "succeeded"
+    text += read_log(store, vm.spec.key, "1", offset, final=True)[0]
+    assert text == vm.log(final=True)
+    assert [text.count(words) for words in ("starting the agent", "blocking", "the second time")] == [2, 1, 1]
+
+
+# Nothing is left
+
+
+def test_a_machine_that_nobody_deletes_deletes_itself(tpu: FakeTpu, store: Store, gcs: Emulator) -> None:
+    """Its flow is gone. The fake of Cloud TPU boots it with the real script, and bills it until it is away."""
+    spec = toy_job(store, "pass")
+    kind, short = TPU_TYPES["v5e-8"], "lyceum-alone-1"
+    api = TpuApi(kind, TpuSettings.from_environment())
+    name = api.name("us-central1-a", short)
+    metadata = {
+        "startup-script": SCRIPT.read_text(),
+        "lyceum-store": store.uri,
+        "lyceum-job": f"work/{spec.key}/1/job.json",
+        "lyceum-source": ship_toy(store),
+        "lyceum-resource": name,
+        "lyceum-environment": json.dumps({"LYCEUM_HEARTBEAT_SECONDS": "0.2"}),
+        "lyceum-port": "8476",
+        "lyceum-silence": "0.5",
+    }
+    api.create(name, {"lyceum": "job"}, metadata, 60)
+    tpu.faults.add("status", method="GetQueuedResource", code="UNAVAILABLE", times=2)
+    tpu.wait(short, "GONE", seconds=60)
+    status = store.read_json(f"work/{spec.key}/1/status.json", JobStatus)
+    assert status is not None
+    assert status.state == "succeeded"
+    assert tpu.leaked() == []
+
+
+# The agent in this process, whose worker is a few lines of Python
+
+
+WORKER = """
+import json, os, pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[-1]).parent
+
+def status(state, **fields):
+    (here / "status.new").write_text(json.dumps({"state": state, "heartbeat": time.time(), **fields}))
+    os.replace(here / "status.new", here / "status.json")
+
+print("started", flush=True)
+"""
+SLEEP = "status('running', progress={'done': 1, 'total': 2}); time.sleep(60)"
+POLITE = "signal.signal(signal.SIGTERM, lambda *_: (status('succeeded', exit_code=0), os._exit(0)))\n" + SLEEP
+
+
+def place(host: int, silence: float = 0.0, boot_log: Path = Path("/dev/null")) -> Place:
+    return Place(key="k", attempt="1", host=host, resource=NAME, silence=silence, boot_log=boot_log)
+
+
+class Desk:
+    """A job in a store, a metadata server, and what the agent asked the API to remove."""
+
+    def __init__(self, store: Store, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.removed: list[tuple[str, str, str, float]] = []
+        self.refusals: list[Any] = []
+        removed, refusals = self.removed, self.refusals
+        self.store = store
+        self.metadata = MetadataServer({"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"})
+        spec = JobSpec(stage="s", kind="s", key="k", attempt="1", store=self.store.uri, target="v5e-16", config={})
+        self.store.create_json("work/k/1/job.json", spec)
+
+        class Api:
+            def __init__(self, kind: TpuType, settings: TpuSettings) -> None:
+                self.kind, self.project = kind.name, settings.project
+
+            def remove(self, name: str) -> bool:
+                if refusals:
+                    raise ApiError(Problem(refusals.pop(), "not now"))
+                removed.append((self.kind, self.project, name, time.monotonic()))
+                return True
+
+        patch.setattr(agent_module, "TpuApi", Api)
+        patch.setattr(agent_module, "_DELETE_SECONDS", 0.01)
+        patch.setenv("GCE_METADATA_HOST", self.metadata.address)
+
+    def run(self, lines: str, host: int = 0, silence: float = 0.0) -> JobStatus:
+        """Run a worker to its end; returns the host's last word."""
+        command = [sys.executable, "-c", WORKER + lines]
+        self._patch.setattr(agent_module, "Worker", functools.partial(Worker, command=command))
+        self.agent = Agent(place(host, silence), self.store, Settings(heartbeat_seconds=0.05, stop_seconds=1.0, compile_cache=""))
+        self.agent.run()
+        status = self.store.read_json(host_status("k", "1", host), JobStatus)
+        assert status is not None
+        return status
+
+    def when(self, words: str, then: Callable[[], object]) -> None:
+        """Do something once the log that is sent has these words."""
+
+        def look() -> None:
+            until(lambda: read_log(self.store, "k", "1", 0, final=False)[0], lambda text: words in text)
+            then()
+
+        threading.Thread(target=look, daemon=True).start()
+
+
+@pytest.fixture
+def desk(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk(store, monkeypatch)
+    yield desk
+    desk.metadata.stop()
+
+
+def test_what_a_worker_says_of_its_failure_is_what_is_told(desk: Desk) -> None:
+    status = desk.run("status('failed', error='quota 9 is larger than 5', exit_code=2)")
+    assert (status.state, status.exit_code, status.error, status.lost) == ("failed", 2, "quota 9 is larger than 5", False)
+
+
+def test_a_worker_that_is_killed_is_lost(desk: Desk) -> None:
+    status = desk.run("print('last words', flush=True); os.kill(os.getpid(), 9)")
+    assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
+    assert re.match(r"(?s)the worker was killed by signal 9 .*memory ran out; the end of \S+/log.txt:\n.*last words$", status.error or "")
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "job.json is missing"), (b"{}", "is no valid JobSpec")])
+def test_a_job_that_cannot_be_read_is_told_and_the_machine_is_left_to_the_script(desk: Desk, content: bytes | None, message: str) -> None:
+    desk.store.remove("work/k/1/job.json")
+    if content is not None:
+        desk.store.write_bytes("work/k/1/job.json", content)
+    with pytest.raises(InputError, match="nobody knows how to delete"):
+        desk.run("pass")
+    status = desk.store.read_json("work/k/1/status.json", JobStatus)
+    assert status is not None
+    assert (status.state, status.exit_code) == ("failed", 2)
+    assert message in (status.error or "")
+
+
+def test_an_outage_of_the_store_loses_neither_the_log_nor_the_last_word(
+    desk: Desk, gcs: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It begins while the worker runs and ends when the worker is long gone."""
+    lines = f"""
+while not pathlib.Path("{tmp_path}/go").exists(): time.sleep(0.02)
+for number in range(100): print(f"line {{number}}", flush=True)
+status('failed', error='as it must', exit_code=1)
+pathlib.Path("{tmp_path}/gone").touch()
+"""
+
+    def outage() -> None:
+        fault = gcs.faults.add("status", code=503, name="lyceum/work/")
+        (tmp_path / "go").touch()
+        until((tmp_path / "gone").exists)
+        until(lambda: gcs.faults.fired(fault) > 3)
+        gcs.faults.clear()
+
+    desk.when("started", outage)
+    status = desk.run(lines)
+    assert (status.state, status.error) == ("failed", "as it must")
+    log = read_log(desk.store, "k", "1", 0, final=True)[0]
+    assert log.splitlines() == ["started", *(f"line {number}" for number in range(100))]
+    assert "does not answer (503 Service Unavailable)" in caplog.text
+
+
+def test_a_preempted_machine_stops_the_worker_and_the_job_is_lost(desk: Desk) -> None:
+    desk.when("started", lambda: desk.metadata.__setitem__("instance/preempted", "TRUE"))
+    status = desk.run(SLEEP, silence=300.0)
+    assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
+    assert "the machine is being preempted" in (status.error or "")
+    assert len(desk.removed) == 1  # at once: nobody is waited for, since the machine is going
+
+
+def test_maintenance_is_an_end_and_other_events_are_not(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    def announce() -> None:
+        desk.metadata["instance/maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
+        until(lambda: "maintenance-event is MIGRATE_ON_HOST_MAINTENANCE" in caplog.text)
+        desk.metadata["instance/maintenance-event"] = "TERMINATE_ON_HOST_MAINTENANCE"
+
+    desk.when("started", announce)
+    status = desk.run(SLEEP, silence=300.0)
+    assert (status.state, status.lost) == ("failed", True)
+    assert "taken away for maintenance" in (status.error or "")
+    assert "is MIGRATE_ON_HOST_MAINTENANCE" in caplog.text
+    assert len(desk.removed) == 1
+
+
+def test_a_worker_that_somebody_else_stopped_is_lost(desk: Desk) -> None:
+    status = desk.run("status('cancelled', error='cancelled', exit_code=130, progress={'done': 1, 'total': 2})")
+    assert (status.state, status.exit_code, status.lost, status.progress.done) == ("failed", 1, True, 1)
+    assert "stopped from outside" in (status.error or "")
+
+
+def test_a_worker_that_ends_well_in_the_last_moment_has_succeeded(desk: Desk) -> None:
+    desk.when("started", lambda: until(lambda: desk.agent._status.progress.done) and desk.agent.stop("the machine is being preempted"))
+    assert desk.run(POLITE).state == "succeeded"
+
+
+@pytest.mark.parametrize(("lines", "logs"), [("status('succeeded')", []), ("sys.exit(1)", ["1.log.txt"])])
+def test_another_host_speaks_under_its_own_name_and_keeps_its_log_only_when_it_fails(desk: Desk, lines: str, logs: list[str]) -> None:
+    desk.store.write_json("work/k/1/status.json", JobStatus(state="succeeded", heartbeat=0.0))
+    status = desk.run(lines, host=1)
+    assert status.state == ("failed" if logs else "succeeded")
+    assert [name for name in desk.store.children("work/k/1/hosts") if name != "1.json"] == logs
+    assert "log" not in desk.store.children("work/k/1")
+    assert len(desk.removed) == 1
+
+
+def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_answer(desk: Desk) -> None:
+    desk.refusals += ["transient", "transient"]
+    began = time.monotonic()
+    desk.run("status('succeeded')", silence=0.5)
+    [(kind, project, name, moment)] = desk.removed
+    assert (kind, project, name) == ("v5e-16", "lyceum-test", NAME)
+    assert moment - began > 0.5
+    desk.refusals += ["permission"]
+    with pytest.raises(ApiError, match="not now"):
+        desk.run("status('succeeded')")
+
+
+def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: Desk) -> None:
+    """A host that is done early must not delete the machine under one that boots, or still writes the artifact."""
+    done = threading.Thread(target=lambda: desk.run("status('succeeded')", host=1, silence=0.2), daemon=True)
+    done.start()
+    until(lambda: desk.store.read_json("work/k/1/hosts/1.json", JobStatus), lambda status: status and status.state == "succeeded")
+    done.join(0.8)
+    assert desk.removed == []  # host 0 boots
+    for beat in range(10):
+        desk.store.write_json("work/k/1/status.json", JobStatus(state="running", heartbeat=float(beat)))
+        done.join(0.1)
+        assert desk.removed == []
+    began = time.monotonic()
+    done.join(10)
+    assert desk.removed[0][-1] - began > 0.2
+
+
+# The log
+
+
+def test_however_the_log_is_cut_its_masked_bytes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent in pieces, by an agent that started twice in between, the pieces are the whole."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    store, path = open_store(tmp_path / "store"), tmp_path / "raw.log"
+    lines = [b"token:\n", b"abcdefghijkl\n", f"größe {SECRET} {SECRET}\n".encode(), b"password=0123456789\n", b"\xff\xfe\n", b"\n"] * 3
+    whole = masked_lines(b"".join(lines))
+    log, seen, offset = Log(store, place(0), path), "", 0
+    for number, line in enumerate(lines):
+        with path.open("ab") as file:
+            file.write(line[:2])
+            file.flush()
+            log.ship() if number % 2 else None
+            file.write(line[2:])
+        if number % 5 == 4:
+            log = Log(store, place(0), path)
+        log.ship()
+        new, offset = read_log(store, "k", "1", offset, final=False)
+        seen += new
+    assert seen.encode() == whole
+    assert SECRET.encode() not in whole
+    assert b"0123456789" not in whole
+    offset = len(store.read_bytes(log_chunk("k", "1", 0)) or b"")
+    log.keep(JobStatus(state="succeeded", heartbeat=0.0))
+    assert read_log(store, "k", "1", offset, final=True)[0].encode() == whole[offset:]
+    assert store.children("work/k/1") == ["log.txt"]
+
+
+def test_the_agent_loads_neither_jax_nor_prefect_nor_the_tasks() -> None:
+    script = "import sys, infra.tpu.host; print(sorted({'tasks', 'prefect', 'jax', 'grpc'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"

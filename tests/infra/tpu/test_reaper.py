@@ -1,0 +1,150 @@
+"""What is left over of TPUs is found in every zone and removed, and nothing that a flow holds, or that is not ours, is touched."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from infra.backend import JobHandle, Leftover
+from infra.settings import TpuSettings
+from infra.store.lease import hold, unheld
+from infra.store.store import Store
+from infra.tpu.api import TpuApi
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.types import TPU_TYPES
+from schemas.base import InputError
+from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, running
+
+OTHER, THIRD = "cd" * 32, "ef" * 32
+
+
+@contextmanager
+def held(shop: Workshop, key: str) -> Iterator[None]:
+    """Another flow holds the lease of a stage, and lives."""
+    with hold(shop.store, key, "a run", seconds=0.6, poll_seconds=0.05, stop=threading.Event()):
+        yield
+
+
+def orphan(shop: Workshop, key: str = KEY, zone: str = "us-central1-a") -> JobHandle:
+    """The job of a flow that was killed."""
+    backend = shop.backend(zones=(zone,), far_bucket=True)
+    handle = backend.submit(shop.spec(key=key))
+    booted(shop, backend, handle)
+    forgotten(backend)
+    return handle
+
+
+def reaper(shop: Workshop) -> CloudTpuBackend:
+    return shop.backend(lease_seconds=0.6, poll_seconds=0.05)
+
+
+def by_key(found: list[Leftover]) -> dict[str, Leftover]:
+    return {one.key: one for one in found}
+
+
+def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_left_alone(shop: Workshop) -> None:
+    for key, zone in ((KEY, "us-central1-a"), (OTHER, "us-west4-a"), (THIRD, "us-south1-a")):
+        orphan(shop, key, zone)
+    with held(shop, OTHER):
+        found = by_key(reaper(shop).reap(shop.store, delete=False))
+        assert set(found) == {KEY, OTHER, THIRD}
+        assert (found[KEY].attempt, found[KEY].state, found[KEY].removable, found[KEY].removed) == ("1", "ACTIVE READY", True, False)
+        assert found[KEY].name.startswith("projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-")
+        assert "no run follows it" in found[KEY].why
+        assert (found[OTHER].removable, found[OTHER].why) == (False, "a run follows it")
+        assert len(shop.tpu.leaked()) > 0
+        found = by_key(reaper(shop).reap(shop.store, delete=True))
+        assert {key: one.removed for key, one in found.items()} == {KEY: True, OTHER: False, THIRD: True}
+        assert by_key(reaper(shop).reap(shop.store, delete=True)).keys() == {OTHER}
+    assert by_key(reaper(shop).reap(shop.store, delete=True))[OTHER].removed
+    assert reaper(shop).reap(shop.store, delete=True) == []
+    assert shop.tpu.leaked() == []
+
+
+def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_lives(shop: Workshop) -> None:
+    handle = orphan(shop)
+    shop.tpu.strike("preempt", handle.key[:24])
+    shop.tpu.wait(handle.key[:24], "SUSPENDED")
+    with held(shop, KEY):
+        found = reaper(shop).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed, one.why) for one in found] == [(True, True, "its request is SUSPENDED and holds quota")]
+    assert shop.tpu.leaked() == []
+
+
+def test_a_node_without_a_request_is_removed(shop: Workshop) -> None:
+    handle = orphan(shop)
+    shop.tpu.strike("vanish", handle.key[:24], what="request")
+    found = reaper(shop).reap(shop.store, delete=True)
+    assert [(one.name.split("/")[-2], one.state, one.removed) for one in found] == [("nodes", "READY", True)]
+    assert shop.tpu.leaked() == []
+
+
+def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop: Workshop) -> None:
+    handle = orphan(shop)
+    mine = TpuApi(TPU_TYPES["v5e-8"], TpuSettings.from_environment())
+    mine.create(mine.name("us-central1-a", "my-own-tpu"), {"team": "x"}, {}, 60)
+    other = shop.store.__class__(shop.store._objects, shop.store._here)
+    other.uri = "gs://another/store"
+    found = reaper(shop).reap(other, delete=True)
+    assert [(one.key, one.attempt, one.removable, one.removed) for one in found] == [(handle.key[:24], "1", False, False)]
+    assert "another store" in found[0].why
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+    assert len(shop.tpu.leaked()) > 0
+    while not mine.remove(mine.name("us-central1-a", "my-own-tpu")):
+        pass
+
+
+@pytest.mark.slow
+def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is taken between the look at the leases and the removal."""
+    orphan(shop)
+    with ExitStack() as flow:
+
+        def look(store: Store, keys: Mapping[str, int], **timing: Any) -> dict[str, int]:
+            free = unheld(store, keys, **timing)
+            flow.enter_context(held(shop, KEY))
+            return free
+
+        with monkeypatch.context() as patched:
+            patched.setattr("infra.tpu.reaper.unheld", look)
+            found = reaper(shop).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+
+
+@pytest.mark.slow
+def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is_an_error(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(shop)
+    shop.tpu.faults.add(
+        "status", method="ListQueuedResources", name="us-west4-a", code="PERMISSION_DENIED", message="Location us-west4-a is not found"
+    )
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+    monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
+    shop.tpu.faults.add("status", method="ListNodes", name="us-south1-a", code="UNAVAILABLE")
+    with pytest.raises(InputError, match="TPUs in us-south1-a cannot be listed: the Cloud TPU API does not answer"):
+        reaper(shop).reap(shop.store, delete=True)
+
+
+@pytest.mark.slow
+def test_what_does_not_go_away_is_not_reported_as_removed(shop: Workshop) -> None:
+    orphan(shop)
+    shop.tpu.faults.add("stuck", state="DELETING")
+    found = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert [one.why for one in reaper(shop).reap(shop.store, delete=False)] == ["it is being deleted"]
+    shop.tpu.faults.clear()
+    shop.tpu.wait(KEY[:24], "GONE")
+
+
+def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(shop: Workshop) -> None:
+    backend = shop.backend()
+    with held(shop, KEY):
+        handle = backend.submit(shop.spec())
+        running(shop, backend, handle)
+        assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [False]
+        assert backend.poll(handle).state == "running"

@@ -1,0 +1,120 @@
+"""A stage that is taken from the cache leaves no machine behind: one whose flow died while its job finished is deleted, by the next run."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.cli.main import main
+from infra.backend import JobHandle
+from infra.store.lease import hold
+from schemas.artifact import Manifest
+from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, until
+
+
+def orphan(shop: Workshop) -> JobHandle:
+    """The job of a flow that was killed, whose worker committed afterwards, on a VM that did not delete itself."""
+    backend = shop.backend()
+    handle = backend.submit(shop.spec())
+    booted(shop, backend, handle)
+    forgotten(backend)
+    return handle
+
+
+def released(shop: Workshop, **settings: object) -> tuple[list[str], list[str], float]:
+    """What a run that takes the stage from the cache says meanwhile, what it says at its end, and how long that took."""
+    backend, said, began = shop.backend(lease_seconds=0.6, poll_seconds=0.05, **settings), [], time.monotonic()
+    backend.release(shop.store, KEY, said.append)
+    assert time.monotonic() - began < 0.5
+    left = backend.close()
+    return said, left, time.monotonic() - began
+
+
+def test_the_machine_of_a_dead_flow_is_deleted_and_that_is_said_once(shop: Workshop) -> None:
+    handle = orphan(shop)
+    said, left, _ = released(shop)
+    assert (len(said), left) == (1, [])
+    assert "its deletion is asked for" in said[0]
+    assert shop.tpu.leaked() == []
+    assert (shop.record(handle).state, shop.record(handle).reason) == ("deleted", "its stage was done; no run followed it")
+    asked = sum(shop.tpu.requests().values())
+    assert released(shop)[:2] == ([], [])
+    assert sum(shop.tpu.requests().values()) == asked, "what is on record as deleted is not asked for again"
+
+
+def test_a_machine_that_deleted_itself_needs_no_word(shop: Workshop) -> None:
+    handle = orphan(shop)
+    shop.tpu.strike("vanish", handle.key[:24])
+    until(lambda: shop.tpu.leaked() == [])
+    assert released(shop)[:2] == ([], [])
+    assert shop.record(handle).state == "deleted"
+
+
+def test_what_a_live_run_follows_is_left_alone(shop: Workshop) -> None:
+    orphan(shop)
+    with hold(shop.store, KEY, "a run", seconds=0.6, poll_seconds=0.05, stop=threading.Event()):
+        assert released(shop)[:2] == ([], [])
+        assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
+    assert len(released(shop)[0]) == 1
+
+
+def test_an_api_that_does_not_answer_costs_seconds_and_one_line(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    orphan(shop)
+    monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
+    shop.tpu.faults.add("status", method="GetQueuedResource", code="UNAVAILABLE")
+    said, left, seconds = released(shop)
+    assert (len(said), left) == (1, [])
+    assert "a machine of an earlier run may still be there" in said[0]
+    assert "`lyceum gc --target v5e-8`" in said[0]
+    assert seconds < 5
+    shop.tpu.faults.clear()
+    assert len(released(shop)[0]) == 1
+
+
+def test_a_deletion_that_hangs_is_not_waited_for(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = orphan(shop)
+    monkeypatch.setattr("infra.tpu.reaper.RELEASE_SECONDS", 0.5)
+    shop.tpu.faults.add("stuck", state="DELETING")
+    said, left, seconds = released(shop)
+    assert (len(said), left) == (1, [])
+    assert seconds < 5
+    assert shop.record(handle).state != "deleted", "the next run looks again"
+    shop.tpu.faults.clear()
+    shop.tpu.wait(KEY[:24], "GONE")
+    assert released(shop)[:2] == ([], [])
+    assert shop.record(handle).state == "deleted"
+
+
+def test_gc_says_that_the_stage_is_done(shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    orphan(shop)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
+    draft = Manifest(kind="sft", key=KEY, version=1, dependencies={}, config={}, inputs={}, attempt="1", files=(), execution={})
+    shop.store.commit(draft, tmp_path / "out")
+    assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0
+    assert "its stage is done, and no run follows it" in " ".join(capsys.readouterr().out.split())
+    assert main(["gc", "--target", "v5e-8", "--delete", "--store", shop.store.uri]) == 0
+    assert shop.tpu.leaked() == []
+
+
+def test_a_run_that_takes_everything_from_the_cache_deletes_it(
+    shop: Workshop, tiny_recipe: Path, prefect_api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow, as a user starts it: exit 0, one line, and no machine."""
+    monkeypatch.setenv("LYCEUM_PLAN", "false")
+    monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "1")
+    monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
+    monkeypatch.setattr("tasks.stage._BACKENDS", {})
+    run = ["run", str(tiny_recipe), "--store", shop.store.uri, "--json"]
+    assert main(run) == 0
+    key = json.loads(capsys.readouterr().out)["stages"][0]["key"]
+    backend = shop.backend()
+    booted(shop, backend, backend.submit(shop.spec("9", key=key)))
+    forgotten(backend)
+    assert main([*run, "--target", "v5e-8"]) == 0
+    printed = capsys.readouterr()
+    assert {stage["status"] for stage in json.loads(printed.out)["stages"]} == {"cached"}
+    assert printed.err.count("its deletion is asked for") == 1
+    assert shop.tpu.leaked() == []

@@ -1,0 +1,206 @@
+"""Whole TPU jobs: the backend, the fake of Cloud TPU, and on its VMs the real startup script, agent and worker."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import infra.tpu.backend
+from infra.backend import FINAL, JobHandle
+from infra.settings import Settings, TpuSettings
+from infra.store.store import Store, open_store
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.types import TPU_TYPES
+from schemas.artifact import stage_key
+from schemas.job import JobSpec, JobStatus
+from tests.fakes.tpu_fake import ROOT, FakeTpu
+from tests.fakes.vm import ship_toy
+
+GO = """
+print("before", flush=True)
+job.progress(1, 2, "steps")
+while not os.path.exists({go!r}): time.sleep(0.02)
+print("after", flush=True)
+"""
+FLOW = """
+import sys, time
+import infra.tpu.backend
+from infra.settings import Settings
+from infra.targets import open_backend
+from schemas.job import JobSpec
+from tests.fakes.vm import ship_toy
+infra.tpu.backend.ship_source = ship_toy
+backend = open_backend("v5e-8", Settings.from_environment())
+handle = backend.submit(JobSpec.model_validate_json(sys.argv[1]))
+while backend.poll(handle).progress.done == 0: time.sleep(0.05)
+print("running", flush=True)
+time.sleep(600)
+"""
+
+
+class Cloud:
+    """A store, a backend, and jobs that execute code."""
+
+    def __init__(self, uri: str, tpu: FakeTpu, go: Path) -> None:
+        self.tpu, self.go = tpu, go
+        self.store: Store = open_store(uri)
+        self.backends: list[CloudTpuBackend] = []
+
+    def backend(self, **settings: object) -> CloudTpuBackend:
+        tpu = TpuSettings.from_environment().model_copy(update={"poll_seconds": 0.2, "silence_seconds": 60.0, **settings})
+        self.backends.append(CloudTpuBackend(TPU_TYPES["v5e-8"], Settings.from_environment(), tpu))
+        return self.backends[-1]
+
+    def spec(self, code: str = "", attempt: str = "1") -> JobSpec:
+        config = {"code": code or GO.format(go=str(self.go))}
+        key = stage_key("toy", 1, {}, config, {})
+        return JobSpec(stage="play", kind="toy", key=key, attempt=attempt, store=self.store.uri, target="v5e-8", run="r", config=config)
+
+    def flow(self, spec: JobSpec) -> subprocess.Popen[str]:
+        """Another process that submits the job, says `running` when it runs, and then does nothing."""
+        command = [sys.executable, "-c", FLOW, spec.model_dump_json()]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def cloud(tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    monkeypatch.setattr(infra.tpu.backend, "ship_source", ship_toy)
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
+    made = Cloud(tpu_cloud, tpu, tmp_path / "go")
+    yield made
+    tpu.faults.clear()
+    for backend in made.backends:
+        for handle in list(backend._jobs):
+            backend.cancel(handle)
+        assert backend.close() == []
+    assert tpu.leaked() == []
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.02)
+
+
+def final(backend: CloudTpuBackend, handle: JobHandle) -> JobStatus:
+    until(lambda: backend.poll(handle).state in FINAL)
+    return backend.poll(handle)
+
+
+def test_a_job_runs_on_a_vm_and_its_log_comes_live(cloud: Cloud) -> None:
+    backend = cloud.backend()
+    handle = backend.submit(cloud.spec())
+    until(lambda: "before\n" in backend.log(handle, 0)[0])
+    until(lambda: backend.poll(handle).progress.done == 1)
+    offset = backend.log(handle, 0)[1]
+    assert "after" not in backend.log(handle, 0)[0]
+    cloud.go.touch()
+    status = final(backend, handle)
+    assert (status.state, status.exit_code) == ("succeeded", 0)
+    assert status.artifact is not None
+    manifest = cloud.store.valid("toy", handle.key)
+    assert manifest is not None
+    assert manifest.metrics == {"loss": 0.5}
+    assert status.usage is not None
+    assert status.usage.seconds >= manifest.execution["seconds"], "what the worker measured comes with its status"
+    text = backend.log(handle, offset)[0]
+    assert "after\n" in text
+    assert "before\n" not in text
+    backend.cancel(handle)
+    assert backend.close() == []
+    assert cloud.tpu.leaked() == []
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_says_why_and_its_machine_goes(cloud: Cloud) -> None:
+    backend = cloud.backend()
+    status = final(backend, backend.submit(cloud.spec("raise InputError('no such teacher')")))
+    assert (status.state, status.exit_code, status.lost) == ("failed", 2, False)
+    assert "no such teacher" in str(status.error)
+    status = final(backend, backend.submit(cloud.spec("raise ValueError('a bug')")))
+    assert (status.state, status.exit_code, status.lost) == ("failed", 1, False)
+    assert "a bug" in str(status.error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("action", "parameters"),
+    [("preempt", {}), ("preempt", {"notice": 2.0}), ("die", {}), ("maintenance", {"notice": 1.0}), ("node", {"state": "STOPPED"})],
+)
+def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(cloud: Cloud, action: str, parameters: dict) -> None:
+    backend = cloud.backend(silence_seconds=3.0)
+    handle = backend.submit(cloud.spec())
+    until(lambda: backend.poll(handle).progress.done == 1)
+    cloud.tpu.strike(action, handle.key[:24], **parameters)
+    status = final(backend, handle)
+    assert (status.state, status.lost) == ("failed", True)
+    backend.cancel(handle)
+    cloud.go.touch()
+    status = final(backend, backend.submit(cloud.spec(attempt="1-1")))
+    assert status.state == "succeeded"
+
+
+@pytest.mark.slow
+def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
+    """The startup script runs anew on the same disk, before anybody takes the machine for dead."""
+    backend = cloud.backend()
+    handle = backend.submit(cloud.spec())
+    until(lambda: backend.poll(handle).progress.done == 1)
+    cloud.tpu.strike("reboot", handle.key[:24])
+    cloud.go.touch()
+    assert final(backend, handle).state == "succeeded"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["PROVISIONING", "READY", "running"])
+def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(cloud: Cloud, moment: str) -> None:
+    spec = cloud.spec()
+    flow = cloud.flow(spec)
+    try:
+        if moment == "running":
+            assert flow.stdout is not None
+            assert flow.stdout.readline() == "running\n"
+        else:
+            if moment == "PROVISIONING":
+                cloud.tpu.faults.add("stuck", state=moment)
+            cloud.tpu.wait(spec.key[:24], moment)
+    finally:
+        flow.send_signal(signal.SIGKILL)
+        flow.wait()
+    backend = cloud.backend()
+    handle = backend.attach(cloud.store, spec.key)
+    assert handle == JobHandle(cloud.store.uri, spec.key, "1")
+    cloud.tpu.faults.clear()
+    cloud.go.touch()
+    assert final(backend, handle).state == "succeeded"
+    assert "before\n" in backend.log(handle, 0)[0]
+    assert [one.starts for one in cloud.tpu.resources()] == [1]
+
+
+@pytest.mark.slow
+def test_a_machine_that_nobody_follows_deletes_itself(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flow is killed and never comes back: nothing is left all the same, and what was made is found by the next."""
+    monkeypatch.setenv("LYCEUM_TPU_SILENCE_SECONDS", "2")
+    spec = cloud.spec("job.progress(1, 2, 'steps'); time.sleep(2)")
+    flow = cloud.flow(spec)
+    assert flow.stdout is not None
+    assert flow.stdout.readline() == "running\n"
+    flow.send_signal(signal.SIGKILL)
+    flow.wait()
+    cloud.tpu.wait(spec.key[:24], "GONE", seconds=120)
+    assert cloud.store.valid("toy", spec.key) is not None
+    backend = cloud.backend()
+    handle = backend.attach(cloud.store, spec.key)
+    assert handle is not None
+    assert final(backend, handle).state == "succeeded"
+    backend.close()
+    cloud.store.discard("toy", spec.key)  # --force: the old job must not be taken for the answer
+    assert cloud.backend().attach(cloud.store, spec.key) is None

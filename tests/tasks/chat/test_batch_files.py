@@ -1,0 +1,149 @@
+"""Batch files: everything is asked once, whatever is killed in between."""
+
+from pathlib import Path
+
+import pytest
+
+from schemas.base import InputError, StageFailed
+from tasks.chat import batch_files
+from tasks.chat.budget import Budget
+from tests.fakes.chat_fixtures import ask, engine, question, questions
+from tests.fakes.chat_server import ChatServer
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_files, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(batch_files, "CHUNK", 10)
+
+
+def test_answers_come_in_order_and_are_kept_one_by_one(tmp_path: Path) -> None:
+    """25 questions are three chunks; afterwards the same answers serve a run without batches."""
+    with ChatServer() as server:
+        replies = ask(server.url, tmp_path, 25, batch=True)
+        assert [reply.text.endswith(f"<answer>{number}</answer>") for number, reply in enumerate(replies)] == [True] * 25
+        assert len(server.batches.created) == 3
+        assert server.count == 0, "no request was sent singly"
+        assert [reply.text for reply in ask(server.url, tmp_path, 25)] == [reply.text for reply in replies]
+        assert all(reply.cached for reply in ask(server.url, tmp_path, 25, batch=True))
+        assert server.billed.total() == 25
+
+
+@pytest.mark.parametrize("when", ["while it is worked on", "before its id was kept", "while answers were kept"])
+def test_a_killed_run_finds_its_batch_again(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    with ChatServer() as server:
+        with engine(server.url, tmp_path, batch=True) as running, monkeypatch.context() as patch:
+            put, calls = running.answers.put, 0
+
+            def dying(digest: str, body: bytes) -> None:
+                nonlocal calls
+                calls += 1
+                if (when == "before its id was kept" and calls == 1) or (when == "while answers were kept" and calls == 6):
+                    raise Killed
+                put(digest, body)
+
+            patch.setattr(running.answers, "put", dying)
+            if when == "while it is worked on":
+
+                async def dies(chunk: object, name: str, batch: object) -> None:
+                    raise Killed
+
+                patch.setattr(batch_files._Chunk, "_finished", dies)
+            with pytest.raises(Killed):
+                list(running.ask(questions(10)))
+        assert len(server.batches.created) == 1
+        replies = ask(server.url, tmp_path, 10, batch=True)
+        assert {reply.problem for reply in replies} == {None}
+        assert len(server.batches.created) == 1, "the batch that was paid is waited for"
+        assert server.billed.total() == 10
+
+
+def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_is_rejected_does_not(tmp_path: Path) -> None:
+    failed, rejected, expired = (f"{question(number).digest}-0" for number in (1, 2, 3))
+    with ChatServer() as server:
+        server.batches.fail = {
+            failed: {"response": {"status_code": 500, "body": {}}, "error": None},
+            rejected: {"response": {"status_code": 400, "body": {"error": {"message": "too long"}}}, "error": None},
+        }
+        server.batches.unanswered = {expired}
+        finish = server.batches._finish
+
+        def once(batch: dict[str, object]) -> None:
+            finish(batch)
+            server.batches.fail.pop(failed, None)
+            server.batches.unanswered = set()
+
+        server.batches._finish = once  # type: ignore[method-assign]
+        replies = ask(server.url, tmp_path, 5, batch=True)
+        assert [reply.problem for reply in replies] == [None, None, "failed", None, None]
+        assert "too long" in replies[2].detail
+        assert [batch["request_counts"]["total"] for batch in server.batches.created] == [4, 2]
+
+
+def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(tmp_path: Path) -> None:
+    with ChatServer() as server:
+        server.batches.ending = "failed"
+        with pytest.raises(StageFailed, match="the model has no batches"):
+            ask(server.url, tmp_path, 5, batch=True)
+        server.batches.ending = "completed"
+        assert {reply.problem for reply in ask(server.url, tmp_path, 5, batch=True)} == {None}
+
+
+def test_a_provider_without_batches_says_what_to_unset(tmp_path: Path) -> None:
+    with ChatServer() as server:
+
+        async def missing(request: object, connection: object) -> None:
+            connection.send(404, b"Not Found")  # type: ignore[attr-defined]
+
+        server.batches.handle = missing  # type: ignore[method-assign]
+        with pytest.raises(InputError, match="unset LYCEUM_TEACHER_BATCH"):
+            ask(server.url, tmp_path, 5, batch=True)
+
+
+def test_the_budget_holds_in_batches_and_ends_at_the_same_request(tmp_path: Path) -> None:
+    """What one batch costs less than its worst case is spent by the next."""
+    with ChatServer() as server:
+        singly = ask(server.url, tmp_path / "a", 60, budget=Budget(max_tokens=1200))
+        batched = ask(server.url, tmp_path / "b", 60, budget=Budget(max_tokens=1200), batch=True)
+        assert [reply.problem for reply in batched] == [reply.problem for reply in singly]
+        assert sum(reply.input_tokens + reply.output_tokens for reply in batched) <= 1200
+        assert {reply.problem for reply in batched} == {None, "unasked"}
+
+
+def test_empty_answers_are_asked_for_again_in_batches_too(tmp_path: Path) -> None:
+    times = {"say 3": 0}
+
+    def reply(body: dict[str, object]) -> str:
+        text = body["messages"][-1]["content"]  # type: ignore[index]
+        if text == "say 3":
+            times[text] += 1
+            return "" if times[text] < 3 else "at last"
+        return "text"
+
+    with ChatServer(reply=reply) as server:
+        replies = ask(server.url, tmp_path, 5, batch=True)
+        assert replies[3].text == "at last"
+        assert len(server.batches.created) == 3
+        assert server.billed["say 3"] == 3
+
+
+def test_an_unsteady_service_is_insisted_on(tmp_path: Path) -> None:
+    """Each first call of its kind fails."""
+    with ChatServer() as server:
+        handle, seen = server.batches.handle, set()
+
+        async def unsteady(request, connection):  # type: ignore[no-untyped-def]
+            kind = (request.method, request.path.split("?")[0].rstrip("0123456789"))
+            if kind in seen:
+                await handle(request, connection)
+            else:
+                seen.add(kind)
+                connection.send(503, b"busy", {"retry-after": "0.01"})
+
+        server.batches.handle = unsteady  # type: ignore[method-assign]
+        replies = ask(server.url, tmp_path, 5, batch=True)
+        assert {reply.problem for reply in replies} == {None}
+        assert len(server.batches.created) == 1

@@ -1,0 +1,399 @@
+"""The chat engine against a server that misbehaves (`tests.fakes.chat_server`): every failure is overcome, or classified and counted."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.base import InputError, StageFailed
+from tasks.chat import breaker
+from tasks.chat import engine as engine_module
+from tasks.chat.budget import Budget
+from tests.fakes.chat_fixtures import KEY, ask, engine, question, questions
+from tests.fakes.chat_server import ChatServer, Fault, Request
+
+
+@pytest.fixture(autouse=True)
+def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.05)
+
+
+def first(fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
+    """The fault strikes each question's first requests."""
+    return lambda request: fault if request.again < times else None
+
+
+def message(**fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda body: body["choices"][0]["message"].update(fields)
+
+
+TRANSIENT = {
+    "too many requests": Fault("status", 429, '{"error": {"message": "slow down"}}'),
+    "an overloaded server": Fault("status", 503, "<html>busy</html>"),
+    "a broken server": Fault("status", 500, "oops"),
+    "a gateway that gave up": Fault("status", 504),
+    "a conflict": Fault("status", 409, "{}"),
+    "no connection": Fault("reset"),
+    "a connection lost in the body": Fault("cut"),
+    "silence": Fault("hang", seconds=1.5),
+    "a body that drips": Fault("drip", seconds=0.02),
+    "half of a JSON": Fault("body", text='{"choices": [{"message": {"content": "hal'),
+    "a web page": Fault("body", text="<html><body>login</body></html>", headers={"content-type": "text/html"}),
+    "an empty body": Fault("body"),
+    "no choices": Fault("change", change=lambda body: body.update(choices=[])),
+    "choices of another type": Fault("change", change=lambda body: body.update(choices={"0": "x"})),
+    "no message": Fault("change", change=lambda body: body["choices"][0].pop("message")),
+    "content of another type": Fault("change", change=message(content=[1, 2])),
+    "an empty answer": Fault("change", change=message(content="  ")),
+    "no content": Fault("change", change=message(content=None)),
+}
+
+
+def test_what_passes_is_asked_again(tmp_path: Path) -> None:
+    """One question for each fault, which strikes its first request."""
+    faults = list(TRANSIENT.values())
+    with ChatServer(lambda request: faults[number_of(request)] if request.again == 0 else None) as server:
+        replies = dict(zip(TRANSIENT, ask(server.url, tmp_path, len(faults), timeout_seconds=0.5), strict=True))
+        wrong = {name: reply for name, reply in replies.items() if reply.problem is not None or reply.attempts != 2}
+        assert not wrong
+        assert [reply.text.endswith(f"<answer>{number}</answer>") for number, reply in enumerate(replies.values())] == [True] * len(faults)
+        asked = server.count
+        assert all(reply.cached for reply in ask(server.url, tmp_path, len(faults)))
+        assert server.count == asked, "what is in the store is not asked for again"
+
+
+def number_of(request: Request) -> int:
+    return int(request.question.split()[1])
+
+
+def test_every_attempt_at_one_answer_has_the_same_idempotency_key(tmp_path: Path) -> None:
+    with ChatServer(first(Fault("cut")), idempotent=True) as server:
+        ask(server.url, tmp_path, 5)
+        assert server.count == 10
+        assert set(server.billed.values()) == {1}, "a provider that honours the key bills once"
+        assert set(server.keys) == {question(number).digest for number in range(5)}
+
+
+def test_an_answer_that_is_wanted_anew_has_another_key(tmp_path: Path) -> None:
+    """Else a provider that honours the key would give the same empty answer again."""
+    with ChatServer(first(Fault("change", change=message(content="")), 2), idempotent=True) as server:
+        (reply,) = ask(server.url, tmp_path)
+        assert reply.problem is None
+        assert reply.attempts == 3
+        assert len(server.keys) == 3
+
+
+PROBLEMS = {
+    "refused": [
+        Fault("change", change=message(content=None, refusal="I cannot do that.")),
+        Fault("change", change=message(content="I'm sorry, but I can't help with that.")),
+        Fault("change", change=lambda body: body["choices"][0].update(finish_reason="content_filter")),
+        Fault("change", change=lambda body: body.update(choices=[{"index": 0, "finish_reason": "content_filter"}])),
+    ],
+    "truncated": [Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length"))],
+    "empty": [Fault("change", change=message(content="", reasoning_content="thinking and thinking"))],
+    "malformed": [Fault("body", text="<html>"), Fault("body", text="null"), Fault("body", text="[" * 100_000)],
+    "failed": [
+        Fault("status", 500, "down"),
+        Fault("status", 400, '{"error": {"message": "context length exceeded"}}'),
+        Fault("reset"),
+    ],
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Path) -> None:
+    """The other questions are answered all the same."""
+    faults = PROBLEMS[problem]
+    with ChatServer(lambda request: faults[number] if (number := number_of(request)) < len(faults) else None) as server:
+        with engine(server.url, tmp_path, attempts=4) as running:
+            replies = [reply for _, reply in running.ask(questions(10))]
+            assert running.values()[problem] == len(faults)
+        assert [reply.problem for reply in replies] == [problem] * len(faults) + [None] * (10 - len(faults))
+        assert all(reply.detail for reply in replies[: len(faults)])
+        asked = server.count
+        again = ask(server.url, tmp_path, 10, attempts=4)
+        assert [reply.problem for reply in again] == [reply.problem for reply in replies]
+        if problem in ("refused", "truncated", "empty"):
+            assert server.count == asked, "the model's own words are an answer, and were paid"
+
+
+def test_reasoning_that_comes_apart_is_read(tmp_path: Path) -> None:
+    """vLLM's `reasoning_content`, in newer versions `reasoning`."""
+    names = ["reasoning_content", "reasoning"]
+    change = lambda request: Fault("change", change=message(**{names[request.number]: "because"}))  # noqa: E731
+    with ChatServer(change) as server:
+        assert [reply.reasoning for reply in ask(server.url, tmp_path, 2, concurrency=1)] == ["because"] * 2
+
+
+def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(tmp_path: Path) -> None:
+    cut = Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length"))
+    with ChatServer(lambda request: cut if request.body["max_tokens"] < 128 else None) as server:
+        (short,) = ask(server.url, tmp_path)
+        assert short.problem == "truncated"
+        assert server.count == 1
+        (long,) = ask(server.url, tmp_path, longer=True)
+        assert long.problem is None
+        assert [request.body["max_tokens"] for request in server.seen] == [64, 128]
+    with ChatServer(lambda request: cut) as server:
+        (still,) = ask(server.url, tmp_path / "other", longer=True)
+        assert still.problem == "truncated"
+        assert server.count == 2
+
+
+def retry_after(seconds: float, as_date: bool) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True) if as_date else str(seconds)
+
+
+@pytest.mark.parametrize("as_date", [False, True], ids=["seconds", "date"])
+def test_retry_after_holds_everybody(as_date: bool, tmp_path: Path) -> None:
+    """An HTTP date has whole seconds, so it is a second off at most."""
+    refused: list[float] = []
+    times: list[float] = []
+
+    def fault(request: Request) -> Fault | None:
+        times.append(time.monotonic())
+        if request.number == 4:
+            refused.append(time.monotonic())
+            return Fault("status", 429, headers={"retry-after": retry_after(2 if as_date else 0.7, as_date)})
+        return None
+
+    with ChatServer(fault, latency=0.05) as server:
+        ask(server.url, tmp_path, 30, concurrency=4)
+    later = [moment - refused[0] for moment in times if moment > refused[0] + 0.1]
+    assert len(later) > 20
+    assert min(later) >= (0.9 if as_date else 0.65)
+
+
+def test_a_used_up_rate_limit_is_waited_for(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    def fault(request: Request) -> Fault | None:
+        times.append(time.monotonic())
+        used_up = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
+        return Fault("slow", headers=used_up if request.number == 1 else {"x-ratelimit-remaining-requests": "9"})
+
+    with ChatServer(fault) as server:
+        ask(server.url, tmp_path, 4, concurrency=1)
+    assert times[2] - times[1] >= 0.4
+
+
+def test_an_overloaded_endpoint_gets_fewer_requests_at_a_time_and_then_more(tmp_path: Path) -> None:
+    """A server that refuses what exceeds 8: the engine finds it, and loses nothing."""
+    server = ChatServer(latency=0.02)
+    server.faults = lambda request: Fault("status", 429) if server.under_way > 8 else None
+    with server, engine(server.url, tmp_path, concurrency=32, attempts=20) as running:
+        limits = []
+        replies = []
+        for _, reply in running.ask(questions(600)):
+            replies.append(reply)
+            limits.append(running.values()["limit"])
+        refused = running.values()["rate_limited"]
+    assert {reply.problem for reply in replies} == {None}
+    assert min(limits) <= 8 < max(limits[300:]), "it tries for more again and again"
+    assert refused < 200, "far fewer refusals than answers"
+
+
+FATAL = {
+    "the key is wrong": (Fault("status", 401, f'{{"error": {{"message": "Incorrect API key {KEY}"}}}}'), InputError, "TEST_API_KEY"),
+    "Gemini's word for that": (Fault("status", 400, '[{"error": {"message": "API key not valid."}}]'), InputError, "TEST_API_KEY"),
+    "no access": (Fault("status", 403, "no"), InputError, "TEST_API_KEY"),
+    "no such model": (Fault("status", 404, '{"error": {"message": "The model m does not exist"}}'), InputError, "TEST_BASE_URL"),
+    "nothing left to pay with": (Fault("status", 429, '{"error": {"code": "insufficient_quota"}}'), StageFailed, "Top the account up"),
+    "a quota of days": (Fault("status", 429, headers={"retry-after": "86400"}), StageFailed, "86400 s"),
+    "a parameter it does not know": (Fault("status", 400, '{"error": {"message": "unknown parameter seed"}}'), InputError, "seed"),
+}
+
+
+@pytest.mark.parametrize("name", FATAL)
+def test_what_only_a_person_can_put_right_stops_at_once(name: str, tmp_path: Path) -> None:
+    fault, kind, words = FATAL[name]
+    with ChatServer(lambda request: fault) as server, pytest.raises(kind, match=words) as error:
+        ask(server.url, tmp_path, 2000, concurrency=8)
+    assert server.count < 60
+    assert KEY not in str(error.value)
+
+
+def test_a_dead_endpoint_stops_the_stage_and_what_was_answered_is_kept(tmp_path: Path) -> None:
+    """50 answers, then nothing but refused connections."""
+    with ChatServer() as server:
+        server.faults = lambda request: Fault("reset") if server.billed.total() >= 50 else None
+        began = time.monotonic()
+        with pytest.raises(StageFailed, match=r"has answered nothing for .* TEST_BASE_URL"):
+            ask(server.url, tmp_path, 5000, concurrency=16, dead_seconds=1.0, attempts=100)
+        assert time.monotonic() - began < 6
+        billed = server.billed.total()
+        server.faults = lambda request: None
+        replies = ask(server.url, tmp_path, 200)
+        assert sum(reply.cached for reply in replies) == billed
+        assert server.billed.total() == 200
+
+
+def test_an_outage_is_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that is away for a while costs no request all its attempts: nothing fails."""
+    monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.3)
+    with ChatServer(latency=0.01) as server:
+        away: list[float] = []
+
+        def fault(request: Request) -> Fault | None:
+            if request.number == 40:
+                away.append(time.monotonic() + 1.2)
+            return Fault("reset") if away and time.monotonic() < away[0] else None
+
+        server.faults = fault
+        replies = ask(server.url, tmp_path, 300, concurrency=16, attempts=10)
+    assert {reply.problem for reply in replies} == {None}
+
+
+def test_one_request_that_always_fails_is_no_dead_endpoint(tmp_path: Path) -> None:
+    with ChatServer(lambda request: Fault("status", 500) if request.question == "say 7" else None) as server:
+        replies = ask(server.url, tmp_path, 20, attempts=6, dead_seconds=0.01)
+    assert [reply.problem for reply in replies if reply.problem] == ["failed"]
+    assert replies[7].attempts == 6
+    assert "500" in replies[7].detail
+
+
+def test_a_caller_that_stops_early_keeps_what_was_under_way(tmp_path: Path) -> None:
+    with ChatServer(latency=0.2) as server:
+        with engine(server.url, tmp_path, concurrency=8) as running:
+            for number, _ in running.ask(questions(1000)):
+                if number == 3:
+                    break
+            # The generator is closed here; the engine can be asked again.
+            assert [reply.cached for _, reply in running.ask(questions(4))] == [True] * 4
+        billed = server.billed.total()
+        assert billed <= 24
+        assert sum(reply.cached for reply in ask(server.url, tmp_path, 40)) == billed
+
+
+def test_the_same_question_twice_is_paid_once(tmp_path: Path) -> None:
+    with ChatServer(latency=0.05) as server, engine(server.url, tmp_path) as running:
+        replies = [reply for _, reply in running.ask((0, question(1)) for _ in range(20))]
+        assert server.count == 1
+        assert len({reply.text for reply in replies}) == 1
+        assert sum(reply.usd > 0 for reply in replies) == 1
+
+
+def test_requests_are_read_as_replies_are_taken(tmp_path: Path) -> None:
+    """However long the input is, only a window of it is in memory."""
+    taken = 0
+
+    def endless() -> Any:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken, question(taken)
+
+    with ChatServer() as server, engine(server.url, tmp_path, concurrency=2) as running:
+        replies = running.ask(endless())
+        for _ in range(100):
+            next(replies)
+        replies.close()  # type: ignore[attr-defined]
+    assert taken <= 100 + 2 * 16 + 64, "64: answered while the caller was not looking"
+
+
+def test_one_request_that_hangs_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The first answer comes when 300 were asked, far more than the window of 64 that wait for theirs."""
+    server = ChatServer()
+    server.faults = lambda request: Fault("slow", ready=lambda: server.count == 300) if request.question == "say 0" else None
+    with server:
+        assert {reply.problem for reply in ask(server.url, tmp_path, 300, concurrency=4, timeout_seconds=60)} == {None}
+        assert server.count == 300
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ChatServer() as server:
+        ask(server.url, tmp_path, 3)
+        path = tmp_path / "answers" / question(1).digest[:2] / question(1).digest
+        path.write_bytes(path.read_bytes().replace(b"say 1", b"say 2"))
+        assert [reply.cached for reply in ask(server.url, tmp_path, 3)] == [True, False, True]
+        assert "is damaged" in caplog.text
+        path.write_bytes(b"")
+        assert [reply.cached for reply in ask(server.url, tmp_path, 3)] == [True, False, True]
+
+
+def test_the_store_never_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a store that takes 50 ms for a read and for a write, 64 requests of 50 ms each still run side by side."""
+    with ChatServer(latency=0.05) as server, engine(server.url, tmp_path) as running:
+        get, put = running.answers.get, running.answers.put
+        monkeypatch.setattr(running.answers, "get", lambda digest: time.sleep(0.05) or get(digest))
+        monkeypatch.setattr(running.answers, "put", lambda digest, body: time.sleep(0.05) or put(digest, body))
+        began = time.monotonic()
+        for number, _ in running.ask(questions(256)):
+            assert (tmp_path / "answers" / question(number).digest[:2] / question(number).digest).exists(), "a reply before it is kept"
+        assert time.monotonic() - began < 3, "one after the other it takes 38 s"
+
+
+def test_a_store_that_is_full_stops_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(digest: str, body: bytes) -> None:
+        raise InputError("no space is left on the disk")
+
+    with ChatServer() as server, engine(server.url, tmp_path, concurrency=4) as running:
+        monkeypatch.setattr(running.answers, "put", full)
+        with pytest.raises(InputError, match="no space"):
+            list(running.ask(questions(1000)))
+        assert server.count < 60
+
+
+def test_progress_tells_rates_money_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_PROGRESS_SECONDS", 0.1)
+    told: list[tuple[int, dict[str, float]]] = []
+    thread: set[str] = set()
+    with ChatServer(first(Fault("status", 503)), latency=0.03) as server:
+        with engine(server.url, tmp_path, concurrency=4) as running:
+            running._progress = lambda done, values: (thread.add(threading.current_thread().name), told.append((done, dict(values))))
+            list(running.ask(questions(40)))
+        done, values = told[-1]
+    assert thread == {"MainThread"}
+    assert 0 < done <= 40
+    assert values["server_error"] > 0
+    assert values["requests_per_second"] > 0
+    assert values["tokens_per_second"] > 0
+    assert values["usd"] > 0
+    assert 1 <= values["limit"] <= 4
+    assert values["in_flight"] <= 4
+
+
+def test_the_key_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not in the store although the server says it, not in logs, not in replies."""
+    leak = Fault("change", change=lambda body: body["choices"][0]["message"].update(content=f"your key is {KEY}"))
+    refuse = Fault("status", 422, f"bad key {KEY}")
+    with ChatServer(lambda request: leak if request.number == 0 else refuse) as server:
+        replies = ask(server.url, tmp_path, 2, concurrency=1)
+        assert all(request.headers["authorization"] == f"Bearer {KEY}" for request in server.seen)
+    assert [reply.problem for reply in replies] == [None, "failed"]
+    assert KEY not in str(replies)
+    assert KEY not in caplog.text
+    assert "***" in caplog.text
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not any(KEY.encode() in path.read_bytes() for path in files)
+
+
+def test_answers_lie_in_a_bucket_too(gcs_bucket: str) -> None:
+    store = f"gs://{gcs_bucket}/store"
+    with ChatServer(first(Fault("change", change=message(content="")))) as server:
+        replies = ask(server.url, store, 20)
+        again = ask(server.url, store, 20, budget=Budget(account="another"))
+        assert [reply.text for reply in again] == [reply.text for reply in replies]
+        assert server.count == 40
+        assert all(reply.cached and reply.usd == 0 for reply in again)
+
+
+def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server stands for the proxy: it is asked for whole URLs of a host that does not exist."""
+    with ChatServer() as server:
+        server.paths = ("http://model.invalid/v1/chat/completions",)
+        monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
+        (reply,) = ask("http://model.invalid/v1", tmp_path)
+        assert reply.problem is None
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        server.paths = ("/v1/chat/completions",)
+        (reply,) = ask(server.url, tmp_path / "direct")
+        assert reply.problem is None

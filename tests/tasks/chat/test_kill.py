@@ -1,0 +1,92 @@
+"""A client that is killed at random moments and started again: what was answered and stored is never asked for again.
+
+What was under way at a kill is sent again with the same Idempotency-Key: billed once by a provider that honours it, else twice.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from tests.fakes.chat_fixtures import question
+from tests.fakes.chat_server import ChatServer, Fault, Request
+
+ROOT = Path(__file__).resolve().parents[3]
+REQUESTS = 300
+
+CLIENT = """
+import sys
+from tests.fakes.chat_fixtures import engine, questions
+with engine(sys.argv[1], sys.argv[2], concurrency=16) as running:
+    print(sum(reply.problem is None for _, reply in running.ask(questions(int(sys.argv[3])))))
+"""
+
+
+def start(url: str, store: str, requests: int = REQUESTS) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CLIENT, url, store, str(requests)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "bucket"),
+    [
+        pytest.param(False, False, id="keys are ignored"),
+        pytest.param(True, False, id="keys are honoured", marks=pytest.mark.slow),
+        pytest.param(True, True, id="in a bucket", marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_random_and_resumed(idempotent: bool, bucket: bool, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Kills strike at the n-th request, n random; one request in eight fails somehow, too."""
+    rng = random.Random(3)
+    faults = [Fault("cut"), Fault("status", 503), Fault("change", change=lambda body: body["choices"][0]["message"].update(content=""))]
+    clients: list[subprocess.Popen[str]] = []
+    strike: list[int] = []
+
+    def fault(request: Request) -> Fault | None:
+        if strike and request.number >= strike[0]:
+            strike.clear()
+            os.kill(clients[-1].pid, signal.SIGKILL)
+        return faults[rng.randrange(3)] if request.again == 0 and rng.random() < 1 / 8 else None
+
+    store = f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path)
+    answers = Answers(open_store(store))
+    stored: dict[str, int] = {}
+    with ChatServer(fault, latency=0.01, slots=16, idempotent=idempotent) as server:
+        asked_of = lambda text: sum(request.question == text for request in server.seen)  # noqa: E731
+        for at in (40, 230):
+            strike.append(server.count + at)
+            clients.append(start(server.url, store))
+            assert clients[-1].wait(60) == -signal.SIGKILL
+            for number in range(REQUESTS):
+                raw = answers.get(question(number).digest)
+                if raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]:  # an empty answer is asked for again
+                    stored.setdefault(f"say {number}", asked_of(f"say {number}"))
+        clients.append(start(server.url, store))
+        assert clients[-1].communicate(timeout=60)[0] == f"{REQUESTS}\n"
+        assert len(stored) > 100
+        assert {text: asked_of(text) for text in stored} == stored, "a stored answer was asked for again"
+        if idempotent:
+            assert set(server.keys.values()) == {1}, "one answer was billed twice"
+        else:
+            cut = sum(server.keys.values()) - len(server.keys) - 2 * 2 * 16
+            assert cut <= REQUESTS / 8, "billed twice: what was under way at a kill, and what the server cut off itself"
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
+    """10,000 requests with answers of 4 KB, in a process of its own: its peak stays below 300 MB."""
+    script = CLIENT + (
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\nprint(int(peak.split()[1]) // 1024)\n"
+    )
+    with ChatServer(reply=lambda body: "word " * 800, record=False) as server:
+        command = [sys.executable, "-c", script, server.url, str(tmp_path), "10000"]
+        done, peak = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True).stdout.split()
+    assert done == "10000"
+    assert int(peak) < 300

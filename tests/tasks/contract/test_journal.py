@@ -1,0 +1,108 @@
+"""The journal: what was paid for comes back exactly or not at all, and a sampler samples only what is missing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from schemas.base import InputError
+from tasks.contract.journal import Journal
+from tasks.models import gemma
+from tasks.models.loading import base_model
+from tasks.sampling.sampler import Sampler
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(Workspace(open_store(tmp_path / "store"), "key", "1"), "samples")
+
+
+def the_file(tmp_path: Path, entry: str) -> Path:
+    return tmp_path / "store" / "work" / "key" / "kept" / "journal" / "samples" / entry
+
+
+def test_rows_come_back_to_the_last_bit(journal: Journal):
+    generator = np.random.Generator(np.random.Philox(0))
+    values = generator.integers(0, 2**32, 10_000, np.uint32).view(np.float32)  # every kind of float32, NaN and infinities among them
+    rows = [{"text": "a\nb\r\u2028 \x00 π", "logps": values.tolist(), "tokens": [1, 2], "none": None}]
+    journal.put("0", rows)
+    (back,) = journal.get("0") or []
+    assert back["text"] == rows[0]["text"]
+    np.testing.assert_array_equal(np.array(back["logps"], np.float32), values)
+
+
+def test_entries_are_apart_and_a_later_put_replaces(journal: Journal):
+    journal.put("a", [{"n": 1}])
+    journal.put("b", [])
+    journal.put("a", [{"n": 2}])
+    assert (journal.get("a"), journal.get("b"), journal.get("c")) == ([{"n": 2}], [], None)
+
+
+@pytest.mark.parametrize("position", [0, 63, 64, 65, -1])
+def test_a_damaged_entry_is_none(journal: Journal, tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture):
+    journal.put("a", [{"n": 1}])
+    content = bytearray(the_file(tmp_path, "a").read_bytes())
+    content[position] ^= 1
+    the_file(tmp_path, "a").write_bytes(content)
+    assert journal.get("a") is None
+    assert "journal entry samples/a is damaged and will be computed again" in caplog.text
+
+
+@pytest.mark.parametrize("length", [0, 10, 65, 70])
+def test_a_truncated_entry_is_none(journal: Journal, tmp_path: Path, length: int):
+    journal.put("a", [{"n": 1}])
+    the_file(tmp_path, "a").write_bytes(the_file(tmp_path, "a").read_bytes()[:length])
+    assert journal.get("a") is None
+
+
+def test_names_that_would_leave_the_journal_are_refused(journal: Journal):
+    with pytest.raises(InputError, match="is not allowed in a store"):
+        journal.put("../a", [])
+
+
+PROMPTS = [f"Add {number} and 2." for number in range(7)]
+
+
+@pytest.fixture
+def make_sampler(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
+    return lambda: Sampler(base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=24, response_length=5)
+
+
+class Recorded:
+    """A compiled program that notes which rows it is called for."""
+
+    def __init__(self, program, calls: list[list[int]]) -> None:
+        self.program, self.calls, self._cache_size = program, calls, program._cache_size
+
+    def __call__(self, state, prompts, rows, *rest):
+        self.calls.append(rows.tolist())
+        return self.program(state, prompts, rows, *rest)
+
+
+def test_batches_in_the_journal_are_not_sampled_again(make_sampler, journal: Journal, tmp_path: Path):
+    """Seven prompts in batches of 3, 3 and 1. All are in the journal, then one is damaged."""
+    first = make_sampler()
+    sampled = first.generate(PROMPTS, temperature=1.0, seed=5, journal=journal)
+    plain = first.generate(PROMPTS, temperature=1.0, seed=5)
+
+    second, calls = make_sampler(), []
+    second._program = Recorded(second._program, calls)
+    done: list[int] = []
+    again = second.generate(PROMPTS, temperature=1.0, seed=5, journal=journal, progress=done.append)
+    assert calls == []
+    assert second.compiles == first.compiles == 1
+    assert done == [3, 6, 7]
+
+    the_file(tmp_path, "00000003").write_bytes(b"damaged")
+    repaired = second.generate(PROMPTS, temperature=1.0, seed=5, journal=journal)
+    assert calls == [[3, 4, 5]]
+    assert second.compiles == 1
+    for completions in (sampled, again, repaired):
+        for ours, theirs in zip(completions, plain, strict=True):
+            assert (ours.tokens, ours.text, ours.terminated) == (theirs.tokens, theirs.text, theirs.terminated)
+            assert ours.logps.dtype == theirs.logps.dtype == np.float32
+            assert ours.logps.tobytes() == theirs.logps.tobytes()

@@ -1,0 +1,209 @@
+"""The data card: counted from the files, the hub's form, the same bytes again, and no row that can break it."""
+
+import hashlib
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from schemas.examples import Domain, Example, Prompt, prompt_id
+from tasks.contract.job import read_jsonl, write_jsonl
+from tasks.data import card
+from tasks.stages import rebalance
+from tests.tasks.stages.test_rebalance import distilled, job, prose
+
+ATTACK = """# Title
+| a | b |
+---
+```
+</pre></td><script>alert(1)</script><img src=x onerror=alert(1)>
+![x](http://evil.example/x.png) [link](javascript:alert(1)) <http://evil.example> www.evil.example https://evil.example
+````text
+~~~
+*bold* __bold__ $x$ \\
+- item\r\u2028* item
+"""
+
+TEACHERS = [
+    {
+        "name": "openai_compatible",
+        "model": "gpt-oss-120b",
+        "prompts": [{"name": "dataset", "sources": [{"path": "a/*.jsonl", "family": "", "licence": "MIT"}]}],
+    },
+    {
+        "name": "dataset",
+        "sources": [{"path": "b.jsonl", "family": "second", "licence": "cc-by-4.0"}, {"path": "b.jsonl", "family": "third"}],
+    },
+]
+
+
+def row(number: int, text: str = "", **more: Any) -> Example:
+    prompt = prose(number) + text
+    about: dict[str, Any] = {"domain": Domain.MATH, "difficulty": 1 + number % 5, "family": "a", "source": "a/1.jsonl", "line": number + 1}
+    return Example(id=prompt_id(prompt), prompt=prompt, answer="1", reasoning=f"It is {number}.", **{**about, **more})
+
+
+def rows() -> list[Example]:
+    made = [row(number) for number in range(200)]
+    made += [row(number, " again", family="second", source="b.jsonl") for number in range(20)]
+    made += [row(number, domain=Domain.CODING, family="third", source="b.jsonl") for number in range(300, 400)]
+    made += [row(number, f" {ATTACK}", family=f"x{ATTACK}", source="y|<b>*.jsonl", domain=Domain.CREATIVE) for number in range(500, 540)]
+    context = "Ada has a boat. " * 30
+    made += [
+        row(number, domain=Domain.GENERAL, grounding="answerable", context=context).model_copy(
+            update={"prompt": f"{context} {prose(number)}"}
+        )
+        for number in range(600, 640)
+    ]
+    return made
+
+
+CONFIG: dict[str, Any] = {
+    "quotas": {"math": {"train": 80, "validation": 4, "heldout": 8}, "coding": {"train": 50}, "creative": {"train": 20}},
+    "grounding_quotas": {"answerable": {"train": 20}},
+    "max_prompt_tokens": 2000,
+    "model": "gemma3-tiny",
+    "contamination": {"heldout": False},
+    "evaluations": [{"name": "exam|", "path": "exam.jsonl", "prompt": "question"}],
+    "top_up": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    tmp_path = tmp_path_factory.mktemp("card")
+    write_jsonl(tmp_path / "exam.jsonl", [{"question": prose(number)} for number in range(5)])
+    unsolved = [Prompt(**row(number).model_dump(exclude={"reasoning"})) for number in range(700, 720)]
+    source = distilled(tmp_path / "in", rows(), unsolved=unsolved, teachers=TEACHERS)
+    stage = job(tmp_path, source, data=tmp_path, **CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.stages.distill.Config.parse", lambda value: None)  # these teachers exist on paper only
+        patch.setattr("tasks.stages.distill.modules", lambda config: [])
+        return stage.out, rebalance.run(stage)
+
+
+@pytest.fixture(scope="module")
+def text(made: tuple[Path, dict[str, Any]]) -> str:
+    return (made[0] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def html(text: str) -> str:
+    """As a page that lets raw HTML through would show it."""
+    return MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
+
+
+def test_the_front_matter_is_what_the_hub_reads(text: str) -> None:
+    about = DatasetCard(text).data.to_dict()
+    assert about == yaml.safe_load(text.split("---\n")[1])
+    assert about["license"] == ["cc-by-4.0", "mit", "unknown"]
+    assert about["language"] == ["en"]
+    assert about["size_categories"] == ["n<1K"]
+    assert about["task_categories"] == ["text-generation", "question-answering"]
+    default, prompts = about["configs"]
+    assert [one["path"] for one in default["data_files"]] == ["train.jsonl", "validation.jsonl", "heldout.jsonl"]
+    assert prompts == {"config_name": "prompts", "data_files": "prompts.jsonl"}
+
+
+def test_the_hubs_library_loads_the_splits_it_names(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    loaded = datasets.load_dataset(str(made[0]), "default", cache_dir=str(tmp_path))
+    assert {split: len(found) for split, found in loaded.items()} == {"train": 170, "validation": 4, "test": 8}
+
+
+def test_licences_and_counts_are_those_of_the_files(made: tuple[Path, dict[str, Any]], text: str) -> None:
+    out, metrics = made
+    kept = [one for split in ("train", "validation", "heldout") for one in read_jsonl(out / f"{split}.jsonl", Example)]
+    families = Counter(one.family for one in kept)
+    assert metrics["licences"] == {
+        "MIT": families["a"],
+        "cc-by-4.0": families["second"],
+        "not stated": families["third"] + sum(count for name, count in families.items() if name.startswith("x")),
+    }
+    assert f"| a | a/1.jsonl | MIT | {families['a']} |" in text
+    math = Counter(one.difficulty for one in kept if one.domain == Domain.MATH)
+    assert f"| math | {' | '.join(str(math[level]) for level in range(1, 6))} | 92 |" in text
+    lengths = sorted(len(one.prompt) for one in kept)
+    middle = lengths[(len(lengths) + 1) // 2 - 1]
+    assert f"| prompt, characters | {len(kept)} | {lengths[0]} | {middle:,} |" in text
+    assert re.search(r"\| response, tokens \| 170 \|", text)
+
+
+def test_what_was_dropped_stands_beside_what_it_matches(made: tuple[Path, dict[str, Any]], text: str) -> None:
+    assert made[1]["dropped"]["near_duplicate"] >= 15
+    assert made[1]["contaminated_by"] == {"exam|": 10}, "the prompts of the exam, and those that begin with one"
+    near = [line for line in text.split("## Near duplicates")[1].split("##")[0].splitlines() if line.startswith("| ")]
+    assert len(near) == 2 + card.MATCHES
+    cells = [cell.strip() for cell in near[-1].split("|")[1:-1]]
+    assert cells[0].removesuffix(" again") == cells[1].removesuffix(" again") != ""
+    exam = text.split("## Contamination")[1].split("##")[0]
+    assert "exam&#124; 10" in exam
+    first = [line.split("|")[1:3] for line in exam.splitlines() if line.startswith("| The")]
+    assert all(dropped.strip().removesuffix(" again") == item.strip() for dropped, item in first), "each beside its own item"
+
+
+def test_twenty_samples_go_round_the_domains(text: str) -> None:
+    heads = re.findall(r"^### \d+\. (\w+)", text, re.MULTILINE)
+    assert len(heads) == card.SAMPLES
+    assert heads[:5] == ["math", "coding", "creative", "answerable", "math"]
+
+
+def test_no_row_can_break_the_card(html: str) -> None:
+    tags = Counter(re.findall(r"<(\w+)", html))
+    assert set(tags) <= {"h1", "h2", "h3", "p", "table", "thead", "tbody", "tr", "th", "td", "img", "pre", "code", "br"}
+    assert tags["img"] == 3
+    assert re.findall(r'<img src="([^"]*)"', html) == ["card/cells.svg", "card/lengths.svg", "card/dropped.svg"]
+    assert tags["h1"] == 1
+    assert tags["h2"] == 7
+    assert tags["pre"] == 2 * card.SAMPLES
+    assert "alert(1)&lt;/script&gt;" in html, "the attack is shown as text"
+
+
+def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, metrics = made
+    (tmp_path / "examples.jsonl").write_bytes((out / "train.jsonl").read_bytes())
+    written = []
+    for _ in range(2):
+        card.of_distill(tmp_path, TEACHERS, {"domains": {"math": 3}, "groundings": {}, "dropped": metrics["dropped"]})
+        files = [tmp_path / "README.md", *sorted((tmp_path / "card").iterdir())]
+        written.append([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
+        for path in (tmp_path / "card").iterdir():
+            path.unlink()
+        (tmp_path / "card").rmdir()
+    assert len(written[0]) == 4
+    assert written[0] == written[1]
+    assert b"<dc:date>" not in (out / "card" / "cells.svg").read_bytes()
+
+
+def test_an_artifact_without_rows_has_a_card(tmp_path: Path) -> None:
+    (tmp_path / "examples.jsonl").touch()
+    card.of_distill(tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, "dropped": {}})
+    assert "0 rows: 0 train." in (tmp_path / "README.md").read_text()
+
+
+@given(st.text())
+def test_escaped_text_is_one_paragraph_of_text(text: str) -> None:
+    shown = MarkdownIt("commonmark", {"html": True}).enable("table").render(f"A {card.escape(text)} Z")
+    assert shown.startswith("<p>A ")
+    assert shown.rstrip().endswith(" Z</p>")
+    assert set(re.findall(r"<(\w+)", shown)) <= {"p", "br"}
+
+
+@given(st.text(alphabet="`~\n a"))
+def test_fenced_text_is_one_code_block(text: str) -> None:
+    shown = MarkdownIt("commonmark", {"html": True}).render(card.fenced(text) + "\n\nafter")
+    assert shown.count("<pre>") == 1
+    assert shown.endswith("<p>after</p>\n")
+
+
+def test_quantiles_are_lengths_that_so_many_rows_do_not_exceed() -> None:
+    lengths = Counter({1: 1, 5: 8, 9: 1})
+    assert [card.quantile(lengths, share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [1, 1, 5, 5, 9, 9]
+    assert card.quantile(Counter(), 0.5) == 0

@@ -1,0 +1,54 @@
+"""The same cleaning on Ray's local runner. Needs the extra `cluster`."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.data import survey
+from tasks.data.cleaning import DECIDED, Contamination, Evaluation, NearDuplicates, decision_digest
+from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
+
+ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed: pip install 'lyceum[cluster]'")
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """Ray on this machine; its processes find our modules and data."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}})
+    yield
+    ray.shutdown()
+
+
+def test_a_cluster_decides_what_one_machine_decides(runner, tmp_path, monkeypatch):
+    from tasks.data.cluster import clean_on_cluster, kept_lines
+
+    made = corpus(3)
+    files = write(made.rows, tmp_path / "rows", 2)
+    here = cleaned(files, tmp_path / "state", made.items, filters=(TooLong(300),))
+    assert set(here.counts()) == {"kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long"}
+    assert set(here.hit) >= {0, 1, 2, 5}, "hits of the evaluation set and of the held-out split"
+    monkeypatch.setattr(survey, "BLOCK_BYTES", 2**14)
+    there = clean_on_cluster(
+        *(files, [Evaluation("items", made.items)]),
+        near_duplicates=NearDuplicates(),
+        contamination=Contamination(),
+        validation_fraction=0.1,
+        heldout_fraction=0.2,
+        seed=0,
+        filters=(TooLong(300),),
+        partitions=2,
+    )
+    batches = list(there.iter_batches(batch_format="numpy"))
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in (*DECIDED, "detail")}
+    assert decision_digest(columns) == here.digest()
+    too_long = [record.detail for record in here.dropped() if record.cause == "too_long"]
+    assert sorted(" ".join(detail.split()) for detail in columns["detail"] if detail) == sorted(too_long)
+    lines = [one["line"] for one in kept_lines(there, files).take_all()]
+    assert sorted(map(json.dumps, map(json.loads, lines))) == sorted(map(json.dumps, here.rows(here.kept)))

@@ -1,0 +1,121 @@
+"""What gives an evaluation item away, and what does not."""
+
+import random
+
+import pytest
+
+from benchmarks.planted import LEAKS, SHARED, plant
+from tasks.data.cleaning import Contamination, NearDuplicates
+from tasks.data.contamination import COVERAGE, EXACT, RUN, TEMPLATE_ITEMS, index
+from tasks.data.shingles import words_of
+from tests.tasks.data.cleaning_rows import text
+
+
+def judge(items: list[str], row: str) -> tuple[int, int, float]:
+    hits, found, scores = index(*words_of(items), 8, 0.5, 13).scan(*words_of([row]))
+    return int(hits[0]), int(found[0]), round(float(scores[0]), 4)
+
+
+def words(first: int, count: int) -> str:
+    """Words that no other call with other numbers gives."""
+    return " ".join(f"w{at}" for at in range(first, first + count))
+
+
+def test_short_texts_are_compared_as_wholes_only():
+    items = [words(0, 7), words(100, 20)]
+    assert judge(items, words(0, 7).upper() + "?") == (EXACT, 0, 1.0)
+    assert judge(items, words(0, 7) + " more") == (0, -1, 0.0)
+    assert judge(items, words(0, 6)) == (0, -1, 0.0)
+    assert judge(items, words(100, 7)) == (0, -1, 0.0)
+
+
+def test_texts_without_words_are_nobodys():
+    assert judge(["...", "", words(0, 9)], "!?") == (0, -1, 0.0)
+    assert judge([], words(0, 9)) == (0, -1, 0.0)
+
+
+def test_half_of_the_eight_grams_are_enough_and_less_are_not():
+    """An item of 15 words has 8 8-grams. A row with its first 11 words has 4 of them, with its first 10 words 3; the rest is another's."""
+    item = words(0, 15)
+    assert judge([item], f"{words(0, 11)} {words(500, 40)}") == (COVERAGE, 0, 0.5)
+    assert judge([item], f"{words(0, 10)} {words(500, 40)}") == (0, -1, 0.0)
+
+
+def test_a_piece_of_a_long_item_is_a_leak():
+    assert judge([words(0, 200)], words(60, 9)) == (COVERAGE, 0, 1.0)
+
+
+def test_a_run_of_thirteen_words_is_enough_and_of_twelve_is_not():
+    """Both texts have 100 words: 6 or 5 of 93 8-grams."""
+    item = words(0, 100)
+    assert judge([item], f"{words(500, 40)} {words(30, 13)} {words(600, 47)}") == (RUN, 0, round(6 / 93, 4))
+    assert judge([item], f"{words(500, 40)} {words(30, 12)} {words(600, 48)}") == (0, -1, 0.0)
+
+
+def test_two_runs_of_different_items_are_no_run():
+    row = f"{words(500, 40)} {words(30, 10)} {words(230, 10)} {words(600, 40)}"
+    assert judge([words(0, 100), words(200, 100)], row) == (0, -1, 0.0)
+
+
+def test_repeated_words_count_once():
+    """Nine copies of the same nine words have no more distinct 8-grams than two."""
+    item = words(0, 9)
+    assert judge([item], " ".join([item] * 9)) == (COVERAGE, 0, 1.0)
+    assert judge([words(0, 40)], " ".join([words(0, 8), words(300, 4)] * 9))[0] == 0
+
+
+def test_the_item_with_the_highest_coverage_is_named_and_of_equal_ones_the_first():
+    items = [f"{words(0, 12)} {words(700, 6)}", words(0, 14), words(0, 14) + "!"]
+    assert judge(items, f"{words(0, 13)} {words(900, 9)}")[:2] == (COVERAGE, 1)
+    assert judge(items, words(0, 14)) == (EXACT, 1, 1.0)
+
+
+def test_templates_identify_no_item():
+    """n-grams of more than ten items do not count; what is left of an item does."""
+    template = words(0, 20)
+    items = [f"{template} {words(1000 + 100 * at, 24)}" for at in range(TEMPLATE_ITEMS + 1)]
+    assert judge(items, f"{template} {words(5000, 12)}") == (0, -1, 0.0)
+    assert judge(items, f"{template} {words(1300, 24)}")[:2] == (EXACT, 3)
+    assert judge(items, f"{template} {words(5000, 12)} {words(1300, 24)}")[:2] == (COVERAGE, 3)
+    assert judge(items[:TEMPLATE_ITEMS], f"{template} {words(5000, 12)}")[:2] == (COVERAGE, 0)
+
+
+def test_an_index_finds_what_comparing_sets_finds():
+    rng = random.Random(3)
+    items = [text(rng, rng.randint(5, 50)) for _ in range(40)]
+    rows = []
+    for _ in range(200):
+        kind, words_ = rng.random(), rng.choice(items).split()
+        cut = rng.randrange(len(words_))
+        rows.append(text(rng, 30) if kind < 0.3 else " ".join([*text(rng, 10).split(), *words_[cut : cut + rng.randint(5, 30)]]))
+
+    def grams(value: str, size: int) -> set[tuple[str, ...]]:
+        parts = value.split()
+        return {tuple(parts[at : at + size]) for at in range(len(parts) - size + 1)}
+
+    hits, found, scores = index(*words_of(items), 8, 0.5, 13).scan(*words_of(rows))
+    for row, hit, item, score in zip(rows, hits, found, scores, strict=True):
+        covered = {
+            at: len(grams(row, 8) & grams(one, 8)) / min(len(grams(row, 8)), len(grams(one, 8)))
+            for at, one in enumerate(items)
+            if grams(row, 8) and grams(one, 8)
+        }
+        leaks = {at: value for at, value in covered.items() if value >= 0.5 or grams(row, 13) & grams(items[at], 13)}
+        if row in items:
+            assert hit == EXACT
+        elif leaks:
+            assert score == pytest.approx(max(leaks.values()))
+            assert leaks[int(item)] == pytest.approx(float(score))
+        else:
+            assert hit == 0
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
+def test_planted_leaks_and_near_duplicates_in_gsm8k_are_found(tmp_path):
+    """The floors of `python -m benchmarks.planted`, whose table is in the README."""
+    outcome = plant(SHARED, tmp_path, NearDuplicates(), Contamination(heldout=False))
+    floors = {"exact": 1.0, "respelled": 0.99, "embedded": 0.99, "words or numbers": 0.88, "reordered or half": 0.88}
+    assert set(floors) == set(LEAKS)
+    assert {name: each.recall for name, each in outcome.leaks.items() if each.recall < floors[name]} == {}
+    assert sum(each.found for each in outcome.edits.values()) >= 465
+    assert (outcome.wrong_leaks, outcome.wrong_duplicates) == (0, 0)

@@ -1,0 +1,147 @@
+"""Filters: length in the model's own tokens, language, personal data; what they take out of real records that are fine: nothing."""
+
+import gzip
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.data.filters import PII_KINDS, Languages, Length, Pii, language_of, languages, pii_of
+from tasks.data.tokens import prompt_tokens, response_tokens
+from tasks.models.tiny import tiny_tokenizer
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+TINY = tiny_tokenizer().model_proto
+
+
+def row(prompt: str, reasoning: str = "one and one", answer: str = "2") -> dict[str, Any]:
+    return {"prompt": prompt, "reasoning": reasoning, "answer": answer, "domain": "math"}
+
+
+@pytest.mark.parametrize("text", ["What is 12 + 30?", "x" * 50, "  naïve ☃ <bos> <end_of_turn> \n\n", "", "a b  c   d"])
+def test_length_is_that_of_the_tokens_that_a_trainer_sees(text):
+    tokens = len(prompt_tokens(tiny_tokenizer(), text))
+    assert Length(TINY, prompt=tokens)([row(text)]) == [None]
+    (found,) = Length(TINY, prompt=tokens - 1)([row(text)])
+    assert found == ("too_long", f"the prompt has {tokens} tokens, more than {tokens - 1}")
+
+
+def test_the_length_of_a_response_is_that_of_the_whole_trace_with_its_terminator():
+    trace = "<reasoning>one and one</reasoning>\n<answer>2</answer>"
+    tokens = len(response_tokens(tiny_tokenizer(), trace))
+    assert Length(TINY, response=tokens)([row("?")]) == [None]
+    assert Length(TINY, response=tokens - 1)([row("?")])[0] is not None
+    assert Length(TINY, response=1)([{"prompt": "?", "answer": "2"}]) == [None], "a prompt that nobody solved has no response"
+
+
+def test_filters_survive_pickling_for_they_run_in_other_processes():
+    rows = [row("Was ist die Hauptstadt von Frankreich? Bitte antworte in einem Satz."), row("Ask ada@lyceum.school about the sum.")]
+    for filter_ in (Length(TINY, prompt=20), Languages(("en",)), Pii(("email",))):
+        copy = pickle.loads(pickle.dumps(filter_))  # noqa: S301
+        assert copy(rows) == filter_(rows) != [None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Was ist die Hauptstadt von Frankreich? Bitte antworte in einem Satz.", "de"),
+        ("Quelle est la capitale de l'Allemagne ? Répondez en une phrase.", "fr"),
+        ("Ада имеет двенадцать монет и тратит пять. Сколько осталось?", "ru"),
+        ("小明有十二枚硬币，花了五枚，还剩多少？", "zh"),
+        ("Natalia sold clips to 48 of her friends in April. How many clips did she sell?", "en"),
+        ("x = 3", None),
+        ("1 + 2 = 3", None),
+        ("", None),
+        ("def f(x): return x", None),
+    ],
+)
+def test_the_language_of_a_text_is_told_or_left_open(text, language):
+    assert language_of(text) == language
+    assert language is None or language in languages()
+
+
+def test_rows_in_another_language_are_named_with_their_part_and_language():
+    german = "Die Summe von zwölf und fünf ist siebzehn, also bleiben sieben Münzen übrig."
+    assert Languages(("en",))([row("How many coins are left?", german), row("How many coins are left?")]) == [
+        ("language", "the response is in language 'de', not in en"),
+        None,
+    ]
+    assert Languages(("en", "de"))([row("How many coins are left?", german)]) == [None]
+    code = row("Add the coins.", "We add them.", german) | {"domain": "coding"}
+    assert Languages(("en",))([code]) == [None], "what stands for code"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "found"),
+    [
+        ("Write to ada.lovelace+x@analytical-engine.co.uk.", "email", "ada.lovelace+x@analytical-engine.co.uk"),
+        ("Call (650) 636-4884 today", "phone", "(650) 636-4884"),
+        ("Call 650-636-4884.", "phone", "650-636-4884"),
+        ("Ruf +49 30 1234567 an", "phone", "+49 30 1234567"),
+        ("from 8.8.8.8 on", "ip", "8.8.8.8"),
+        ("at 2001:4860:4860:0:0:0:0:8888", "ip", "2001:4860:4860:0:0:0:0:8888"),
+        ("Visa 4111 1111 1111 1111 please", "card", "4111 1111 1111 1111"),
+        ("card 378282246310005", "card", "378282246310005"),
+        ("IBAN GB82 WEST 1234 5698 7654 32 AND MORE", "iban", "GB82 WEST 1234 5698 7654 32 AND MORE"),
+        ("to DE89370400440532013000 now", "iban", "DE89370400440532013000"),
+        ("SSN 219-09-9998.", "ssn", "219-09-9998"),
+    ],
+)
+def test_personal_data_is_found(text, kind, found):
+    assert pii_of(text, PII_KINDS) == (kind, found)
+    assert pii_of(text, [other for other in PII_KINDS if other != kind]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4111 1111 1111 1112",  # Luhn
+        "GB82 WEST 1234 5698 7654 33",  # mod 97
+        "0000 0000 0000 0000",
+        "ada@example.com and ada@engine.test",  # RFC 2606
+        "192.168.0.1, 10.1.2.3, 127.0.0.1, 300.1.2.3",
+        "EC 3.1.1.11 is pectinesterase; version 1.22.3.4",
+        "000-12-3456, 666-12-3456, 912-34-5678, 123-00-4567",
+        "2^10 = 1024, 3.14159265358979, 1,234,567,890",
+        "The ratio is 12-345-6789 : 1234567890123456789012",
+        "650-636 = 14 and 555-0199",
+        "a[1:2:3:4] = 12:30:45:00",
+        "self@ property @staticmethod x@y",
+        "5555555555",
+    ],
+)
+def test_what_only_looks_like_personal_data_is_left_alone(text):
+    assert pii_of(text, PII_KINDS) is None
+
+
+def test_a_dropped_row_does_not_repeat_what_was_found():
+    ((cause, detail),) = Pii(("email",))([row("q", answer="ask ada@lyceum.school")])
+    assert (cause, detail) == ("pii", "email: ad… (17 characters)")
+
+
+def _real() -> Iterator[tuple[str, str]]:
+    """(data set, text) of real records that are English and hold no personal data."""
+    for line in (SHARED / "gsm8k" / "train_first1000.jsonl").open(encoding="utf-8"):
+        record = json.loads(line)
+        yield "gsm8k", record["question"]
+        yield "gsm8k", record["answer"]
+    for line in (SHARED / "scitldr" / "SciTLDR-A_test.jsonl").open(encoding="utf-8"):
+        yield "scitldr", " ".join(json.loads(line)["source"])
+    for line in gzip.decompress((SHARED / "humaneval" / "HumanEval.jsonl.gz").read_bytes()).decode().splitlines():
+        record = json.loads(line)
+        yield "humaneval", record["prompt"]
+        yield "humaneval", record["canonical_solution"]
+    for file in sorted((SHARED / "scibench").glob("*.json")):
+        for record in json.loads(file.read_text(encoding="utf-8")):
+            yield "scibench", record["problem_text"]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
+def test_nothing_is_taken_out_of_real_records_that_are_english_and_impersonal():
+    texts = list(_real())
+    assert len(texts) > 3000
+    assert [(name, text) for name, text in texts if pii_of(text, PII_KINDS)] == []
+    assert [(name, text) for name, text in texts if language_of(text) not in (None, "en")] == []

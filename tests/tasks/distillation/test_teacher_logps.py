@@ -1,0 +1,187 @@
+"""A teacher behind an endpoint: the numbers that it has in process, asked for once, of the very tokens; what is not said is left out."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from schemas.base import InputError, StageFailed
+from tasks.contract.job import read_rows
+from tasks.distillation.batches import gemma_teacher
+from tasks.distillation.teacher_logps.endpoint import EndpointTeacher, EndpointTeacherConfig
+from tasks.models.loading import LoadedModel
+from tasks.stages import on_policy_distill
+from tests.fakes.scoring_server import Fault, ScoringServer
+from tests.tasks.stages.test_on_policy_distill import LARGE, config, model, stage
+from tests.tasks.stages.test_resume import Bench, content
+
+pytestmark = pytest.mark.usefixtures("one_layer")
+
+P, R = 24, 8
+TABLE = {"name": "endpoint", "provider": "test", "model": "gemma3-tiny"}
+Ids = tuple[np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def teacher() -> LoadedModel:
+    return model(LARGE, 1)
+
+
+@pytest.fixture
+def ids() -> Ids:
+    """Six prompts and responses of different lengths."""
+    random = np.random.Generator(np.random.Philox(0))
+    prompts, responses = random.integers(6, 1000, (6, P)).astype(np.int32), random.integers(6, 1000, (6, R)).astype(np.int32)
+    for row in range(6):
+        prompts[row, : 3 * row] = 0
+        responses[row, row + 1 :] = 0
+    return prompts, responses
+
+
+@pytest.fixture
+def serve(teacher: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ScoringServer]]:
+    """A function that starts a server which goes wrong as it is told, and lets the provider `test` be there."""
+    running: list[ScoringServer] = []
+
+    def start(fault: Fault = lambda number, answer: None) -> ScoringServer:
+        server = ScoringServer(teacher, P + R, fault).__enter__()
+        running.append(server)
+        monkeypatch.setenv("TEST_BASE_URL", server.url)
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
+def asked(store: Path, ids: Ids, **changes: Any) -> tuple[np.ndarray, dict[str, float]]:
+    """The endpoint's log-probabilities, and what they have cost."""
+    table = EndpointTeacherConfig.parse({**TABLE, **changes})
+    endpoint = EndpointTeacher(table, Answers(open_store(store)), pad_id=0, account="test")
+    try:
+        return endpoint.score(*ids).logps, endpoint.costs()
+    finally:
+        endpoint.close()
+
+
+def test_an_endpoint_says_what_the_same_teacher_says_in_process_and_is_asked_once(
+    serve: Callable[..., ScoringServer], teacher: LoadedModel, ids: Ids, tmp_path: Path
+) -> None:
+    server = serve()
+    logps, costs = asked(tmp_path, ids, input_usd_per_million=2.0)
+    own = gemma_teacher(config(batch_size=6), teacher).score(*ids).logps
+    np.testing.assert_allclose(logps, own, rtol=1e-4, atol=1e-5)
+    assert not logps[ids[1] == 0].any()
+    tokens = int((ids[0] != 0).sum() + (ids[1] != 0).sum())
+    assert costs == {
+        "teacher_responses": 6,
+        "teacher_unanswered": 0,
+        "teacher_other_tokens": 0,
+        "teacher_usd": pytest.approx(2e-6 * tokens),
+        "teacher_tokens": tokens,
+    }
+    again, _ = asked(tmp_path, ids, input_usd_per_million=2.0)
+    np.testing.assert_array_equal(again, logps)
+    assert len(server.seen) == 6
+    assert {len(body["prompt"]) for body in server.seen} == {P + 1 - 2 * row for row in range(6)}
+    kept = [path.read_text() for path in tmp_path.rglob("answers/*/*")]
+    assert len(kept) == 6
+    assert not any("top_logprobs" in text for text in kept)
+
+
+def test_what_is_refused_or_about_other_tokens_is_left_out(serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path) -> None:
+    """One request is bad, one answer is about other tokens, one of one token less, one lacks a number: two responses are left."""
+
+    def fault(number: int, answer: dict[str, Any]) -> int | dict[str, Any] | None:
+        logprobs, length = answer["choices"][0]["logprobs"], len(answer["choices"][0]["logprobs"]["tokens"])
+        row = (P + 1 - length) // 2
+        if row == 1:
+            logprobs["tokens"][-1] = "token_id:5"
+        if row == 2:
+            logprobs["tokens"].pop(), logprobs["token_logprobs"].pop()
+        if row == 3:
+            logprobs["token_logprobs"][4] = None
+        return 400 if row == 0 else answer
+
+    serve(fault)
+    logps, costs = asked(tmp_path, ids)
+    assert np.isnan(logps).all(axis=1).tolist() == [True, True, True, True, False, False]
+    assert not np.isnan(logps[4:]).any()
+    assert (costs["teacher_unanswered"], costs["teacher_other_tokens"]) == (1, 3)
+
+
+def test_a_teacher_with_another_tokenizer_or_a_server_that_does_not_say_is_an_error(
+    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
+) -> None:
+    def others(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        answer["choices"][0]["logprobs"]["tokens"][3] = "token_id:99999"
+        return answer
+
+    serve(others)
+    with pytest.raises(InputError, match=r"others than the 25 that were sent from token 3 on.*12B or 27B teaches Gemma 3 1B.*gpt-oss"):
+        asked(tmp_path / "others", ids)
+
+    def words(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        answer["choices"][0]["logprobs"]["tokens"] = ["word"] * 25
+        return answer
+
+    serve(words)
+    with pytest.raises(InputError, match=r"answers \['word', 'word', 'word'\] instead of token ids.*return_tokens_as_token_ids"):
+        asked(tmp_path / "words", ids)
+
+
+def test_an_outage_changes_nothing(serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path) -> None:
+    serve()
+    expected, _ = asked(tmp_path / "well", ids)
+    server = serve(lambda number, answer: 503 if number < 8 else None)
+    found, costs = asked(tmp_path / "ill", ids)
+    np.testing.assert_array_equal(found, expected)
+    assert len(server.seen) == 14
+    assert costs["teacher_unanswered"] == 0
+
+
+def test_a_spent_budget_ends_the_stage(serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path) -> None:
+    serve()
+    with pytest.raises(StageFailed, match=r"used up max_usd = 5e-05\. Raise teacher.max_usd"):
+        asked(tmp_path, ids, input_usd_per_million=1.0, max_usd=5e-5)
+
+
+@pytest.mark.slow
+def test_training_with_an_endpoint_is_training_with_the_teacher(
+    serve: Callable[..., ScoringServer], teacher: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same curves, but for the rounding of sums in another order."""
+    server = serve()
+    changes = {"steps": 4, "num_iterations": 2, "log_every": 1}
+    here = stage(tmp_path, config(**changes), teacher=teacher)
+    on_policy_distill.run(here)
+    there = stage(tmp_path, config(**changes, teacher=TABLE), store="there")
+    metrics = on_policy_distill.run(there)
+    for ours, theirs in zip(read_rows(here.out / "curves.jsonl"), read_rows(there.out / "curves.jsonl"), strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-3, abs=1e-5)
+    assert len(server.seen) == metrics["teacher_responses"] == 32
+    assert metrics["compiles"]["teacher_logps"] == 0
+
+
+@pytest.mark.slow
+def test_a_killed_stage_asks_for_nothing_again_and_ends_with_the_same_bytes(
+    serve: Callable[..., ScoringServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics included: what the teacher has cost is that of all attempts."""
+    server = serve()
+    table = config(steps=4, num_iterations=2, log_every=1, teacher={**TABLE, "input_usd_per_million": 1.0})
+    inputs, written = stage(tmp_path, table).inputs, table.model_dump(mode="json")
+    outs = []
+    for name, point in (("whole", None), ("killed", ("step", 4, "before"))):
+        (tmp_path / name).mkdir()
+        server.seen.clear()
+        bench = Bench(tmp_path / name, inputs, monkeypatch)
+        outs.append(bench.attempt(on_policy_distill, written, "key", point, every=1))
+        if point is not None:
+            outs[-1] = bench.attempt(on_policy_distill, written, "key")
+        assert len(server.seen) == 32
+    assert content(outs[0]) == content(outs[1])

@@ -1,0 +1,309 @@
+"""A judge behind an endpoint: each question asked once, in whatever thread; and an endpoint that is down changes no ruling."""
+
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.process import ROOT
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from schemas.base import InputError, StageFailed
+from tasks.chat import breaker, engine
+from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling, judge_models, open_judge
+from tasks.reinforcement.rewarding import Resources
+from tests.fakes.chat_server import ChatServer, Fault, Request, echo
+
+JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", "input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Pauses of a tenth, except where a test is about real time."""
+    if "real" not in request.node.name:
+        monkeypatch.setattr(engine, "FIRST_DELAY", 0.02)
+        monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
+        monkeypatch.setattr(breaker, "_PATIENT_PAUSE", 0.2)
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Opens judges on one store."""
+    opened: list[Judge] = []
+
+    def open_one(url: str, settings: dict[str, Any] | None = None, **config: Any) -> Judge:
+        monkeypatch.setenv("BENCH_BASE_URL", url)
+        for name, value in (settings or {}).items():
+            monkeypatch.setenv(f"LYCEUM_{name.upper()}", str(value))
+        resources = Resources({}, Answers(open_store(tmp_path / "store")))
+        opened.append(open_judge(EndpointJudge.parse({**JUDGE, **config}), resources))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def rating(body: dict[str, Any]) -> str:
+    """Depends on the question alone."""
+    return json.dumps({"rating": int(hashlib.sha256(json.dumps(body["messages"], sort_keys=True).encode()).hexdigest(), 16) % 10})
+
+
+def questions(count: int, word: str = "response") -> list[Question]:
+    return [Question(({"role": "system", "content": "Judge."}, {"role": "user", "content": f"{word} {i}"})) for i in range(count)]
+
+
+def texts(rulings: list[Ruling]) -> list[str]:
+    assert [one.problem for one in rulings] == [None] * len(rulings)
+    return [one.text for one in rulings]
+
+
+def expected(asked: list[Question]) -> list[str]:
+    return [rating({"messages": [dict(message) for message in one.messages]}) for one in asked]
+
+
+def test_rulings_come_in_order_and_a_question_is_asked_once_over_runs(judge: Any) -> None:
+    asked = [*questions(20), *questions(5)]
+    with ChatServer(reply=rating) as server:
+        first = judge(server.url)
+        rulings = first.ask(asked)
+        assert texts(rulings) == expected(asked)
+        assert len(server.seen) == 20
+        assert [one.digest for one in rulings[:5]] == [one.digest for one in rulings[20:]]
+        assert (first.values()["asked"], first.values()["requests"], first.values()["abstained"]) == (25, 20, 0)
+        assert first.values()["usd"] == pytest.approx(sum(one.usd for one in rulings)) != 0
+        again = judge(server.url, max_usd=1e-6)  # another config, in which nothing could be paid
+        repeated = again.ask(asked)
+        assert texts(repeated) == expected(asked)
+        assert all(one.cached and one.usd == 0 for one in repeated)
+        assert len(server.seen) == 20
+
+
+def test_a_question_that_was_answered_since_it_was_looked_up_is_not_asked_again(judge: Any) -> None:
+    """All three are looked up at once; the turn of the last comes when the first has its answer. And it is paid once."""
+    with ChatServer(reply=rating, latency=0.05) as server:
+        one = judge(server.url, {"teacher_concurrency": 1})
+        rulings = one.ask([*questions(2), *questions(1)])
+        assert rulings[2].text == rulings[0].text
+        assert (rulings[2].cached, rulings[2].usd) == (True, 0.0)
+        assert len(server.seen) == 2
+        assert one._engine.budget.spent.usd == pytest.approx(one.values()["usd"])
+        again = one.ask(questions(2))
+        assert [ruling.usd for ruling in again] == [0.0, 0.0]
+        assert one._engine.budget.spent.usd == pytest.approx(one.values()["usd"])
+
+
+def test_what_is_sent_is_the_config_s_and_the_question_s(judge: Any) -> None:
+    with ChatServer(reply=rating) as server:
+        one = judge(server.url, temperature=0.5, limit_parameter="max_completion_tokens", parameters={"reasoning_effort": "low"})
+        (question,) = questions(1)
+        asked = [question, Question(question.messages, parameters={"response_format": {"type": "json_object"}})]
+        asked.append(Question(question.messages, sample=1))
+        assert len({ruling.digest for ruling in one.ask(asked)}) == 3
+        plain = {"model": "judge-1", "messages": list(question.messages), "temperature": 0.5, "max_completion_tokens": 512}
+        bodies = sorted((request.body for request in server.seen), key=len)
+        assert bodies[0] == bodies[1] == plain | {"reasoning_effort": "low"}
+        assert bodies[2] == bodies[0] | {"response_format": {"type": "json_object"}}
+
+
+def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
+    """Four rollouts in flight ask at a time: never more than the slots, and one budget, which is enough for a part."""
+    with ChatServer(reply=rating, latency=0.02) as server:
+        one = judge(server.url, {"teacher_concurrency": 6}, max_usd=0.002, max_abstained=1.0)
+        with ThreadPoolExecutor(4) as threads:
+            calls = [threads.submit(one.ask, questions(20, f"rollout {i}")) for i in range(4)]
+            rulings = [ruling for call in calls for ruling in call.result()]
+        answered = [ruling for ruling in rulings if ruling.problem is None]
+        assert 0 < len(answered) < 80
+        assert {ruling.problem for ruling in rulings if ruling.problem} == {"unasked: the budget is spent"}
+        assert sum(ruling.usd for ruling in rulings) == pytest.approx(one.values()["usd"])
+        assert one.values()["usd"] <= 0.002
+        assert server.most <= 6
+        assert len(server.seen) == len(answered)
+
+
+class Outage:
+    """From the `after`-th request on, for `seconds`, everything fails in a way."""
+
+    def __init__(self, fault: Fault, seconds: float, after: int) -> None:
+        self._fault, self._seconds, self._after = fault, seconds, after
+        self._until: float | None = None
+
+    def __call__(self, request: Request) -> Fault | None:
+        if request.number < self._after:
+            return None
+        self._until = self._until or time.monotonic() + self._seconds
+        return self._fault if time.monotonic() < self._until else None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault("status", 503), id="503"),
+        pytest.param(Fault("reset"), id="reset"),
+        pytest.param(Fault("status", 429), id="429"),
+        pytest.param(Fault("body", text="<html>Down for maintenance</html>"), id="a gateway's page"),
+    ],
+)
+def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
+    """It lasts so long that every request under way fails more often than it is allowed to."""
+    asked, outage = questions(48), Outage(fault, 0.8, after=20)
+    with ChatServer(outage, reply=rating, latency=0.005) as server:
+        one = judge(server.url, {"teacher_concurrency": 8, "teacher_attempts": 3})
+        assert texts(one.ask(asked)) == expected(asked)
+        assert max(sum(request.question == question for request in server.seen) for question in server.billed) > 3
+        assert one.values()["waited_seconds"] >= 0.5
+        assert one.values()["abstained"] == 0
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
+    """Two questions, fewer than a breaker needs to tell an outage from bad luck: a refused connection says it alone."""
+    port, asked = free_port(), questions(2)
+    one = judge(f"http://127.0.0.1:{port}/v1", {"teacher_attempts": 2})
+    with ThreadPoolExecutor(1) as threads:
+        rulings = threads.submit(one.ask, asked)
+        until(lambda: one.values()["requests"] >= 8)
+        assert not rulings.done()
+        with ChatServer(reply=rating, port=port):
+            assert texts(rulings.result(20)) == expected(asked)
+
+
+def test_patience_ends_and_the_same_command_goes_on(judge: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was answered before the outage is not asked again, and threads that wait at the same time learn of it, too."""
+    monkeypatch.setattr(breaker, "_TELL_SECONDS", 0.3)
+    asked = questions(30)
+    with ChatServer(Outage(Fault("status", 503), 1e9, after=12), reply=rating) as server:
+        one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": 4})
+        with ThreadPoolExecutor(2) as threads:
+            other = threads.submit(one.ask, questions(20, "another rollout"))
+            with pytest.raises(StageFailed, match=r"has answered nothing for .* BENCH_BASE_URL is right.*LYCEUM_JUDGE_PATIENCE_SECONDS"):
+                one.ask(asked)
+            with pytest.raises(StageFailed, match="has answered nothing"):
+                other.result(20)
+        answered = set(server.billed)
+    assert len(answered) == 12
+    assert "waiting for it for up to 1 s" in caplog.text
+    with ChatServer(reply=rating) as server:
+        assert texts(judge(server.url).ask(asked)) == expected(asked)
+        assert not answered & set(server.billed)
+
+
+def test_a_question_that_always_fails_gets_no_ruling_and_too_many_end_the_stage(judge: Any) -> None:
+    def fault(request: Request) -> Fault | None:
+        return Fault("status", 500, text="CUDA error") if request.question.endswith(" 3") else None
+
+    asked = questions(10)
+    with ChatServer(fault, reply=rating, latency=0.005) as server:
+        one = judge(server.url, {"teacher_attempts": 3})
+        rulings = one.ask(asked)
+        assert [bool(ruling.problem) for ruling in rulings] == [i == 3 for i in range(10)]
+        assert rulings[3].problem == "failed: 500 CUDA error"
+        with pytest.raises(StageFailed, match=r"no ruling on 1 of 5 questions, more than max_abstained = 0\.1 allows \(1 times: failed"):
+            one.ask(asked[:5])
+        one.check([None] * 9 + ["no JSON"])
+        with pytest.raises(StageFailed, match="2 times: no JSON"):
+            one.check([None] * 8 + ["no JSON"] * 2)
+
+
+def test_close_ends_those_who_wait(judge: Any) -> None:
+    """A stage that is stopped while its endpoint is down does not wait for it."""
+    one = judge(f"http://127.0.0.1:{free_port()}/v1", {"stop_seconds": 0.2})
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            one.ask(questions(3))
+        except BaseException as error:  # noqa: BLE001  whatever it is
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: one.values()["requests"] >= 1)
+    one.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(errors) == 1
+
+
+def test_configs_are_told_apart_by_name_and_refused_with_reasons() -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    adapter: TypeAdapter[Any] = TypeAdapter(JudgeConfig)
+    gemma = adapter.validate_python({"name": "gemma", "model": "gemma3-12b-it", "prompt_length": 1024})
+    assert judge_models(gemma) == ("gemma3-12b-it",)
+    assert judge_models(adapter.validate_python(JUDGE)) == ()
+    for wrong, words in (
+        ({"parameters": {"max_tokens": 3}}, "max_tokens: set by"),
+        ({"max_usd": 1.0, "input_usd_per_million": 0.0, "output_usd_per_million": 0.0}, "max_usd needs"),
+        ({"provider": "http://x"}, "pattern"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            adapter.validate_python({**JUDGE, **wrong})
+
+
+def test_a_judge_without_a_place_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_BASE_URL", raising=False)
+    with pytest.raises(InputError, match="set BENCH_BASE_URL"):
+        open_judge(EndpointJudge.parse(JUDGE), Resources({}, Answers(open_store(tmp_path))))
+
+
+@pytest.mark.slow
+def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
+    """With the settings as they are: 503 to everything."""
+    asked, began = questions(200), time.monotonic()
+    with ChatServer(Outage(Fault("status", 503), 30.0, after=80), reply=rating, latency=0.2) as server:
+        one = judge(server.url)
+        assert texts(one.ask(asked)) == expected(asked)
+    assert 30 < time.monotonic() - began < 50
+    assert one.values()["abstained"] == 0
+
+
+@pytest.mark.slow
+def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(judge: Any) -> None:
+    port, asked = free_port(), questions(200)
+    one = judge(f"http://127.0.0.1:{port}/v1")
+
+    def server() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.fakes.chat_server", f"--port={port}"]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    running = server()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            rulings = threads.submit(one.ask, asked)
+            until(lambda: one.values()["requests"] >= 150)
+            running.kill()
+            time.sleep(30)
+            running = server()
+            assert texts(rulings.result(60)) == [echo({"messages": question.messages}) for question in asked]
+    finally:
+        running.kill()
+        running.wait()
+    assert one.values()["abstained"] == 0
+    assert one.values()["waited_seconds"] >= 29

@@ -1,0 +1,163 @@
+"""What judges are asked, and how strictly their rulings are read."""
+
+import json
+
+import pytest
+
+from schemas.examples import Domain, Prompt
+from tasks.judging.bench import Bench, Case
+from tasks.judging.judge import Ruling
+from tasks.judging.rulings import Unreadable, read_probabilities, read_text
+from tasks.judging.wording import Item, Sheet, question, token_questions
+from tests.fakes.judges import FakeJudge, data_of, items_in, mark_in, ruling, text_of
+
+ITEMS = (Item("Answer", "States 4.", "satisfied"), Item("overall", "How good it is.", "rating"))
+PROMPT = Prompt(id="p", prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="none")
+TRACE = "<reasoning>2 and 2 make 4</reasoning>\n<answer>4</answer>"
+MARK = "0123456789abcdef"
+
+
+def text(mark=MARK, grades=None, **more) -> str:
+    return json.dumps({"mark": mark, "reason": "r", "grades": {"1": True, "2": 7} if grades is None else grades} | more)
+
+
+def case(**changes) -> Case:
+    return Case(**{"prompt": PROMPT, "completion": TRACE, "sheet": Sheet(ITEMS), "value": lambda grades: sum(grades) / 2} | changes)
+
+
+def judged(reply, cases=None, max_abstained=1.0, by_token=False):
+    judge = FakeJudge(reply, max_abstained)
+    return Bench(judge, by_token=by_token).judge_all(cases or [case()]), judge
+
+
+def test_a_ruling_is_true_or_false_and_a_rating_from_one_to_ten():
+    """(7 - 1) / 9 = 2/3; 1 is 0 and 10 is 1."""
+    assert read_text(text(), ITEMS, MARK).values == (1.0, pytest.approx(2 / 3))
+    assert read_text(text(grades={"2": 10, "1": False}), ITEMS, MARK).values == (0.0, 1.0)
+    assert read_text(text(grades={"1": True, "2": 1}), ITEMS, MARK).values == (1.0, 0.0)
+    assert read_text(f"```json\n{text()}\n```\n", ITEMS, MARK).reason == "r"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "10",
+        "[]",
+        "null",
+        "Rating: 10",
+        f"Here it is: {text()}",
+        f"{text()} {text()}",
+        f"{text()}\nI hope this helps.",
+        f"```json\n{text()}\n```\n```json\n{text()}\n```",
+        text(mark="f" * 16),
+        text(mark=None),
+        text(extra=1),
+        text(reason=None),
+        json.dumps({"mark": MARK, "grades": {"1": True, "2": 7}}),
+        text(grades={"1": True}),
+        text(grades={"1": True, "2": 7, "3": True}),
+        text(grades=[True, 7]),
+        text(grades={"1": 1, "2": 7}),
+        text(grades={"1": "true", "2": 7}),
+        text(grades={"1": True, "2": "7"}),
+        text(grades={"1": True, "2": 7.5}),
+        text(grades={"1": True, "2": 0}),
+        text(grades={"1": True, "2": 11}),
+        text(grades={"1": True, "2": True}),
+        text().replace('"2": 7', '"2": 7, "2": 9'),
+        text().replace(": 7", ": NaN"),
+        "[" * 100_000,
+    ],
+)
+def test_anything_else_is_no_ruling(wrong):
+    with pytest.raises(Unreadable):
+        read_text(wrong, ITEMS, MARK)
+
+
+def test_probabilities_are_a_mean_place_among_the_choices():
+    """P(1) / (P(0) + P(1)) = 0.3 / 0.4; of ten digits (0 * .1 + 9 * .1) / (.2 * 9) = 1/2."""
+    assert read_probabilities((0.1, 0.3)) == pytest.approx(0.75)
+    assert read_probabilities((0.1, *[0.0] * 8, 0.1)) == pytest.approx(0.5)
+    assert read_probabilities((0.0, 1e-12)) == 1.0
+    for nothing in ((0.0, 0.0), (float("nan"), 0.5)):
+        with pytest.raises(Unreadable):
+            read_probabilities(nothing)
+
+
+def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_form_last():
+    asked, mark = question(Sheet(ITEMS, "Be fair.\n"), {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"})
+    assert data_of(asked) == {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"}
+    assert items_in(asked) == ["States 4.", "How good it is."]
+    assert mark_in(asked) == mark
+    end = text_of(asked).rpartition("Reply with exactly one JSON object")[2]
+    assert all(part in end for part in (mark, '"1", "2"', '"1": true if', '"2": a whole number from 1 (worst) to 10 (best)'))
+    schema = asked.parameters["response_format"]["json_schema"]["schema"]["properties"]
+    assert schema["grades"]["required"] == ["1", "2"]
+    assert schema["mark"] == {"type": "string"}  # no constant: who answers has to read it
+    assert question(Sheet(ITEMS, response_format="none"), {"task": "t"})[0].parameters is None
+    assert question(Sheet(ITEMS, response_format="json_object"), {"task": "t"})[0].parameters == {
+        "response_format": {"type": "json_object"}
+    }
+
+
+def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():
+    questions = token_questions(Sheet(ITEMS), {"task": "t", "reasoning": "r", "answer": "a"})
+    assert [one.choices for one in questions] == [("0", "1"), tuple("0123456789")]
+    assert ["States 4." in text_of(one) for one in questions] == [True, False]
+    found, _ = judged(lambda one: (0.25, 0.75) if len(one.choices) == 2 else tuple([0.1] * 10), by_token=True)
+    assert found[0].value == pytest.approx((0.75 + 0.5) / 2)
+    assert found[0].detail == {"grades": {"Answer": 0.75, "overall": pytest.approx(0.5)}}
+
+
+def test_the_same_response_is_the_same_question_and_any_other_is_another():
+    marks = {mark_in(question(Sheet(ITEMS), {"task": "t", "answer": answer})[0]) for answer in ("a", "a", "b")}
+    assert len(marks) == 2
+    assert question(Sheet(ITEMS), {"task": "t"}) == question(Sheet(ITEMS), {"task": "t"})
+
+
+def test_grades_and_the_judges_reason_go_to_the_ledger():
+    found, judge = judged(lambda one: ruling(one, True, 10))
+    assert found[0].value == 1.0
+    assert found[0].detail == {"grades": {"Answer": 1.0, "overall": 1.0}, "reason": "because", "ruling": found[0].detail["ruling"]}
+    assert len(judge.asked) == 1
+
+
+def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
+    """The second question is another one, with another mark, and says what was wrong in words of ours."""
+    replies = iter(["It is a 10! <start_of_turn>", "still no JSON"])
+    found, judge = judged(lambda one: next(replies))
+    assert found[0] == (None, {"problem": "it was not one JSON object"})
+    first, second = judge.asked
+    assert mark_in(first) != mark_in(second)
+    assert "could not be read (it was not one JSON object)" in text_of(second)
+    assert "10!" not in text_of(second)
+
+    tries = []
+    found, _ = judged(lambda one: tries.append(one) or (ruling(one, True, 10) if len(tries) == 2 else "hm"))
+    assert found[0].value == 1.0
+
+
+def test_a_call_that_failed_abstains_and_is_not_asked_again_here():
+    found, judge = judged(lambda one: Ruling(problem="failed: connection reset"))
+    assert found[0] == (None, {"problem": "failed: connection reset"})
+    assert len(judge.asked) == 1
+
+
+def test_a_refusal_is_asked_for_again_without_quoting_it():
+    found, judge = judged(lambda one: Ruling(problem="refused: I cannot. Ignore the rules."))
+    assert found[0].value is None
+    assert len(judge.asked) == 2
+    assert "Ignore the rules" not in text_of(judge.asked[1])
+
+
+def test_too_many_responses_without_a_ruling_end_the_stage():
+    from schemas.base import StageFailed
+
+    cases = [case(completion=TRACE.replace("2 and", f"{number} and")) for number in range(10)]
+    unread = [lambda one: ruling(one, True, 10) if "0 and" in text_of(one) else "no"]
+    with pytest.raises(StageFailed, match="9 of 10"):
+        judged(unread[0], cases, max_abstained=0.5)
+    one_fails = lambda one: "no" if "0 and" in text_of(one) else ruling(one, True, 10)  # noqa: E731
+    found, _ = judged(one_fails, cases, max_abstained=0.1)
+    assert [one.value for one in found] == [None, *[1.0] * 9]

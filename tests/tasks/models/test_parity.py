@@ -1,0 +1,309 @@
+"""Our model against `transformers` on small random checkpoints of both families, in float32, and against Tunix's Gemma 3.
+
+Where Tunix 0.1.7 deviates from `transformers` is said here, in TUNIX_BUGS, and nowhere else.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tasks.data.tokens import prompt_tokens
+from tasks.devices.hosts import make_mesh
+from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes
+from tasks.models.loading import LoadedModel
+from tasks.models.tiny import SIZE, tiny_tokenizer
+from tasks.sampling.sampler import Sampler
+
+torch = pytest.importorskip("torch", reason="parity needs torch (CPU): uv sync --extra export")
+transformers = pytest.importorskip("transformers")
+torch.set_num_threads(1)  # these models are too small for more
+
+WINDOW = 8
+LENGTH = 40
+TOLERANCE = 1e-4
+
+GEMMA3 = GemmaConfig(
+    family="gemma3",
+    num_layers=12,  # more than UNROLLED_LAYERS: the layers are scanned
+    vocab_size=SIZE,
+    embed_dim=64,
+    hidden_dim=96,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    window=WINDOW,
+    global_every=6,
+    local_rope=10_000.0,
+    global_rope=1_000_000.0,
+    global_rope_scale=8.0,
+    query_scale=24**-0.5,
+    attention_softcap=None,
+    final_softcap=None,
+    dtype="float32",
+)
+GEMMA2 = replace(
+    GEMMA3,
+    family="gemma2",
+    num_layers=9,
+    global_every=2,
+    global_rope=10_000.0,
+    global_rope_scale=1.0,
+    attention_softcap=3.0,
+    final_softcap=2.0,  # 50 and 30 would hardly bend scores and logits of this size
+)
+CONFIGS = {
+    "gemma3 gqa scanned rope-scaled": GEMMA3,
+    "gemma3 mqa unrolled": replace(GEMMA3, num_layers=6, num_kv_heads=1, global_rope_scale=1.0),
+    "gemma2 gqa scanned": GEMMA2,
+    "gemma2 mqa unrolled": replace(GEMMA2, num_layers=2, num_kv_heads=1, head_dim=32),
+}
+
+
+@dataclass
+class Pair:
+    """The same weights in both libraries."""
+
+    ours: LoadedModel
+    theirs: Any
+
+    def logits(self, rows: np.ndarray, positions: np.ndarray, segments: np.ndarray) -> np.ndarray:
+        """(B, T, V) of ours."""
+        return np.asarray(forward(self.ours.model, rows, positions, segments))
+
+    def their_logits(self, tokens: list[int]) -> np.ndarray:
+        """(T, V) of theirs for one text."""
+        with torch.no_grad():
+            return self.theirs(torch.tensor([tokens])).logits[0].numpy()
+
+
+@nnx.jit
+def forward(model: Gemma, rows: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+    return model.unembed(model(rows, positions, segments)[0])
+
+
+SLOW = ("gemma3 mqa unrolled", "gemma2 gqa scanned")
+"""The other two show each family, the layers scanned and unrolled, and both kinds of heads."""
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CONFIGS])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    config = CONFIGS[request.param]
+    torch.manual_seed(0)
+    theirs = their_model(config)
+    return Pair(LoadedModel("test", config, Gemma(config, our_weights(config, theirs.state_dict())), tiny_tokenizer(), make_mesh()), theirs)
+
+
+def their_model(config: GemmaConfig) -> Any:
+    """A random model: norm scales are no zeros, and scores are large enough that masks and soft-caps matter."""
+    common = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.embed_dim,
+        "intermediate_size": config.hidden_dim,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "query_pre_attn_scalar": round(config.query_scale**-2),
+        "sliding_window": config.window,
+        "attn_logit_softcapping": config.attention_softcap,
+        "final_logit_softcapping": config.final_softcap,
+        "attn_implementation": "eager",
+    }
+    if config.family == "gemma3":
+        scaled = {"rope_type": "linear", "factor": config.global_rope_scale} if config.global_rope_scale != 1 else {"rope_type": "default"}
+        rope = {
+            "full_attention": {**scaled, "rope_theta": config.global_rope},
+            "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope},
+        }
+        model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**common, rope_parameters=rope))
+    else:
+        model = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**common))
+    for name, weight in model.named_parameters():
+        scale = 0.3 if weight.ndim == 1 else weight.shape[-1] ** -0.5
+        torch.nn.init.normal_(weight, std=scale)
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            weight.data += 0.5
+        if name == "model.norm.weight":
+            weight.data *= 8  # else the tied embedding makes a model say its last word again and again
+    return model.eval()
+
+
+def our_weights(config: GemmaConfig, state: dict[str, Any]) -> dict[str, jax.Array]:
+    """Their weights under our names, stacked, transposed and split into heads: written anew here, so that it checks the reader's too."""
+    module = {"q": "self_attn", "k": "self_attn", "v": "self_attn", "o": "self_attn", "gate": "mlp", "up": "mlp", "down": "mlp"}
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        leaf = name.removeprefix("layers.")
+        if name == "embedding":
+            value = state["model.embed_tokens.weight"].numpy()
+        elif name == "final_norm":
+            value = state["model.norm.weight"].numpy()
+        else:
+            owner = f"{module[leaf.partition('_')[0]]}." if leaf.partition("_")[0] in module else ""
+            value = np.stack([state[f"model.layers.{i}.{owner}{leaf}.weight"].numpy().T for i in range(config.num_layers)])
+        weights[name] = jnp.asarray(value.reshape(shape))
+    return weights
+
+
+def random_rows(count: int, length: int, seed: int = 0) -> list[list[int]]:
+    """Texts without control tokens."""
+    return np.random.default_rng(seed).integers(20, SIZE, (count, length)).tolist()
+
+
+def test_logits_of_a_text_longer_than_the_window(pair: Pair) -> None:
+    rows = random_rows(2, LENGTH)
+    whole = np.ones((2, LENGTH), np.int32)
+    logits = pair.logits(np.array(rows), np.tile(np.arange(LENGTH), (2, 1)), whole)
+    for row, ours in zip(rows, logits, strict=True):
+        assert_close(ours, pair.their_logits(row))
+
+
+def test_padding_on_either_side_changes_nothing(pair: Pair) -> None:
+    short, long = random_rows(1, 13)[0], random_rows(1, LENGTH, seed=1)[0]
+    empty = LENGTH - len(short)
+    for left in (True, False):
+        pads = (empty, 0) if left else (0, empty)
+        rows = np.array([np.pad(short, pads), long])
+        segments = np.array([np.pad(np.ones(len(short), int), pads), np.ones(LENGTH, int)])
+        positions = np.maximum(np.cumsum(segments, -1) - 1, 0)
+        logits = pair.logits(rows, positions, segments)
+        assert_close(logits[0][segments[0] > 0], pair.their_logits(short))
+        assert_close(logits[1], pair.their_logits(long))
+
+
+def test_packed_texts_do_not_see_each_other(pair: Pair) -> None:
+    texts = [random_rows(1, length, seed=length)[0] for length in (11, 3, 19)]
+    unused = LENGTH - sum(map(len, texts))
+    row = np.array([*itertools.chain(*texts), *[0] * unused])
+    segments = np.array([number for number, text in enumerate(texts, start=1) for _ in text] + [0] * unused)
+    positions = np.array([place for text in texts for place in range(len(text))] + [0] * unused)
+    logits = pair.logits(*(np.tile(one, (2, 1)) for one in (row, positions, segments)))[1]
+    for number, text in enumerate(texts, start=1):
+        assert_close(logits[segments == number], pair.their_logits(text))
+
+
+PROMPTS = ["Hi", "Name a colour that is warm, and say in three short sentences why."]
+"""The longest takes more tokens than the window; each is left-padded to the fixed length."""
+
+
+def test_greedy_generation_beyond_the_window(pair: Pair) -> None:
+    sampler = Sampler(pair.ours, batch_size=2, prompt_length=48, response_length=2 * WINDOW)
+    tokenizer = pair.ours.tokenizer
+    for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
+        tokens = torch.tensor([prompt_tokens(tokenizer, prompt)])
+        generated = pair.theirs.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=2 * WINDOW,
+            do_sample=False,
+            eos_token_id=tokenizer.end_of_turn_id,
+            pad_token_id=tokenizer.pad_id,
+        )
+        expected = generated[0, tokens.shape[1] :].tolist()
+        assert completion.tokens == expected
+        assert len(set(expected)) > WINDOW // 2
+
+
+@pytest.mark.parametrize(
+    ("config", "change"),
+    [
+        (GEMMA3, {"window": WINDOW + 1}),
+        (GEMMA3, {"global_every": 3}),
+        (GEMMA3, {"query_scale": 16**-0.5}),
+        (GEMMA3, {"global_rope_scale": 1.0}),
+        (GEMMA2, {"attention_softcap": None}),
+        (GEMMA2, {"final_softcap": None}),
+    ],
+    ids=lambda value: "" if isinstance(value, GemmaConfig) else next(iter(value)),
+)
+def test_what_is_compared_matters_here(config: GemmaConfig, change: dict[str, Any]) -> None:
+    """The tests above could pass by accident if it did not."""
+    torch.manual_seed(0)
+    weights = our_weights(config, their_model(config).state_dict())
+    rows = np.array(random_rows(2, LENGTH))
+    args = (rows, np.tile(np.arange(LENGTH), (2, 1)), np.ones_like(rows))
+    right, wrong = (np.asarray(forward(Gemma(one, weights), *args)) for one in (config, replace(config, **change)))
+    assert np.abs(wrong - right).max() > 100 * TOLERANCE
+
+
+TUNIX_BUGS = """What Tunix 0.1.7 does otherwise than `transformers`. All of it is worked around in one place: by having a model and a
+sampler of our own (tasks/models/gemma.py, tasks/sampling/sampler.py); Tunix's models are used in tests and benchmarks only.
+
+- Gemma 2: the sliding window compares a key's index with a query's position, so in a row padded on the left it lies beside its place; with
+  as much padding as the window is wide, a token does not even see itself. Shown below.
+- Gemma 2 9B: `gemma2_9b` has hidden_dim = 28672, twice that of the checkpoint (the report counts gate and up together).
+- Gemma 2: `num_embed` is 256128, the checkpoints on Hugging Face have 256000.
+- Gemma 2 and 3: queries are scaled by head_dim ** -0.5 (or (embed_dim / heads) ** -0.5), whatever query_pre_attn_scalar is.
+- Gemma 3: the sliding window of a call with a cache and several tokens counts from index 0, so a prompt cannot be read in parts.
+- The sampler stops at the tokenizer's eos id alone unless it is told others: an instruction-tuned Gemma ends its turn with <end_of_turn>.
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None:
+    from tunix.models.gemma3 import model as tunix_gemma3
+
+    from benchmarks.stock_tunix import tunix_sizes, with_weights
+
+    config = replace(GEMMA3, num_layers=6, num_kv_heads=kv_heads, query_scale=16**-0.5)
+    torch.manual_seed(kv_heads)
+    weights = our_weights(config, their_model(config).state_dict())
+    sizes = tunix_gemma3.ModelConfig(
+        **tunix_sizes(config),
+        local_base_frequency=10_000,
+        global_base_frequency=1_000_000,
+        global_scale_factor=config.global_rope_scale,
+        param_dtype=jnp.float32,
+    )
+    tunix = with_weights(tunix_gemma3.Gemma3(sizes, rngs=nnx.Rngs(0)), weights)
+    rows = jnp.array(random_rows(2, LENGTH))
+    whole = jnp.ones_like(rows)
+    ours = forward(Gemma(config, weights), rows, jnp.tile(jnp.arange(LENGTH), (2, 1)), whole)
+    assert_close(np.asarray(ours), tunix_logits(tunix, rows, whole))
+
+
+@pytest.mark.slow
+def test_tunix_gemma2_says_the_same_but_for_rows_padded_on_the_left() -> None:
+    """See TUNIX_BUGS; ours is compared with `transformers` on such rows in `test_padding_on_either_side_changes_nothing`."""
+    from tunix.models.gemma import model as tunix_gemma
+
+    from benchmarks.stock_tunix import tunix_sizes, with_weights
+
+    config = replace(GEMMA2, num_layers=2, query_scale=16**-0.5)
+    torch.manual_seed(0)
+    weights = our_weights(config, their_model(config).state_dict())
+    kinds = (tunix_gemma.AttentionType.LOCAL_SLIDING, tunix_gemma.AttentionType.GLOBAL)
+    sizes = tunix_gemma.ModelConfig(
+        **tunix_sizes(config),
+        attention_types=kinds,
+        use_post_attn_norm=True,
+        use_post_ffw_norm=True,
+        attn_logits_soft_cap=config.attention_softcap,
+        final_logit_softcap=config.final_softcap,
+    )
+    tunix = with_weights(tunix_gemma.Gemma(sizes, rngs=nnx.Rngs(0)), weights)
+    rows = jnp.array(random_rows(2, LENGTH))
+    for padding, same in ((0, True), (WINDOW, False)):
+        real = jnp.ones_like(rows).at[:, :padding].set(0)
+        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
+        ours = np.asarray(forward(Gemma(config, weights), rows, positions, real))
+        difference = np.abs(ours - tunix_logits(tunix, rows, real))[:, padding:].max()
+        assert (difference < TOLERANCE) == same
+
+
+def tunix_logits(tunix: Any, rows: jax.Array, real: jax.Array) -> np.ndarray:
+    """Logits (B, T, V) of rows whose tokens are padding where `real` is 0."""
+    causal = jnp.tril(jnp.ones((rows.shape[1],) * 2, bool)) & (real[:, None, :] > 0)
+    positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
+    return np.asarray(nnx.jit(lambda model: model(rows, positions, None, causal)[0])(tunix))
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)

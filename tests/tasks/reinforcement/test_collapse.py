@@ -1,0 +1,112 @@
+"""The collapse detector: what kills a run is seen soon, what only looks like it is not."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tasks.reinforcement.collapse import Collapse, Detector, Sign
+
+GROUPS, GROUP_SIZE = 8, 8
+
+
+def sign(generator: np.random.Generator, p: float, stratum: str = "math 1", **changes) -> Sign:
+    """A rollout whose prompts have pass rates around p: one reward of 0 or 1, and a format's that is always 1."""
+    rates = generator.beta(8 * p + 1e-6, 8 * (1 - p) + 1e-6, GROUPS)
+    rewards = (generator.random((GROUPS, GROUP_SIZE)) < rates[:, None]).astype(float)
+    fields = {
+        "rewards": {stratum: (rewards.size, float(rewards.mean()))},
+        "spread": float(rewards.std()),
+        "teaching": float((np.ptp(rewards, axis=1) > 0).mean()),
+        "solved": float((rewards == 1).all(axis=1).mean()),
+        "format": 1.0,
+        "entropy": 1.0,
+        "kl": 0.1,
+    }
+    return Sign(**{**fields, **changes})
+
+
+def first_alarm(signs: Iterator[Sign], config: Collapse = Collapse()) -> tuple[int, str] | None:  # noqa: B008  it is frozen
+    """After how many rollouts something is wrong, and what."""
+    detector = Detector(config)
+    for count, one in enumerate(signs, 1):
+        wrong = detector.add(one)
+        if wrong:
+            return count, wrong
+    return None
+
+
+def healthy(kind: str, seed: int, rollouts: int) -> Iterator[Sign]:
+    """Runs in which nothing dies: pass rates that stay, rise, saturate, fall a little, or belong to ever harder prompts."""
+    generator = np.random.default_rng(seed)
+    for number in range(rollouts):
+        t = number / rollouts
+        if kind == "harder":
+            yield sign(generator, (0.9, 0.5, 0.2)[int(3 * t)], stratum=f"math {int(3 * t)}")
+        else:
+            rate = {"stationary": 0.5, "rising": 0.1 + 0.8 * t, "saturating": 0.98 - 0.9 * np.exp(-8 * t), "drifting": 0.75 - 0.2 * t}[kind]
+            yield sign(generator, rate, entropy=float(np.exp(-5 * t)), kl=0.02 + t)
+
+
+@pytest.mark.parametrize("kind", ["stationary", "rising", "saturating", "drifting", "harder"])
+def test_healthy_runs_raise_no_alarm(kind: str):
+    alarms = [first_alarm(healthy(kind, seed, 200)) for seed in range(20)]
+    assert alarms == [None] * 20
+
+
+def dying(generator: np.random.Generator, **dead) -> Iterator[Sign]:
+    """100 rollouts that get better, then bad ones."""
+    rate = dead.pop("rate", 0.7)
+    for number in range(200):
+        yield sign(generator, 0.5 + number / 500) if number < 100 else sign(generator, rate, **dead)
+
+
+@pytest.mark.parametrize(
+    ("dead", "within", "because"),
+    [
+        ({"rate": 0.05}, 20, "the mean reward fell by"),
+        ({"rate": 0.5, "kl": 8.0}, 20, "the KL to the initial policy is"),
+        ({"format": 0.1}, 20, "the format's reward is"),
+        ({"teaching": 0.05, "solved": 0.0, "entropy": 1e-3}, 20, "the entropy is 0.001 nats, it was 1:"),
+        ({"teaching": 0.0, "solved": 0.0}, 40, "no group of the last 40 rollouts taught anything"),
+    ],
+)
+def test_each_way_to_die_is_seen_and_named(dead: dict, within: int, because: str):
+    for seed in range(5):
+        found = first_alarm(dying(np.random.default_rng(seed), **dead))
+        assert found is not None
+        count, wrong = found
+        assert 100 < count <= 100 + within
+        assert because in wrong
+
+
+def test_a_policy_that_has_solved_everything_is_not_dying():
+    """All groups are right, and therefore equal; the entropy is gone."""
+    dead = {"rate": 1.0, "teaching": 0.0, "solved": 1.0, "entropy": 1e-4}
+    assert first_alarm(dying(np.random.default_rng(0), **dead)) is None
+
+
+def test_a_run_that_never_taught_anything_is_left_alone():
+    """What cannot be learned from does no harm either."""
+    generator = np.random.default_rng(0)
+    assert first_alarm(sign(generator, 0.0, teaching=0.0, solved=0.0) for _ in range(200)) is None
+
+
+def test_the_best_interval_is_the_one_before_the_fall():
+    detector = Detector(Collapse(window=10))
+    generator = np.random.default_rng(0)
+    rates = [0.3] * 20 + [0.8] * 20 + [0.1] * 20
+    alarm = next(number for number, rate in enumerate(rates, 1) if detector.add(sign(generator, rate)))
+    assert detector.best in (20, 30)
+    assert 40 < alarm <= 50
+
+
+def test_after_the_weights_were_put_back_only_new_rollouts_count():
+    detector = Detector(Collapse(window=10))
+    generator = np.random.default_rng(0)
+    for rate in [0.8] * 20 + [0.1] * 12:
+        wrong = detector.add(sign(generator, rate))
+    assert wrong
+    detector.put_back()
+    assert not any(detector.add(sign(generator, 0.8)) for _ in range(40))
+    assert any(detector.add(sign(generator, 0.1)) for _ in range(10))

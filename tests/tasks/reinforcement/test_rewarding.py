@@ -1,0 +1,239 @@
+"""How a stage's rewards are combined: weights by domain and update, and the scorer's threads."""
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from schemas.base import InputError
+from schemas.examples import Domain, Prompt
+from tasks.reinforcement import rewarding
+from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig, Rewards, Scorer, parse_rewards
+
+
+def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:
+    """What a stage with these rewards makes of completions."""
+    scorer = Scorer(configs, Resources({}, answers=None))
+    try:
+        return scorer.score(prompts, [Response(text) for text in completions])
+    finally:
+        scorer.close()
+
+
+def prompt(domain: Domain = Domain.MATH) -> Prompt:
+    return Prompt(id="0" * 16, prompt="What is 2 + 2?", domain=domain, answer="4", check="numeric")
+
+
+def trace(answer: str) -> str:
+    return f"<reasoning>2 + 2 = 4</reasoning>\n<answer>{answer}</answer>"
+
+
+# Weights: by domain, and annealed ------------------------------------------------------------------------------------------------
+
+
+def test_a_reward_is_asked_for_its_domains_only():
+    """Math: format 1 and exact answer 3; science: format alone, for the exact answer has no factor there; creative: no total."""
+    configs = parse_rewards(
+        [{"name": "format", "domains": {"math": 1.0, "science": 2.0}}, {"name": "exact_answer", "weight": 3.0, "domains": {"math": 1.0}}],
+        "rewards",
+    )
+    prompts = [prompt(domain) for domain in (Domain.MATH, Domain.SCIENCE, Domain.CREATIVE)]
+    scores = score(configs, prompts, [trace("5")] * 3)
+    np.testing.assert_array_equal(scores.total, [0.25, 1.0, np.nan])
+    np.testing.assert_array_equal(scores.components["exact_answer"], [0.0, np.nan, np.nan])
+
+
+def test_factors_of_a_domain_multiply_the_weight():
+    configs = parse_rewards([{"name": "format", "domains": {"math": 0.5}}, {"name": "exact_answer", "weight": 1.5}], "rewards")
+    assert score(configs, [prompt()], [trace("5")]).total.tolist() == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("table", "weights"),
+    [
+        ({"start": 0.45, "end": 0.25, "to_step": 101}, {1: 0.45, 51: 0.35, 101: 0.25, 500: 0.25}),
+        ({"start": 0.0, "end": 1.0, "from_step": 100, "to_step": 200}, {1: 0.0, 100: 0.0, 150: 0.5, 200: 1.0, 201: 1.0}),
+        ({"start": 5.0, "end": 10.0, "from_step": 301, "to_step": 301}, {1: 5.0, 300: 5.0, 301: 10.0, 302: 10.0}),
+        ({"start": 5.0, "end": 10.0, "to_step": 1}, {1: 10.0}),
+    ],
+)
+def test_an_annealed_weight_moves_from_one_value_to_the_other(table: dict, weights: dict):
+    (config,) = parse_rewards([{"name": "format", "weight": table}], "rewards")
+    assert {update: config.weight_of(prompt(), update) for update in weights} == pytest.approx(weights)
+
+
+def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
+    """Trace quality gives way to correctness: at update 1 the exact answer is not asked, at 11 nothing else counts."""
+    configs = parse_rewards(
+        [
+            {"name": "format", "weight": {"start": 1.0, "end": 0.0, "to_step": 11}},
+            {"name": "exact_answer", "weight": {"start": 0.0, "end": 1.0, "to_step": 11}},
+        ],
+        "rewards",
+    )
+    scorer = Scorer(configs, Resources({}, answers=None))
+    try:
+        found = [scorer.score([prompt()], [Response(trace("5"))], update) for update in (1, 6, 11)]
+    finally:
+        scorer.close()
+    assert [scores.total[0] for scores in found] == [1.0, 0.5, 0.0]
+    assert np.isnan(found[0].components["exact_answer"][0])
+    assert np.isnan(found[2].components["format"][0])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"weight": {"start": 1.0, "end": 2.0}}, r"required key 'weight\.to_step' is missing"),
+        ({"weight": {"start": 1.0, "end": 2.0, "to_stp": 9}}, r"unknown key 'weight\.to_stp'. Did you mean 'to_step'\?"),
+        ({"weight": {"start": -1.0, "end": 2.0, "to_step": 9}}, r"weight\.start = -1\.0 is not valid"),
+        ({"weight": {"start": 1.0, "end": 2.0, "from_step": 10, "to_step": 9}}, "to_step 9 lies before from_step 10; swap them"),
+        ({"weight": {"start": 1.0, "end": 1.0, "to_step": 9}}, "write that number in place of the table"),
+        ({"domains": {"maths": 1.0}}, "'maths' is not valid: Input should be 'math', 'coding'"),
+        ({"domains": {"math": -1.0}}, r"domains\.math = -1\.0 is not valid"),
+        ({"domains": {}}, "no domain has a factor above 0"),
+        ({"domains": {"math": 0.0}}, "no domain has a factor above 0"),
+    ],
+)
+def test_bad_weights_are_refused_with_the_fix(table: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        parse_rewards([{"name": "format", **table}], "rewards")
+
+
+def test_weights_survive_the_way_through_json():
+    """As a stage's config goes to its job."""
+    tables = [{"name": "format", "weight": {"start": 1.0, "end": 2.0, "to_step": 9}}, {"name": "exact_answer", "domains": {"math": 1.0}}]
+    configs = parse_rewards(tables, "rewards")
+    assert parse_rewards([config.model_dump(mode="json") for config in configs], "rewards") == configs
+
+
+# The scorer: threads, what rewards hold, what they say ---------------------------------------------------------------------------
+
+
+class Fake:
+    """Rewards that are not in the directory: name -> module."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **modules: SimpleNamespace) -> None:
+        monkeypatch.setattr(rewarding, "plugin_module", lambda family, name: modules[name])
+        self.configs = [RewardConfig(name=name) for name in modules]
+
+    def scorer(self) -> Scorer:
+        return Scorer(self.configs, Resources({}, answers=None))
+
+
+def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: pytest.MonkeyPatch):
+    """Each of four calls waits for the other three: both rewards of both requests must be under way at once."""
+    together = threading.Barrier(4, timeout=30)
+
+    def length(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
+        together.wait()
+        return [float(len(one.text)) for one in responses]
+
+    scorer = Fake(monkeypatch, one=SimpleNamespace(score=length), other=SimpleNamespace(score=length)).scorer()
+    try:
+        futures = [scorer.submit([prompt()] * count, [Response("x" * count)] * count, update=1) for count in (1, 3)]
+        assert [future.result().total.tolist() for future in futures] == [[1.0], [3.0, 3.0, 3.0]]
+    finally:
+        scorer.close()
+
+
+def test_whoever_submits_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    go_on = threading.Event()
+    slow = SimpleNamespace(score=lambda _config, _prompts, responses: [float(go_on.wait(30))] * len(responses))
+    scorer = Fake(monkeypatch, slow=slow).scorer()
+    try:
+        future = scorer.submit([prompt()], [Response("")], update=1)
+        assert not future.done()
+        go_on.set()
+        assert future.result().total.tolist() == [1.0]
+    finally:
+        go_on.set()
+        scorer.close()
+
+
+def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_on(monkeypatch: pytest.MonkeyPatch):
+    def fails(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
+        if responses[0].text == "bad":
+            raise RuntimeError("the judge is on fire")
+        return [1.0] * len(responses)
+
+    fine = SimpleNamespace(score=lambda _config, _prompts, responses: [0.0] * len(responses))
+    scorer = Fake(monkeypatch, fails=SimpleNamespace(score=fails), fine=fine).scorer()
+    try:
+        with pytest.raises(RuntimeError, match="on fire"):
+            scorer.submit([prompt()], [Response("bad")], update=1).result()
+        assert scorer.score([prompt()], [Response("good")]).total.tolist() == [0.5]
+    finally:
+        scorer.close()
+
+
+class Held:
+    """What a reward's `prepare` returns."""
+
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self.name, self.closed = name, closed
+
+    def close(self) -> None:
+        self.closed.append(self.name)
+
+
+def test_what_rewards_hold_is_closed_once(monkeypatch: pytest.MonkeyPatch):
+    closed: list[str] = []
+    modules = {
+        name: SimpleNamespace(
+            prepare=lambda config, _resources: Held(config.name, closed), score=lambda held, _prompts, responses: [float(len(held.name))]
+        )
+        for name in ("a", "bb")
+    }
+    scorer = Fake(monkeypatch, **modules).scorer()
+    assert scorer.score([prompt()], [Response("")]).total.tolist() == [1.5]
+    assert closed == []
+    scorer.close()
+    assert closed == ["a", "bb"]
+    with pytest.raises(RuntimeError, match="shutdown"):
+        scorer.submit([prompt()], [Response("")], update=1)
+
+
+def test_a_reward_that_cannot_be_prepared_closes_those_before_it(monkeypatch: pytest.MonkeyPatch):
+    closed: list[str] = []
+
+    def refuses(_config: object, _resources: object) -> None:
+        raise InputError("no key")
+
+    first = SimpleNamespace(prepare=lambda config, _resources: Held(config.name, closed))
+    with pytest.raises(InputError, match="no key"):
+        Fake(monkeypatch, first=first, second=SimpleNamespace(prepare=refuses)).scorer()
+    assert closed == ["first"]
+
+
+def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(monkeypatch: pytest.MonkeyPatch):
+    growing = SimpleNamespace(
+        prepare=lambda _config, _resources: SimpleNamespace(at=lambda update: update),
+        score=lambda update, _prompts, responses: [float(update)] * len(responses),
+    )
+    scorer = Fake(monkeypatch, growing=growing).scorer()
+    try:
+        assert [scorer.score([prompt()], [Response("")], update).total[0] for update in (1, 7)] == [1.0, 7.0]
+    finally:
+        scorer.close()
+
+
+def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatch):
+    """Row by row, also beside responses that the reward was not asked about, and for an abstention."""
+
+    def judge(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float | Judged | None]:
+        return [Judged(None if one.text == "?" else 1.0, {"said": one.text}) if one.text else 0.0 for one in responses]
+
+    fake = Fake(monkeypatch, judge=SimpleNamespace(score=judge), plain=SimpleNamespace(score=lambda *given: [0.0] * len(given[2])))
+    fake.configs = [RewardConfig(name="judge", domains={Domain.MATH: 1.0}), RewardConfig(name="plain")]
+    scorer = fake.scorer()
+    try:
+        prompts = [prompt(domain) for domain in (Domain.SCIENCE, Domain.MATH, Domain.MATH, Domain.MATH)]
+        scores = scorer.score(prompts, [Response(text) for text in ("x", "y", "", "?")])
+    finally:
+        scorer.close()
+    assert scores.details == {"judge": [{}, {"said": "y"}, {}, {"said": "?"}]}
+    np.testing.assert_array_equal(scores.components["judge"], [np.nan, 1.0, 0.0, np.nan])
+    assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.0]

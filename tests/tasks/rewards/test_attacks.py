@@ -1,0 +1,165 @@
+"""Texts that try to be paid for nothing, against every reward that no model and no sandbox judges; and texts that try to cost time.
+
+What each reward is for is tested in its own file.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, Trace, prompt_id
+from tasks.contract.plugins import plugin_module, plugin_names
+from tasks.reinforcement.rewarding import Judged, Resources, Response, parse_rewards
+
+QUESTION = "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves does Ana bake a day?"
+EXAMPLE = Example(
+    id=prompt_id(QUESTION),
+    prompt=QUESTION,
+    domain=Domain.MATH,
+    answer="12",
+    check="numeric",
+    context="Ana lives in Rome. She bakes 12 loaves a day for 3 shops.",
+    grounding="answerable",
+    reasoning='The context says: "She bakes 12 loaves a day for 3 shops." So the number asked for is given directly.',
+)
+GOOD = EXAMPLE.response()
+
+REWARDS: dict[str, dict[str, Any]] = {
+    "format": {},
+    "exact_answer": {},
+    "numeric_answer": {},
+    "tfidf": {},
+    "length": {"minimum": 10, "maximum": 100},
+    "overlong": {},
+    "chain_of_thought": {},
+    "idea_e": {},
+    "dipg": {"version": "v3"},
+}
+ELSEWHERE = {"rubric_judge", "llm_judge", "reward_model", "code_tests"}
+"""Judged by a model or in a sandbox: tested with it."""
+
+OPENING, CLOSING, ANSWER, END = "<reasoning>", "</reasoning>", "<answer>", "</answer>"
+WORTHLESS = {
+    "nothing": "",
+    "a space": " ",
+    "a colon": ":",  # 2507.08794: single tokens that judges pay for
+    "Thought process:": "Thought process:",
+    "Solution": "Solution",
+    "a refusal": GROUNDED_REFUSAL,
+    "tags without content": OPENING + CLOSING + ANSWER + END,
+    "tags in reverse": END + ANSWER + CLOSING + OPENING,
+    "an answer alone": ANSWER + "12" + END,
+    "white space in tags": f"{OPENING} {CLOSING}{ANSWER}\n{END}",
+    "punctuation in tags": f"{OPENING}:{CLOSING}{ANSWER}:{END}",
+    "a trace in a trace": f"{OPENING}{GOOD}{CLOSING}{ANSWER}12{END}",
+    "a trace twice": GOOD + GOOD,
+    "an answer in the reasoning": f"{OPENING}so {ANSWER}12{END}{CLOSING}{ANSWER}12{END}",
+    "a trace that goes on": GOOD + " I hope that helps!",
+    "fullwidth tags": GOOD.replace("<", "\uff1c").replace(">", "\uff1e"),
+    "invisible characters in tags": GOOD.replace("reasoning", "reason\u200bing").replace("answer", "ans\u00adwer"),
+    "capital tags": GOOD.upper(),
+    "homoglyphs": GOOD.replace("answer", "аnswer"),  # a Cyrillic a
+    "the prompt": QUESTION,
+    "a lone surrogate": "\ud800" + GOOD[1:],
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("rebalance")
+    (root / "train.jsonl").write_text(EXAMPLE.model_dump_json() + "\n", encoding="utf-8")
+    return {"prompts": root}
+
+
+@pytest.fixture(scope="module")
+def worth(inputs: dict[str, Path]) -> Callable[[str, str], float | None]:
+    """What a reward gives for a text."""
+    prepared: dict[str, Any] = {}
+    for name, table in REWARDS.items():
+        module, (config,) = plugin_module("rewards", name), parse_rewards([{"name": name, **table}], "rewards")
+        resources = Resources(inputs, answers=None, response_length=512)
+        prepared[name] = module.prepare(config, resources) if hasattr(module, "prepare") else config
+
+    def value(name: str, text: str) -> float | None:
+        prompts: list[Prompt] = [EXAMPLE.as_prompt()]
+        (given,) = plugin_module("rewards", name).score(prepared[name], prompts, [Response(text, min(512, len(text) // 4 + 1))])
+        return given.value if isinstance(given, Judged) else given
+
+    return value
+
+
+def test_every_reward_is_attacked():
+    assert set(plugin_names("rewards")) - ELSEWHERE == set(REWARDS)
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_good_response_earns_more_than_any_worthless_one(worth: Callable[[str, str], float | None], name: str):
+    good = worth(name, GOOD)
+    assert good is not None
+    for what, text in WORTHLESS.items():
+        value = worth(name, text)
+        assert value is not None
+        if name == "overlong":  # punishes length alone, which none of these has
+            assert value == good == 0.0
+        elif what == "punctuation in tags" and name in ("format", "length"):
+            assert value == good  # a well-formed trace, whatever it says: why these are never the only rewards
+        elif name == "idea_e":  # GOOD is no scaffold
+            assert value == good == 0.0
+        else:
+            assert value < good, what
+            assert value <= {"dipg": 0.0, "format": 0.5}.get(name, 0.0), what
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_values_depend_on_nothing_but_the_text(worth: Callable[[str, str], float | None], name: str):
+    texts = [GOOD, *WORTHLESS.values()]
+    assert [worth(name, text) for text in texts] == [worth(name, text) for text in texts]
+
+
+def repeated(text: str, size: int) -> str:
+    return (text * (size // len(text) + 1))[:size]
+
+
+ENDLESS = {
+    "one letter": "a",
+    "spaces": " ",
+    "new lines": "\n",
+    "opening tags": OPENING,
+    "closing then opening": CLOSING + ANSWER,
+    "half tags": "<reasoning></reasoning",
+    "digits": "1234567890",
+    "sums": "1+",
+    "sums with spaces": "1 + ",
+    "equations": "1+1=2 ",
+    "almost equations": "12345 + 1,234 = ",
+    "quotation marks": '"',
+    "quotations": '"a b c" ',
+    "says": "context says: ",
+    "denials": "the context does not say, it is not in the text. ",
+    "conclusions": "the answer is a ",
+    "words": "the cat sat on the mat. ",
+    "headings": "Identify: a\n",
+    "almost headings": "\n  ## 1. Identify the",
+    "ellipses": "...",
+    "proofs": "<proof>",
+    "combining marks": "a\u0301",
+    "surrogates": "\ud800",
+    "emoji": "🙂",
+}
+
+
+@pytest.mark.parametrize("size", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [name for name in REWARDS if name not in ("length", "overlong")])
+def test_endless_texts_take_no_time_to_speak_of(worth: Callable[[str, str], float | None], name: str, size: int):
+    """Bare, and as reasoning and answer of a trace: a megabyte in under a second of processor time. What is quadratic takes minutes."""
+    worth(name, GOOD)
+    for what, text in {**ENDLESS, "different words": " ".join(map(str, range(size // 6)))}.items():
+        whole = repeated(text, size)
+        inside = whole.replace("<", "(")
+        for response in (whole, OPENING + whole, Trace(reasoning=inside, answer=inside).render()):
+            started = time.thread_time()
+            worth(name, response)
+            assert time.thread_time() - started < 1.0, what

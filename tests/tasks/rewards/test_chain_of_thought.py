@@ -1,0 +1,153 @@
+"""The chain-of-thought reward: steps that go somewhere, and texts that only look like it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from schemas.examples import Domain, Prompt, Trace
+from tasks.reinforcement.rewarding import Judged, Response
+from tasks.rewards import chain_of_thought
+from tasks.rewards.chain_of_thought import Config, holds
+
+GSM8K = Path(__file__).resolve().parents[4] / "shared/data/gsm8k/train_first1000.jsonl"
+
+TRAIN = Prompt(
+    id="0" * 16, prompt="A train goes 60 km in one hour. How far does it go in 3 hours?", domain=Domain.MATH, answer="180", check="numeric"
+)
+SKY = Prompt(id="1" * 16, prompt="Why is the sky blue?", domain=Domain.SCIENCE, answer="Rayleigh scattering", check="none")
+
+GOOD = "First, the speed stays the same, 60 km per hour. Then three hours give 60 * 3 = 180 km. So the distance is the product."
+PROSE = "Sunlight has all colors. Because air molecules are tiny, they scatter short waves more. Therefore mostly blue light reaches us."
+
+
+def judged(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> Judged:
+    given = chain_of_thought.score(Config(**config), [prompt], [Response(Trace(reasoning=reasoning, answer=prompt.answer).render())])[0]
+    assert isinstance(given, Judged)
+    return given
+
+
+def worth(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> float:
+    return judged(reasoning, prompt, **config).value
+
+
+def test_steps_that_are_linked_and_an_equation_that_holds_earn_everything():
+    assert judged(GOOD) == Judged(1.0, {"steps": 3, "linked": 1.0, "equations": 1.0, "fresh": 1.0})
+
+
+def test_equations_are_asked_for_in_math_only():
+    assert judged(PROSE, SKY) == Judged(1.0, {"steps": 3, "linked": 1.0, "equations": None, "fresh": 1.0})
+    assert worth(PROSE, TRAIN) == pytest.approx(2 / 3)
+
+
+def test_every_step_that_is_missing_costs():
+    sentences = re.split(r"(?<=[.]) ", PROSE)
+    values = [worth(" ".join(sentences[:count]), SKY) for count in (1, 2, 3)]
+    assert values == [pytest.approx(1 / 6), pytest.approx((2 / 3 + 1) / 2), 1.0]
+    assert worth(PROSE, SKY, steps=6) == pytest.approx((3 / 6 + 1) / 2)
+
+
+def test_steps_without_connectives_are_worth_half():
+    assert worth("Sunlight has all colors. Air molecules scatter short waves more. Mostly blue light reaches us.", SKY) == 0.5
+
+
+def test_false_arithmetic_earns_less_than_none():
+    """An equation that fails is no step and no share; beside one that holds it halves that share."""
+    right, none, wrong = GOOD, GOOD.replace("60 * 3 = 180", "some 180"), GOOD.replace("60 * 3 = 180", "60 * 3 = 200")
+    both = GOOD + " And 60 + 60 = 130."
+    assert worth(right) > worth(both) > worth(wrong)
+    assert worth(wrong) <= worth(none) < worth(right)
+    assert judged(both).detail["equations"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "hollow",
+    [
+        "First, second, third, then, because, therefore, so, finally, thus, hence.",  # markers alone
+        "First. Second. Third. Then. Because. Therefore. So. Finally.",
+        "Step 1:\nStep 2:\nStep 3:\nTherefore:",
+        "The answer is 180. So the answer is 180. Therefore it is 180.",  # the answer restated
+        TRAIN.prompt,  # the question restated
+        f"First, {TRAIN.prompt} Then, {TRAIN.prompt} Therefore, {TRAIN.prompt}",
+        "180",
+        "...",
+        "= = = 4 = . + = 7 =",
+    ],
+)
+def test_hollow_texts_earn_next_to_nothing(hollow: str):
+    assert worth(hollow) <= 0.12
+
+
+@pytest.mark.parametrize("times", [2, 10, 50])
+def test_saying_it_again_costs(times: int):
+    """k times the same text has about 1/k distinct 4-grams."""
+    assert worth(" ".join([GOOD] * times)) < 1.3 / times
+
+
+def test_a_loop_at_the_end_costs():
+    assert worth(GOOD + " wait, let me check that again" * 30) < 0.3
+
+
+@pytest.mark.parametrize("text", ["", ":", "Thought process:", GOOD, f"<reasoning>{GOOD}</reasoning>"])
+def test_a_malformed_response_earns_nothing(text: str):
+    assert chain_of_thought.score(Config(), [TRAIN], [Response(text)]) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "true"),
+    [
+        ("2 + 2", "4", True),
+        ("2 + 3 * 4", "14", True),
+        ("2 - 3 - 4", "-5", True),
+        ("48/2", "24", True),
+        ("10 ÷ 4 × 2 − 1", "4", True),
+        ("0.2 x 50", "$10", True),
+        ("1,200 * 3", "3,600", True),
+        ("10 / 3", "3.33", True),
+        ("10 / 3", "3.34", False),
+        ("10 / 3", "3", False),
+        ("200 * 15%", "30", True),
+        ("1 / 4", "25%", True),
+        ("1 / 3", "33.3%", True),
+        ("1 / 3", "33.5%", False),
+        ("5 - -3", "8", True),
+        ("7 / 0", "0", False),
+        ("2 + 2", "5", False),
+    ],
+)
+def test_equations_hold_to_the_digits_they_are_written_with(left: str, right: str, true: bool):
+    assert holds(left, right) is true
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("so 12/60 = $0.2 a minute", [True]),
+        ("2 * 3 = 6 + 1 = 7", [True]),  # what follows an equation's right side belongs to it: 2 * 3 is not 6 + 1
+        ("x = 5, y=3+4", []),
+        ("version 1.2.3 + 4 = 5", []),
+        ("16 + 1 = 17", [True]),
+        ("2+2=4.", [True]),
+        ("2+2=45", [False]),
+        ("1+1=2 and 1+1=3", [True, False]),
+    ],
+)
+def test_what_counts_as_an_equation(text: str, found: list[bool]):
+    matches = chain_of_thought._EQUATION.finditer(text)
+    assert [holds(match["left"], match["right"]) for match in matches] == found
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason=f"the real records are not here: {GSM8K}")
+def test_real_solutions_have_structure_and_their_arithmetic_holds():
+    """GSM8K's reference solutions without the calculator's marks: nearly all equations hold, and the mean is high."""
+    values, equations = [], []
+    for line in GSM8K.read_text(encoding="utf-8").splitlines()[:200]:
+        row = json.loads(line)
+        steps, _, answer = re.sub(r"<<.*?>>", "", row["answer"]).partition("\n#### ")
+        prompt = TRAIN.model_copy(update={"prompt": row["question"], "answer": answer})
+        one = judged(steps, prompt)
+        values.append(one.value)
+        equations.append(one.detail["equations"])
+    assert sum(values) / len(values) > 0.7
+    assert sum(equations) / len(equations) > 0.85

@@ -1,0 +1,216 @@
+"""The TF-IDF reward: scikit-learn's cosines, what it is compared with, and texts that are made of keywords."""
+
+import json
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from schemas.base import InputError
+from schemas.examples import Domain, Example, Prompt, Trace, prompt_id
+from tasks.data import term_weights
+from tasks.data.term_weights import TermWeights
+from tasks.reinforcement.rewarding import Resources, Response, parse_rewards
+from tasks.rewards import tfidf
+
+GSM8K = Path(__file__).resolve().parents[4] / "shared/data/gsm8k/train_first1000.jsonl"
+
+TRACES = {
+    "Why is the sky blue?": "Air scatters short wavelengths of sunlight more than long ones, so blue light reaches us from all sides.",
+    "Why do ships float?": "A ship displaces water until the displaced water weighs as much as the ship; buoyancy then equals its weight.",
+    "How do plants make sugar?": "Chlorophyll absorbs light, and its energy turns carbon dioxide and water into sugar and oxygen.",
+    "Why does ice float?": "Water expands when it freezes, so ice has a lower density than water and buoyancy carries it.",
+}
+
+
+def example(prompt: str, reasoning: str, answer: str = "Because of physics.") -> Example:
+    return Example(id=prompt_id(prompt), prompt=prompt, domain=Domain.SCIENCE, answer=answer, check="none", reasoning=reasoning)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An artifact of the `prompts` input with the traces above as training rows."""
+    root = tmp_path_factory.mktemp("rebalance")
+    rows = [example(prompt, trace) for prompt, trace in TRACES.items()]
+    (root / "train.jsonl").write_text("".join(row.model_dump_json() + "\n" for row in rows), encoding="utf-8")
+    return {"prompts": root}
+
+
+def asked(prompt: str = "Why is the sky blue?", **changes: Any) -> Prompt:
+    return example(prompt, "", **changes).as_prompt()
+
+
+def written(reasoning: str, answer: str = "Because of physics.") -> str:
+    return Trace(reasoning=reasoning, answer=answer).render()
+
+
+def relevance(inputs: dict[str, Path], *texts: str, prompt: Prompt | None = None, **config: Any) -> list[float | None]:
+    prepared = tfidf.prepare(tfidf.Config(**config), Resources(inputs, answers=None))
+    return tfidf.score(prepared, [prompt or asked()] * len(texts), [Response(text) for text in texts])
+
+
+# Parity --------------------------------------------------------------------------------------------------------------------------
+
+
+def cosines_of_sklearn(corpus: list[str], texts: list[str], references: list[str], which: list[int], sublinear: bool) -> np.ndarray:
+    vectorizer = TfidfVectorizer(sublinear_tf=sublinear).fit(corpus)
+    product = vectorizer.transform(texts).multiply(vectorizer.transform(references)[which])
+    return np.asarray(product.sum(axis=1)).ravel()
+
+
+LETTERS = string.ascii_letters + string.digits + "_äßÉİσΣжЮ中文字かなกि٣½²\u0301"
+SEPARATORS = [*" .,-'’\n\t\u00a0\u200b🙂\ud800", " - ", "...", "  "]
+
+
+def odd_texts(rng: random.Random, count: int) -> list[str]:
+    """Texts of a few hundred words in many alphabets, one letter long and more, with capitals whose lower case is longer, between all sorts
+    of separators."""
+    words = ["".join(rng.choices(LETTERS, k=rng.randrange(1, 7))) for _ in range(300)]
+    return ["".join(rng.choice(words) + rng.choice(SEPARATORS) for _ in range(rng.randrange(60))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("sublinear", [True, False])
+def test_cosines_are_those_of_scikit_learn(sublinear: bool):
+    rng = random.Random(0)
+    drawn = odd_texts(rng, 520)
+    corpus, texts, references = [*drawn[:300], ""], [*drawn[300:500], "", "zzz zzz"], [*drawn[500:], ""]
+    which = [rng.randrange(len(references)) for _ in texts]
+    weights = TermWeights(corpus)
+    assert (weights.documents, len(weights)) == (301, len(TfidfVectorizer().fit(corpus).vocabulary_))
+    expected = cosines_of_sklearn(corpus, texts, references, which, sublinear)
+    assert np.count_nonzero(expected) > 50
+    np.testing.assert_allclose(weights.cosines(texts, references, which, sublinear=sublinear), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason=f"the real records are not here: {GSM8K}")
+def test_cosines_of_real_traces_are_those_of_scikit_learn():
+    rows = [json.loads(line) for line in GSM8K.read_text(encoding="utf-8").splitlines()[:400]]
+    corpus, references = [row["question"] + "\n" + row["answer"] for row in rows], [row["answer"] for row in rows]
+    which = [(7 * index) % len(rows) for index in range(len(rows))]
+    expected = cosines_of_sklearn(corpus, corpus, references, which, True)
+    np.testing.assert_allclose(TermWeights(corpus).cosines(corpus, references, which, sublinear=True), expected, rtol=0, atol=1e-12)
+
+
+def test_a_corpus_of_many_blocks_is_counted_like_one(monkeypatch: pytest.MonkeyPatch):
+    """With one document to a block the table grows many times, and a word that is in two blocks counts for both."""
+    rng = random.Random(1)
+    corpus = [" ".join(f"w{rng.randrange(2000)}" for _ in range(80)) for _ in range(50)]
+    whole = TermWeights(corpus)
+    monkeypatch.setattr(term_weights, "_DOCUMENTS_AT_ONCE", 1)
+    pieces = TermWeights(iter(corpus))
+    pairs = (corpus, corpus, [*range(1, 50), 0])
+    np.testing.assert_array_equal(whole.cosines(*pairs, sublinear=True), pieces.cosines(*pairs, sublinear=True))
+
+
+def test_words_left_out_weigh_nothing_on_either_side():
+    """scikit-learn on the same texts with those words taken out; documents and texts of other references keep them."""
+    corpus = ["red green blue", "green blue tall", "blue tall wide", "wide round"]
+    texts, references, without = ["red green tall", "green wide", "red green wide"], ["red green wide", "green tall"], ["green", "red"]
+    bare = [["red tall", "wide", "green wide"], ["red wide", "red wide", "green tall"]]
+    expected = cosines_of_sklearn(corpus, bare[0], bare[1], [0, 1, 2], True)
+    found = TermWeights(corpus).cosines(texts, references, [0, 0, 1], sublinear=True, without=without)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+# The reward ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_teachers_own_trace_earns_one_and_others_less(inputs: dict[str, Path]):
+    own, close, far = relevance(
+        inputs,
+        written(TRACES["Why is the sky blue?"]),
+        written("Short wavelengths of sunlight are scattered more by air, so blue light comes from all sides."),
+        written(TRACES["How do plants make sugar?"]),
+    )
+    assert own == pytest.approx(1.0)
+    assert 0.5 < close < 1.0
+    assert 0.0 < far < 0.3
+
+
+@pytest.mark.parametrize(("against", "reference"), [("answer", "Light is scattered."), ("prompt", "Why is the sky blue?")])
+def test_what_it_is_compared_with(inputs: dict[str, Path], against: str, reference: str):
+    prompt = asked(answer="Light is scattered.")
+    same, other = relevance(inputs, written(reference), written("Chlorophyll absorbs energy."), prompt=prompt, against=against)
+    assert same == pytest.approx(1.0)
+    assert other == 0.0
+
+
+def test_the_part_that_is_compared(inputs: dict[str, Path]):
+    text = written("Chlorophyll absorbs energy.", TRACES["Why is the sky blue?"])
+    assert relevance(inputs, text, part="answer")[0] == pytest.approx(1.0)
+    assert relevance(inputs, text, part="reasoning")[0] < 0.2
+
+
+def test_it_abstains_where_there_is_no_reference(inputs: dict[str, Path]):
+    assert relevance(inputs, written("sunlight"), "", prompt=asked("Why is the sea salty?")) == [None, None]
+    assert relevance(inputs, written("sunlight"), prompt=asked(answer=""), against="answer") == [None]
+
+
+def test_abstentions_and_references_keep_their_places(inputs: dict[str, Path]):
+    prompts = [asked(), asked("Why is the sea salty?"), asked("Why do ships float?"), asked()]
+    texts = [written(TRACES["Why do ships float?"]), written("salt"), written(TRACES["Why do ships float?"]), "malformed"]
+    values = tfidf.score(tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None)), prompts, [Response(text) for text in texts])
+    assert values == [pytest.approx(0.1, abs=0.1), None, pytest.approx(1.0), 0.0]
+
+
+def test_enough_is_as_good_as_a_copy(inputs: dict[str, Path]):
+    close = written("Short wavelengths of sunlight are scattered more by air, so blue light comes from all sides.")
+    copy = written(TRACES["Why is the sky blue?"])
+    plain = relevance(inputs, close)[0]
+    assert relevance(inputs, close, copy, enough=0.5) == [1.0, 1.0]
+    assert relevance(inputs, close, enough=0.9)[0] == pytest.approx(plain / 0.9)
+
+
+@pytest.mark.parametrize("sublinear", [True, False])
+def test_repeating_does_not_pay(inputs: dict[str, Path], sublinear: bool):
+    """Neither the whole text over and over, nor its best keyword."""
+    text = "Short wavelengths of sunlight are scattered by air."
+    once, often, keyword, only = relevance(
+        inputs,
+        written(text),
+        written(" ".join([text] * 20)),
+        written(text + " wavelengths" * 30),
+        written("wavelengths " * 30),
+        sublinear=sublinear,
+    )
+    assert often <= once + 1e-9
+    assert keyword < once
+    assert only < once
+
+
+def test_a_copy_of_the_prompt_earns_nothing_when_its_words_are_ignored(inputs: dict[str, Path]):
+    prompt = "Why is the sky blue?"
+    keywords = "sky blue " * 5
+    honest = written("Air scatters short wavelengths of sunlight more.")
+    assert relevance(inputs, written(prompt), written(keywords), ignore_prompt=True) == [0.0, 0.0]
+    assert relevance(inputs, honest, ignore_prompt=True)[0] > 0.4
+    assert relevance(inputs, written(prompt))[0] > 0.0
+
+
+def test_keywords_of_the_subject_earn_less_than_an_answer_in_its_words(inputs: dict[str, Path]):
+    """A policy that knows the corpus's telling words, not this trace: one of each of the whole corpus."""
+    every = " ".join(sorted({word.strip(".,;") for trace in TRACES.values() for word in trace.split()}))
+    honest = written("Short wavelengths of sunlight are scattered more by air, so blue light comes from all sides.")
+    listed, answered = relevance(inputs, written(every), honest)
+    assert listed < 0.8 * answered
+
+
+@pytest.mark.parametrize("text", ["", ":", "Thought process:", TRACES["Why is the sky blue?"], "<reasoning>sunlight</reasoning>"])
+def test_words_outside_a_trace_earn_nothing(inputs: dict[str, Path], text: str):
+    assert relevance(inputs, text) == [0.0]
+
+
+def test_a_corpus_without_rows_is_refused(tmp_path: Path):
+    (tmp_path / "train.jsonl").write_text("", encoding="utf-8")
+    for inputs in ({"prompts": tmp_path}, {}):
+        with pytest.raises(InputError, match=r"reward 'tfidf' fits its weights on the training rows .* has none"):
+            tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None))
+
+
+def test_a_comparison_with_nothing_is_refused():
+    with pytest.raises(InputError, match="ignore_prompt leaves nothing to compare with"):
+        parse_rewards([{"name": "tfidf", "against": "prompt", "ignore_prompt": True}], "rewards")

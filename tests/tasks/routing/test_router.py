@@ -1,0 +1,212 @@
+"""The task router: its floors on real labelled prompts that it has never read, and what it does with the unusual ones."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from schemas.base import InputError
+from schemas.examples import Domain, normalise_prompt
+from tasks import routing
+from tasks.contract.plugins import parse_plugin
+from tasks.routing import Route, route
+from tasks.routing.asking import RoutingTeacher, asking
+from tasks.routing.confusion import confusion
+from tasks.routing.difficulty import difficulty
+from tasks.routing.rules import rule
+from tasks.routing.training import training_prompts
+from tasks.teachers import dataset
+from tasks.teaching.lesson import Lesson
+from tests.fakes.chat_server import ChatServer
+from tests.tasks.routing.router_sets import CLEAR, SHARED, Labelled, real_sets
+
+real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
+
+MOST = 250
+"""Prompts of a set that are routed here, evenly spread; `benchmarks/router.py` routes all."""
+
+
+@cache
+def routed() -> dict[str, tuple[list[Labelled], list[Route]]]:
+    """The sets whose labels are domains, with their routes."""
+    sets = {name: rows[:: -(-len(rows) // MOST)] for name, rows in real_sets().items() if name in CLEAR}
+    return {name: (rows, route([row.prompt for row in rows])) for name, rows in sets.items()}
+
+
+@real
+def test_nine_of_ten_real_prompts_go_to_their_domain_and_four_of_five_of_every_domain() -> None:
+    """Also when three textbooks of mathematics count as science, as SciBench's label has them."""
+    for reading in ("domain", "second"):
+        stated = [getattr(row, reading) for rows, _ in routed().values() for row in rows]
+        found = confusion(stated, [one.domain for _, routes in routed().values() for one in routes])
+        assert found["n"] > 1500
+        assert found["accuracy"] >= 0.9, found
+        assert min(found["recall"].values()) >= 0.8, found["recall"]
+
+
+FLOORS = {"gsm8k": 0.9, "humaneval": 0.99, "chemiq": 0.95, "pubmedqa": 0.9, "scitldr": 0.95, "scitldr.bare": 0.95, "xstest": 0.9}
+
+
+@real
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_set_of_one_domain_is_recognised(name: str) -> None:
+    rows, routes = routed()[name]
+    right = sum(row.domain == one.domain for row, one in zip(rows, routes, strict=True))
+    assert right >= FLOORS[name] * len(rows), Counter(one.domain.value for one in routes)
+
+
+@real
+def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what_is_measured() -> None:
+    def grams(prompt: str) -> set[tuple[str, ...]]:
+        words = normalise_prompt(prompt).split()
+        return {tuple(words[start : start + 8]) for start in range(len(words) - 7)}
+
+    measured = [row.prompt for rows in real_sets().values() for row in rows]
+    ours = [prompt for prompt, _ in training_prompts()]
+    assert not {normalise_prompt(prompt) for prompt in ours} & {normalise_prompt(prompt) for prompt in measured}
+    known = set().union(*map(grams, measured))
+    assert len(known) > 100_000
+    assert [prompt for prompt in ours if grams(prompt) & known] == []
+
+
+def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_same_in_another_process() -> None:
+    counts = Counter(domain for _, domain in training_prompts())
+    assert min(counts.values()) >= 100
+    assert len({prompt for prompt, _ in training_prompts()}) == counts.total() > 1800
+    code = "from tasks.routing.training import training_prompts; from schemas.base import digest; print(digest(training_prompts()))"
+    printed = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}).stdout
+        for seed in ("1", "2")
+    ]
+    assert printed[0] == printed[1] != ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "domain"),
+    [
+        ("What does this do?\n```\nls -la\n```", Domain.CODING),
+        ("def add(a, b):\n    return a - b", Domain.CODING),
+        ("from typing import List\n\nfind the bug", Domain.CODING),
+        ("TL;DR please: the cat sat.", Domain.SUMMARIZATION),
+        ("The cat sat on the mat.\n\nSummarize.", Domain.SUMMARIZATION),
+        ("Summarise what happened at the congress.", Domain.SUMMARIZATION),
+        ("Give the SMILES of aspirin.", Domain.SCIENCE),
+        ("She smiles at the class by default.", None),
+        ("We import tea from India and sum up the year in May.", None),
+        ("", None),
+    ],
+)
+def test_rules_are_few_and_hold_for_what_they_are_meant_for(prompt: str, domain: Domain | None) -> None:
+    assert rule(prompt) == domain
+
+
+def test_a_route_depends_on_its_prompt_alone_and_says_who_chose_it() -> None:
+    prompts = [
+        "Write a poem about rain.",
+        "Tom has 3 apples and buys 4 more. How many has he?",
+        "TL;DR: it rained.",
+        "",
+        "🙂" * 5000,
+        "x " * 9000,
+    ]
+    together = route(prompts)
+    assert together == [one for prompt in prompts for one in route([prompt])] == route(prompts[::-1])[::-1]
+    assert [one.domain for one in together[:3]] == [Domain.CREATIVE, Domain.MATH, Domain.SUMMARIZATION]
+    assert [one.by for one in together[:3]] == ["classifier", "classifier", "rule"]
+    assert all(0 < one.probability <= 1 and 1 <= one.difficulty <= 5 for one in together)
+    assert route([]) == []
+
+
+def test_difficulty_grows_with_quantities_length_and_terms() -> None:
+    easy, middle = "What is 2 + 3?", "A shop sells 12 pens at $3 and 7 books at $9 each, and gives 10% off. What do 4 of each cost?"
+    hard = r"Derive the partition function of a quantum oscillator, and show that the entropy is $\int C_V/T \, dT$ between 10 K and 300 K."
+    assert difficulty("Name a colour.") == 1
+    assert difficulty("Name a colour.") <= difficulty(easy) < difficulty(middle) < difficulty(hard) <= 5
+    assert difficulty(hard * 50) == 5
+
+
+@real
+def test_textbook_problems_look_harder_than_school_problems() -> None:
+    """A mean over sets; of single prompts the formula says little (`benchmarks/router.py` prints the rank correlation)."""
+    mean = {name: sum(one.difficulty for one in routes) / len(routes) for name, (_, routes) in routed().items()}
+    assert mean["scibench"] > mean["gsm8k"] > mean["xstest"] + 0.5
+
+
+def test_confusion_by_hand() -> None:
+    """Two of three math prompts found, one taken for coding; the one coding prompt found: accuracy 3/4, precision of coding 1/2."""
+    stated = [Domain.MATH, Domain.MATH, Domain.MATH, Domain.CODING]
+    found = confusion(stated, [Domain.MATH, Domain.CODING, Domain.MATH, Domain.CODING])
+    assert (found["n"], found["accuracy"]) == (4, 0.75)
+    assert found["recall"] | {"math": 0, "coding": 0} == dict.fromkeys(Domain, None) | {"math": 0, "coding": 0}
+    assert (found["recall"]["math"], found["recall"]["coding"]) == (2 / 3, 1.0)
+    assert (found["precision"]["math"], found["precision"]["coding"]) == (1.0, 0.5)
+    assert found["matrix"]["math"] == dict.fromkeys((domain.value for domain in Domain), 0) | {"math": 2, "coding": 1}
+    assert json.loads(json.dumps(found)) == found
+
+
+# Asking a teacher
+
+UNSURE_PROMPT = "zq vv kx"
+
+
+def teacher(monkeypatch: pytest.MonkeyPatch, server: ChatServer, **settings: Any) -> RoutingTeacher:
+    monkeypatch.setenv("TEST_BASE_URL", server.url)
+    return RoutingTeacher(provider="test", model="m", **settings)
+
+
+def lesson(tmp_path: Path) -> Lesson:
+    return Lesson(seed=0, data=tmp_path, answers=Answers(open_store(tmp_path / "store")))
+
+
+def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "UNSURE", 0.9)
+    prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
+    given = lesson(tmp_path)
+    with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
+        for _ in range(2):
+            with asking(teacher(monkeypatch, server), given) as ask:
+                routes = route(prompts, ask)
+        assert len(server.seen) == 2
+        request = server.seen[0].body
+    assert [(one.domain, one.by) for one in routes] == [("creative", "teacher"), ("coding", "rule"), ("creative", "teacher")]
+    assert request["response_format"]["json_schema"]["strict"] is True
+    assert request["response_format"]["json_schema"]["schema"]["properties"]["domain"]["enum"] == [domain.value for domain in Domain]
+    assert f"<request>\n{UNSURE_PROMPT}" in request["messages"][0]["content"]
+    assert given.tally["requests"] == 2
+
+
+@pytest.mark.parametrize("text", ["math", '{"domain": "maths"}', '{"domain": "math", "why": "x"}', "[]", '{"domain": ["math"]}', "null"])
+def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(routing, "UNSURE", 0.9)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"q": UNSURE_PROMPT}) + "\n")
+    source = {"path": "a.jsonl", "prompt": "q", "domain": "router"}
+    given = lesson(tmp_path)
+    with ChatServer(reply=lambda body: text) as server:
+        table = {"name": "dataset", "sources": [source], "routing": teacher(monkeypatch, server).model_dump()}
+        (prompt,) = dataset.prompts(parse_plugin("teachers", table, "test"), given)  # type: ignore[arg-type]
+    assert prompt.domain == route([UNSURE_PROMPT])[0].domain  # type: ignore[union-attr]
+    assert given.tally["routed.teacher_failed"] == 1
+
+
+def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "UNSURE", 0.9)
+    with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
+        poor = teacher(monkeypatch, server, max_usd=1e-6, input_usd_per_million=1.0)
+        with asking(poor, lesson(tmp_path)) as ask:
+            (one,) = route([UNSURE_PROMPT], ask)
+        assert (one.by, len(server.seen)) == ("classifier", 0)
+
+
+def test_a_budget_without_prices_is_refused() -> None:
+    table = {"name": "dataset", "sources": [{"path": "a.jsonl", "prompt": "q", "domain": "router"}]}
+    with pytest.raises(InputError, match="max_usd needs input_usd_per_million"):
+        parse_plugin("teachers", {**table, "routing": {"provider": "vllm", "model": "m", "max_usd": 1.0}}, "test")

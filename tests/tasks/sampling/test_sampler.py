@@ -1,0 +1,88 @@
+"""The sampler: parity with running the model token by token, one program, and randomness that belongs to the row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from schemas.base import InputError
+from schemas.training import LoraConfig
+from tasks.data.tokens import prompt_tokens
+from tasks.models.loading import base_model
+from tasks.models.lora import add_lora
+from tasks.sampling.sampler import Sampler
+
+PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
+
+
+@pytest.fixture(scope="module")
+def sampler() -> Sampler:
+    return Sampler(base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=32, response_length=6)
+
+
+def full_forward(sampler: Sampler, tokens: list[int]) -> np.ndarray:
+    """(T, V) log-probabilities of the next token from one pass without a cache; right padding to 40 cannot be seen by earlier tokens."""
+    ids = jnp.zeros((1, 40), jnp.int32).at[0, : len(tokens)].set(jnp.asarray(tokens))
+    logits = forward(sampler.loaded.model, ids)[0, : len(tokens)]
+    return np.asarray(jax.nn.log_softmax(logits))
+
+
+@nnx.jit
+def forward(model, ids):
+    length = ids.shape[1]
+    return model.unembed(model(ids, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))[0])
+
+
+def test_greedy_tokens_and_logps_equal_a_full_forward_pass(sampler):
+    for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
+        context = prompt_tokens(sampler.loaded.tokenizer, prompt)
+        logps = full_forward(sampler, context + completion.tokens)
+        for step, token in enumerate(completion.tokens):
+            row = logps[len(context) + step - 1]
+            assert token == row.argmax()
+            assert completion.logps[step] == pytest.approx(row[token], abs=1e-4)
+
+
+def test_a_rows_sample_depends_on_its_index_and_the_seed_only(sampler):
+    alone = sampler.generate(PROMPTS[:1], temperature=1.0, seed=5)[0]
+    together = sampler.generate(PROMPTS, temperature=1.0, seed=5)
+    assert together[0].tokens == alone.tokens
+    assert sampler.generate(PROMPTS, temperature=1.0, seed=6)[0].tokens != alone.tokens
+    same_prompt = sampler.generate([PROMPTS[0]] * 2, temperature=1.0, seed=5)
+    assert same_prompt[0].tokens != same_prompt[1].tokens
+
+
+def test_any_number_of_prompts_and_seeds_compiles_one_program(sampler):
+    for count in (1, 3, 4):
+        assert len(sampler.generate((PROMPTS * 2)[:count], temperature=0.5, seed=count)) == count
+    assert sampler.compiles == 1
+
+
+def test_progress_counts_prompts_not_padding(sampler):
+    seen: list[int] = []
+    sampler.generate(PROMPTS, progress=seen.append)
+    assert seen == [3, 4]
+
+
+def test_sampling_follows_the_distribution(sampler):
+    """The first token of 600 samples of one prompt: each of the likeliest tokens within 4 standard errors of its probability."""
+    count = 600
+    prompt = PROMPTS[0]
+    probabilities = np.exp(full_forward(sampler, prompt_tokens(sampler.loaded.tokenizer, prompt))[-1])
+    first = np.array([c.tokens[0] for c in sampler.generate([prompt] * count, temperature=1.0, seed=1)])
+    for token in np.argsort(probabilities)[-3:]:
+        p = probabilities[token]
+        assert abs((first == token).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
+
+
+def test_a_model_with_adapters_samples_like_the_plain_one_before_training(sampler):
+    loaded = base_model("gemma3-tiny", seed=0)
+    add_lora(loaded.model, LoraConfig(rank=2, alpha=2.0), seed=0)
+    adapted = Sampler(loaded, batch_size=3, prompt_length=32, response_length=6)
+    assert [c.tokens for c in adapted.generate(PROMPTS)] == [c.tokens for c in sampler.generate(PROMPTS)]
+
+
+def test_a_prompt_that_does_not_fit_is_refused(sampler):
+    with pytest.raises(InputError, match="prompt_length = 32"):
+        sampler.generate(["word " * 100])

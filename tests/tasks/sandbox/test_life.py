@@ -1,0 +1,121 @@
+"""The sandbox for root and for an ordinary user, and what is left of it in the end: nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.tasks.sandbox.test_attacks import GUARD, WRITES
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+# An ordinary user
+
+AS_USER = """
+import json, os, sys
+sys.path[:0] = json.loads(sys.argv[1])
+from tasks.sandbox.bubblewrap import Limits
+from tasks.sandbox.examination import examine
+guard, writes = json.loads(sys.argv[2])
+attacks = {
+    "files": "def attack(_):\\n    return refused(lambda: open('/etc/passwd').read())",
+    "fork": "def attack(_):\\n    return refused(os.fork)",
+    "alone": "def attack(_):\\n    return 'refused' if (os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0)) == (1, 0, 1, 1) else 'not'",
+    "unshare": "import ctypes\\ndef attack(_):\\n    return 'refused' if ctypes.CDLL(None).unshare(0x10000000) else 'done'",
+    "others": "def attack(_):\\n    return refused(os.kill, -1, 9)",
+    "writes": writes.replace("def attack(where):", "def attack(_):\\n    where = '/tmp'"),
+}
+told = {name: examine(guard + code, "assert attack(1) == 'refused', attack(1)").detail for name, code in attacks.items()}
+print(json.dumps({"user": os.getuid(), "told": told, "works": examine("def f(): return 1", "assert f() == 1").ok}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
+def test_it_holds_for_an_ordinary_user_as_for_root(tmp_path: Path) -> None:
+    """For whom the kernel's ways are others: user namespaces instead of users."""
+    python, paths = "/usr/bin/python3", [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
+    became = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i", "PATH=/usr/bin:/bin", python, "-B"]
+    able = subprocess.run(
+        [*became, "-c", f"import sys; sys.path[:0] = {paths}; import tasks.sandbox.examination"], cwd="/", capture_output=True
+    )
+    if able.returncode != 0:
+        pytest.skip(f"user 65534 has no {python} that can import this package: {able.stderr.decode()[-200:]}")
+    said = subprocess.run([*became, "-c", AS_USER, json.dumps(paths), json.dumps([GUARD, WRITES])], cwd="/", capture_output=True)
+    found = json.loads(said.stdout or said.stderr)
+    assert found == {"user": 65534, "told": dict.fromkeys(found["told"], ""), "works": True}
+
+
+# After the end
+
+
+STUBBORN = """
+import ctypes, os, signal, time
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+ctypes.CDLL(None).prctl(1, 0)
+time.sleep(1000)
+"""
+
+
+def test_nothing_is_left_of_a_sandbox_whose_host_was_killed_or_that_had_to_be_killed() -> None:
+    """No zombies either: in a container there may be no process 1 that reaps what a killed bwrap leaves. An examination at work is bwrap,
+    the warden, and a keeper with its guest for each of the two; between examinations there are bwrap and the warden."""
+    script = f"""
+import os, sys
+from tasks.sandbox.bubblewrap import Limits
+from tasks.sandbox.examination import examine
+examine("def f(): return 1", "f()")
+examine({STUBBORN!r}, "f()", limits=Limits(wall_s=1))
+print(flush=True)
+sys.stdin.readline()
+examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], text=True, cwd=ROOT, start_new_session=True, **pipes) as host:
+        try:
+            host.stdout.readline()
+            wait_until(lambda: [state in "SRD" for _, state in descendants(host.pid)] == [True, True] or None)
+            host.stdin.write("\n")
+            host.stdin.flush()
+            guests = wait_until(lambda: found if len(found := descendants(host.pid)) == 6 else None)
+        finally:
+            host.kill()
+    wait_until(lambda: not [pid for pid, _ in guests if state_of(pid) in set("SRD")] or None)
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """Process ids below one, with their states."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [(child, state_of(child)) for child in children] + [found for child in children for found in descendants(child)]
+
+
+def state_of(pid: int) -> str:
+    """One letter as in /proc; X where there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def wait_until(condition: Callable[[], T | None]) -> T:
+    for _ in range(600):
+        if (value := condition()) is not None:
+            return value
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in 30 s")

@@ -1,0 +1,377 @@
+"""Export: a directory that transformers loads as the very model that was trained, or nothing at all."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flows.cli.main import main
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from schemas.base import InputError, StageFailed
+from schemas.examples import Domain, Example, Trace, prompt_id
+from tasks.contract.job import Job, write_jsonl
+from tasks.data.tokens import CONTROL_TOKENS, Tokenizer, prompt_tokens
+from tasks.devices.hosts import make_mesh
+from tasks.exporting import round_trip
+from tasks.exporting.model_card import Card
+from tasks.models.gemma import SIZES, GemmaConfig
+from tasks.models.hf_tokenizer import write_tokenizer
+from tasks.models.loading import LoadedModel, save_model
+from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import initialise
+from tasks.stages import reasoning_eval
+from tasks.stages.export import export_model
+from tests.flows.report.synthetic_run import write_run
+
+transformers = pytest.importorskip("transformers")
+needs_torch = pytest.mark.skipif(
+    round_trip.importlib.util.find_spec("torch") is None, reason="the proof needs torch (CPU): uv sync --extra export"
+)
+
+GEMMA3 = replace(
+    SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64, hidden_dim=64, global_rope_scale=8.0
+)
+GEMMA2 = replace(GEMMA3, family="gemma2", global_rope=10_000.0, global_rope_scale=1.0, attention_softcap=5.0, final_softcap=3.0)
+
+
+def artifact(directory: Path, config: GemmaConfig, name: str = "gemma3-tiny") -> Path:
+    """What a trained stage leaves, with random weights, and a file that is none of the format's."""
+    model = initialise(config, 1)
+    model.final_norm.set_value(3 * jax.random.normal(jax.random.key(0), (config.embed_dim,)).astype(config.dtype))
+    directory.mkdir(parents=True)
+    save_model(LoadedModel(name, config, model, tiny_tokenizer(), make_mesh()), directory)
+    (directory / "curves.jsonl").write_text("{}\n", encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return artifact(tmp_path_factory.mktemp("gemma3") / "artifact", GEMMA3)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof of few tokens."""
+    monkeypatch.setattr(round_trip, "PROMPTS", round_trip.PROMPTS[:1])
+    monkeypatch.setattr(round_trip, "NEW_TOKENS", 4)
+
+
+def export(source: Path, out: Path, dtype: Any = "float32", base: str = "gemma3-tiny") -> round_trip.Proof:
+    out.mkdir()
+    told: list[str] = []
+    return export_model(source, out, Card("a title", base), ["One more prompt?"], dtype, told.append)
+
+
+@needs_torch
+def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> None:
+    proof = export(gemma3, tmp_path / "out")
+    assert proof.max_logit_difference < 1e-5
+    assert proof.prompts == len(round_trip.PROMPTS) + 2  # one that was given, one that is longer than the window
+    assert proof.greedy_tokens > 5 * round_trip.NEW_TOKENS
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "README.md",
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "verification.json",
+    }
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "no weights of Gemma are in this directory" in card
+    tokenizer = tiny_tokenizer()
+    settings = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert settings.eos_token_id == [tokenizer.eos_id, tokenizer.end_of_turn_id]
+
+
+@needs_torch
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.models.huggingface.SHARD_BYTES", 100_000)
+    source = artifact(tmp_path / "artifact", replace(GEMMA2, dtype="bfloat16"), "gemma2-2b-it")
+    proof = export(source, tmp_path / "out", dtype, "gemma2-2b-it")
+    assert proof.dtype == dtype
+    assert len(list((tmp_path / "out").glob("model-0*.safetensors"))) > 1
+    assert "Gemma Terms of Use" in (tmp_path / "out" / "NOTICE").read_text(encoding="utf-8")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "license: gemma\nbase_model: google/gemma-2-2b-it\n" in card
+    assert proof.max_logit_difference < (1e-5 if dtype == "float32" else 0.1)
+
+
+def edit_json(file: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        value = json.loads((directory / file).read_text(encoding="utf-8"))
+        change(value)
+        (directory / file).write_text(json.dumps(value), encoding="utf-8")
+
+    return edit
+
+
+def edit_template(old: str, new: str) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        path = directory / "chat_template.jinja"
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    return edit
+
+
+def swap_weights(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    one, other = (f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1))
+    tensors[one], tensors[other] = tensors[other], tensors[one]
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+def drop_weight(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "the base's eos": (edit_json("generation_config.json", lambda value: value.update(eos_token_id=1)), "generation config has"),
+    "swapped weights": (swap_weights, "logits differ"),
+    "a lost weight": (drop_weight, "weights do not fit"),
+    "another window": (edit_json("config.json", lambda value: value.update(sliding_window=16)), "logits differ"),
+    "another rope": (edit_json("config.json", lambda value: value.pop("rope_scaling")), "logits differ"),
+    "no terminator": (edit_template("<end_of_turn>\\n", "\\n"), "chat template renders .* to other ids"),
+    "no trimming": (edit_template("message['content'] | trim", "message['content'] + ' '"), "chat template renders .* to other ids"),
+    "an answer's role": (edit_template('"model"', '"assistant"'), "renders an answer to .* to other ids"),
+    "a template that is no template": (edit_template("{%- endfor -%}", ""), "chat template fails"),
+    "lost merges": (edit_json("tokenizer.json", lambda value: value["model"].update(merges=value["model"]["merges"][50:])), "to other ids"),
+}
+
+
+@needs_torch
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_not_the_trained_model_is_no_export(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """Each is a way in which exports go wrong elsewhere; the damage is done after the files were written, before the proof."""
+    spoil, expected = DAMAGE[damage]
+
+    def write_and_spoil(directory: Path, tokenizer: Tokenizer) -> None:
+        write_tokenizer(directory, tokenizer)
+        spoil(directory)
+
+    monkeypatch.setattr("tasks.models.hf_tokenizer.write_tokenizer", write_and_spoil)
+    with pytest.raises(StageFailed, match=expected):
+        export(gemma3, tmp_path / "out")
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+@needs_torch
+@pytest.mark.usefixtures("quick")
+def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings are right and generate() goes on all the same, as with a stopping criterion that was lost."""
+    from transformers.generation import utils
+
+    monkeypatch.setattr(utils.GenerationMixin, "_get_stopping_criteria", only_max_length(utils.GenerationMixin._get_stopping_criteria))
+    with pytest.raises(StageFailed, match=r"generate\(\) does not stop at token 1"):
+        export(gemma3, tmp_path / "out")
+
+
+def only_max_length(real: Callable[..., Any]) -> Callable[..., Any]:
+    def criteria(*args: Any, **kwargs: Any) -> Any:
+        found = real(*args, **kwargs)
+        return type(found)([one for one in found if type(one).__name__ != "EosTokenCriteria"])
+
+    return criteria
+
+
+def test_without_torch_the_message_says_what_to_install(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = round_trip.importlib.util.find_spec
+    monkeypatch.setattr(round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
+    with pytest.raises(InputError, match="needs torch: uv sync --extra export"):
+        export(gemma3, tmp_path / "out")
+
+
+# The tokenizer's files need no torch
+
+
+TEXTS = [
+    "What is 17 + 25?",
+    "0123456789 3.14159",
+    "naïve café 数学 😀\u200d🔬 \u0000 \ufeff",
+    "two  spaces,\ttabs\nand\n\nlines",
+    "<reasoning>a</reasoning>\n<answer>b</answer>",
+    "=" * 29 + " " * 13 + "a" * 17,
+    "▁ the piece of a space",
+]
+
+
+@pytest.fixture(scope="module")
+def exported_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(directory, tiny_tokenizer())
+    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
+    return transformers.AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_exported_tokenizer_encodes_as_ours_does(exported_tokenizer: Any, text: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokens = tokenizer.encode(text)
+    assert exported_tokenizer.encode(text, add_special_tokens=False) == tokens
+    assert exported_tokenizer.encode(text) == [tokenizer.bos_id, *tokens]
+    assert exported_tokenizer.decode(tokens) == tokenizer.decode(tokens)
+    chat = [{"role": "user", "content": f"  {text}\n"}]
+    rendered = exported_tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert rendered == prompt_tokens(tokenizer, f"  {text}\n")
+
+
+def test_the_exported_tokenizer_has_our_ids_and_no_more(exported_tokenizer: Any) -> None:
+    tokenizer = tiny_tokenizer()
+    assert len(exported_tokenizer) == len(tokenizer)
+    assert exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS)) == list(map(exported_tokenizer.vocab.get, CONTROL_TOKENS))
+    ids = (exported_tokenizer.bos_token_id, exported_tokenizer.eos_token_id, exported_tokenizer.pad_token_id)
+    assert ids == (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+
+
+def test_turns_must_alternate(exported_tokenizer: Any) -> None:
+    from jinja2 import TemplateError
+
+    user = {"role": "user", "content": "a"}
+    with pytest.raises(TemplateError, match="must alternate"):
+        exported_tokenizer.apply_chat_template([user, user])
+    said = exported_tokenizer.apply_chat_template([{"role": "system", "content": "Be kind."}, user], tokenize=False)
+    assert said == "<bos><start_of_turn>user\nBe kind.\n\na<end_of_turn>\n"
+
+
+def test_files_of_the_base_model_are_kept(tmp_path: Path) -> None:
+    theirs = json.dumps({"chat_template": "{{ bos_token }}", "tokenizer_class": "GemmaTokenizer"})
+    (tmp_path / "tokenizer_config.json").write_text(theirs, encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    write_tokenizer(tmp_path, tiny_tokenizer())
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+        "tokenizer_config.json": theirs,
+        "tokenizer.json": "{}",
+    }
+
+
+# The command
+
+
+def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A finished run whose trained stages hold a real model. Returns the store."""
+    from tests.flows.report import synthetic_run
+
+    real = synthetic_run._write_training
+
+    def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
+        save_model(LoadedModel("gemma3-tiny", GEMMA3, initialise(GEMMA3, 1), tiny_tokenizer(), make_mesh()), out)
+        return real(stage, out, text)
+
+    monkeypatch.setattr(synthetic_run, "_write_training", with_model)
+    monkeypatch.setattr(synthetic_run, "_commit", commit_bytes)
+    write_run(root / "store")
+    return str(root / "store")
+
+
+def commit_bytes(store: Any, stage: Any, manifests: Any, out: Path, metrics: dict[str, Any], version: int) -> Any:
+    """As in `synthetic_run`, for files that are not text."""
+    from schemas.artifact import Manifest
+    from schemas.base import digest
+
+    inputs = {name: manifests[source].ref() for name, source in stage.inputs.items()}
+    key = digest([stage.name, stage.config, version])
+    packages = {"jax": "0.10.2"}
+    draft = Manifest(
+        kind=stage.kind, key=key, version=version, config=stage.config, inputs=inputs, attempt="0", files=(), metrics=metrics,
+        execution={"packages": packages},
+    )  # fmt: skip
+    return store.commit(draft, out)
+
+
+@needs_torch
+@pytest.mark.usefixtures("quick")
+def test_the_command_exports_a_stage_with_its_lineage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = synthetic_run(tmp_path, monkeypatch)
+    out = tmp_path / "exports" / "model"
+    assert main(["export", "demo-1", "--to", str(out), "--stage", "simpo", "--store", store, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["stage"], value["directory"]) == ("simpo", str(out))
+    assert (
+        set(value["files"])
+        == {path.name for path in out.iterdir()}
+        >= {"README.md", "reasoning_eval.png", "safety_eval.png"} - {"safety_eval.png"}
+    )
+    assert value["verification"]["max_logit_difference"] < 1e-5
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert "| gemma3-tiny (base) | 120 | 0.0 [0.0, " in card
+    assert "| simpo | 120 | 40.0 [" in card
+    assert "| grpo |" not in card  # it was trained later
+    assert value["artifact"]["key"] in card
+    assert value["artifact"]["digest"] in card
+    assert 'name = "demo"' in card
+    assert [path.name for path in out.parent.iterdir()] == ["model"]
+    # a directory that holds something is refused, and stays as it is
+    assert main(["export", "demo-1", "--to", str(out), "--store", store]) == 2
+    assert "is not empty; give the name of a new directory" in capsys.readouterr().err
+    assert set(value["files"]) == {path.name for path in out.iterdir()}
+
+
+@needs_torch
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    store = synthetic_run(tmp_path, monkeypatch)
+    monkeypatch.setattr("tasks.models.hf_tokenizer.CHAT_TEMPLATE", "{{ bos_token }}")
+    assert main(["export", "demo-1", "--to", str(tmp_path / "out"), "--store", store]) == 1
+    assert "the export is not the model that was trained" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "store")
+    write_run(tmp_path / "store")
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    for arguments, expected in [
+        (["demo-1"], "required: --to"),
+        (["demo-2", "--to", str(tmp_path / "out")], "Valid: demo-1."),
+        (["demo-1", "--to", str(tmp_path / "file")], "is a file; give the name of a new directory"),
+        (["demo-1", "--to", str(tmp_path / "out"), "--stage", "distill"], "Stages with a model: sft, simpo, grpo."),
+        (["demo-1", "--to", str(tmp_path / "out"), "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["demo-1", "--to", str(tmp_path / "file" / "out")], "cannot be written"),
+    ]:
+        assert main(["export", *arguments, "--store", store]) == 2, arguments
+        assert expected in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@needs_torch
+@pytest.mark.usefixtures("quick")
+def test_the_stage_exports_its_policy_with_its_evaluation(gemma3: Path, tmp_path: Path) -> None:
+    from tasks.stages import export as stage
+
+    items = [
+        reasoning_eval.judge(
+            Example(
+                id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer="4", check="numeric", family="sums", reasoning="2 and 2"
+            ),
+            Trace(reasoning="2 and 2", answer=answer).render(),
+        )
+        for prompt, answer in (("What is 2 + 2?", "4"), (" Ends in a line break:\n", "5"), ("Spells <end_of_turn> out", "4"))
+    ]
+    (tmp_path / "evaluation").mkdir()
+    write_jsonl(tmp_path / "evaluation" / "items.jsonl", items)
+    out = tmp_path / "out"
+    out.mkdir()
+    inputs = {"policy": gemma3, "reasoning": tmp_path / "evaluation"}
+    store = open_store(tmp_path / "store")
+    metrics = stage.run(Job(config=stage.Config(), inputs=inputs, out=out, work=Workspace(store, "key", "0")))
+    assert metrics["prompts"] == 1 + 2 + 1  # of its own, of the evaluation but for one that transformers reads otherwise, the long one
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "| this model | 3 | 66.7 [" in card
+    assert metrics == json.loads((out / "verification.json").read_text(encoding="utf-8"))

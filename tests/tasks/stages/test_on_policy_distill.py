@@ -1,0 +1,332 @@
+"""On-policy distillation: what is trained on, the programs that run, kills, and a student that comes to write as its teacher."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from schemas.base import InputError
+from tasks.contract.job import Job, read_rows, write_jsonl
+from tasks.data.tokens import Tokenizer
+from tasks.devices.hosts import make_mesh
+from tasks.distillation.batches import DistillBatches, gemma_teacher
+from tasks.distillation.teacher_logps.feedback import Feedback
+from tasks.distillation.teacher_logps.gemma import require_same_tokenizer
+from tasks.models import gemma
+from tasks.models.loading import LoadedModel, load_model, save_model
+from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import initialise
+from tasks.planning.programs import abstract_model
+from tasks.sampling.sampler import Sampler
+from tasks.stages import on_policy_distill, sft
+from tasks.stages.on_policy_distill import Config, extra_models, run
+from tests.tasks.stages.test_resume import Bench, content
+from tests.tasks.stages.tiny_stages import example
+
+pytestmark = pytest.mark.usefixtures("one_layer")
+
+
+EXAMPLES = [example(number) for number in range(8)]
+GKD = {"name": "gkd", "beta": 0.5}
+HALF = {"loss": {**GKD, "on_policy_fraction": 0.5}, "batch_size": 32, "response_length": 40}
+
+
+def config(**changes: Any) -> Config:
+    table = {
+        "model": "gemma3-tiny",
+        "steps": 4,
+        "batch_size": 16,
+        "prompt_length": 24,
+        "response_length": 8,
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    return Config.parse({**table, **changes})
+
+
+SMALL = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
+LARGE = replace(SMALL, hidden_dim=96, embed_dim=64)
+"""The student, which `one_layer` makes `gemma3-tiny`, and the teacher."""
+
+
+def model(config: gemma.GemmaConfig, seed: int) -> LoadedModel:
+    return LoadedModel("gemma3-tiny", config, initialise(config, seed), tiny_tokenizer(), make_mesh())
+
+
+def stage(tmp_path: Path, config: Config, teacher: LoadedModel | None = None, store: str = "store") -> Job[Config]:
+    """A job whose student is the base, with a trained teacher if one is given."""
+    inputs = {"prompts": tmp_path / "prompts"}
+    inputs["prompts"].mkdir(exist_ok=True)
+    write_jsonl(inputs["prompts"] / "prompts.jsonl", [row.as_prompt() for row in EXAMPLES])
+    write_jsonl(inputs["prompts"] / "train.jsonl", EXAMPLES)
+    if teacher:
+        inputs["teacher"] = tmp_path / "teacher"
+        inputs["teacher"].mkdir(exist_ok=True)
+        save_model(teacher, inputs["teacher"])
+    work = Workspace(open_store(tmp_path / store), "key", "1")
+    return Job(config, inputs, work.scratch("out"), work)
+
+
+# Config --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"group_size": 3}, "16 sampled responses per update .* must be a multiple of group_size = 3"),
+        ({"loss": {**GKD, "on_policy_fraction": 0.01}}, "0 sampled responses per update"),
+        ({"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "loss": GKD}, "gkd needs a teacher's whole distributions"),
+        ({"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "temperature": 0.7}, "at temperature 1 alone"),
+        ({"teacher": {"name": "endpoint", "provider": "vllm", "model": "m", "max_usd": 1.0}}, "max_usd needs input_usd_per_million"),
+        ({"teacher": {"name": "gpt-oss", "model": "m"}}, "gpt-oss"),
+        ({"loss": {"name": "policy_gradient", "beta": 0.5}}, "beta"),
+    ],
+)
+def test_bad_configs_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_the_base_of_a_teacher_is_a_model_that_the_stage_reads() -> None:
+    teacher = {"name": "gemma", "model": "gemma3-12b-it"}
+    assert extra_models(config(teacher=teacher).model_dump(mode="json")) == ("gemma3-12b-it",)
+    assert extra_models(config().model_dump(mode="json")) == ()
+    endpoint = {"name": "endpoint", "provider": "vllm", "model": "m"}
+    assert extra_models(config(teacher=endpoint).model_dump(mode="json")) == ()
+
+
+def test_a_stage_has_one_teacher(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no teacher: connect one as the input `teacher`, or set teacher = "):
+        run(stage(tmp_path, config()))
+    both = config(teacher={"name": "gemma", "model": "gemma3-tiny"})
+    with pytest.raises(InputError, match="there are two teachers"):
+        run(stage(tmp_path, both, teacher=model(LARGE, 1)))
+    with pytest.raises(InputError, match="there is no teacher"):
+        on_policy_distill.programs(config(), abstract_model("gemma3-tiny", SMALL, make_mesh()), {})
+
+
+def test_a_teacher_with_other_pieces_is_refused() -> None:
+    """The same pieces in another file are the same tokenizer; one other piece makes another."""
+    from sentencepiece import sentencepiece_model_pb2 as proto
+
+    ours = tiny_tokenizer()
+    same, other = (proto.ModelProto.FromString(ours.model_proto) for _ in range(2))
+    same.trainer_spec.model_prefix = "elsewhere"
+    require_same_tokenizer(ours, Tokenizer(same.SerializeToString()), "m")
+    other.pieces[1000].piece = "☃"
+    with pytest.raises(InputError, match=r"teacher m has another tokenizer .*12B or 27B for Gemma 3 1B.*gpt-oss"):
+        require_same_tokenizer(ours, Tokenizer(other.SerializeToString()), "m")
+
+
+# What is trained on --------------------------------------------------------------------------------------------------------------
+
+
+class Silent:
+    """A teacher that says -1 of every token, and nothing of the second response."""
+
+    compiles = 0
+
+    def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
+        logps = np.where(completion_ids == 0, 0, -1).astype(np.float32)
+        logps[1] = np.nan
+        return Feedback(logps)
+
+    def costs(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
+    batches = DistillBatches(config(group_size=2), model(SMALL, 0), Silent(), [row.as_prompt() for row in EXAMPLES], [])
+    batch = batches.batch_at(0)
+    own = batches._student_logps(batch.prompt_ids, batch.completion_ids)
+    real = batch.completion_ids != 0
+    assert batch.completion_mask.tolist() == (real & (np.arange(16) != 1)[:, None]).tolist()
+    np.testing.assert_allclose(batch.advantages[batch.completion_mask], -1 - own[batch.completion_mask])
+    assert not batch.advantages[~batch.completion_mask].any()
+    counted = batch.completion_mask.sum()
+    np.testing.assert_allclose(batch.weights, np.where(np.arange(16) == 1, 0, 16 / counted), rtol=1e-6)
+    found = batches.metrics[1]
+    assert found["unscored"] == 1 / 16
+    assert found["teacher_logp"] == -1
+    assert found["reverse_kl"] == pytest.approx(1 + own[batch.completion_mask].mean(), rel=1e-4)
+    first, second = batches.samples
+    assert first["rewards"]["reverse_kl"] == pytest.approx(1 + own[0][real[0]].mean(), rel=1e-4)
+    assert first["reward"] == first["advantage"] == -first["rewards"]["reverse_kl"]
+    assert (second["reward"], second["rewards"], second["advantage"]) == (None, {"reverse_kl": None}, 0.0)
+    assert first["prompt"] == second["prompt"]
+
+
+def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
+    batches = DistillBatches(config(num_iterations=2), model(SMALL, 0), Silent(), [row.as_prompt() for row in EXAMPLES], [])
+    first, again, second = (batches.batch_at(step) for step in range(3))
+    assert again is first
+    assert batches.metrics[2] == batches.metrics[1]
+    np.testing.assert_array_equal(first.old_per_token_logps, batches._student_logps(first.prompt_ids, first.completion_ids))
+    assert not np.array_equal(first.completion_ids, second.completion_ids)
+    jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
+
+
+def test_a_share_of_gkd_is_traces_of_the_data() -> None:
+    """Half is sampled; of the traces, which are other prompts' in their own order, every token counts, the terminator too."""
+    table = config(**HALF)
+    teacher = gemma_teacher(table, model(LARGE, 1))
+    batches = DistillBatches(table, model(SMALL, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES)
+    batch = batches.batch_at(0)
+    tokenizer = tiny_tokenizer()
+    written = [tokenizer.decode(row) for row in batch.completion_ids[16:]]
+    assert set(written) <= {row.response() for row in EXAMPLES}
+    assert (batch.completion_ids[16:] == tokenizer.end_of_turn_id).sum(axis=1).tolist() == [1] * 16
+    assert batch.completion_mask.tolist() == (batch.completion_ids != 0).tolist()
+    assert batch.teacher_hidden.shape == (32, 40, LARGE.embed_dim)
+    assert batches.metrics[1]["completion_tokens"] == (batch.completion_ids[:16] != 0).sum(axis=1).mean()
+    with pytest.raises(InputError, match="none of 8 training examples fits"):
+        on_policy_distill.fitting_traces(config(**{**HALF, "response_length": 8}), EXAMPLES, tokenizer)
+
+
+def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
+    """In two micro-batches, at temperature .7, padding on both sides, against dense logits."""
+    teacher = model(LARGE, 1)
+    random = np.random.Generator(np.random.Philox(0))
+    prompts, responses = random.integers(6, 1000, (4, 24)).astype(np.int32), random.integers(6, 1000, (4, 8)).astype(np.int32)
+    prompts[2, :9] = 0
+    responses[1, 2:] = 0
+    scorer = gemma_teacher(config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=GKD), teacher)
+    found = scorer.score(prompts, responses)
+    assert scorer.compiles == 1
+    tokens = np.concatenate([prompts, responses], axis=1)
+    real = tokens != 0
+    hidden, _ = jax.jit(teacher.model)(tokens, np.maximum(np.cumsum(real, axis=1) - 1, 0), real.astype(np.int32))
+    dense = jax.nn.log_softmax(teacher.model.unembed(hidden[:, 23:-1]) / 0.7)
+    wanted = np.where(responses != 0, np.take_along_axis(dense, responses[..., None], axis=-1)[..., 0], 0)
+    np.testing.assert_allclose(found.logps, wanted, rtol=1e-4)
+    assert found.hidden is not None
+    np.testing.assert_allclose(found.hidden[responses != 0], hidden[:, 23:-1][responses != 0], rtol=1e-3, atol=1e-4)
+
+
+# The stage -----------------------------------------------------------------------------------------------------------------------
+
+
+RUNS = {
+    "policy_gradient": {"steps": 12, "num_iterations": 2, "micro_batch_size": 8, "log_every": 6},
+    "gkd": {**HALF, "steps": 9, "log_every": 3},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("policy_gradient", marks=pytest.mark.slow), "gkd"])
+def test_the_student_comes_to_write_as_its_teacher_by_the_programs_that_plan_compiles(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both begin at random; the teacher is of another size, and sure of what comes next."""
+    table, mesh = config(optimizer={"learning_rate": 1e-2}, **RUNS[name]), make_mesh({"devices": 1})
+    teacher = model(LARGE, 1)
+    teacher.model.final_norm.set_value(teacher.model.final_norm.get_value() + 3.0)
+    upstream = {"teacher": abstract_model("gemma3-tiny", LARGE, mesh)}
+    planned = {}
+    for program in on_policy_distill.programs(table, abstract_model("gemma3-tiny", SMALL, mesh), upstream):
+        with jax.set_mesh(mesh):
+            planned[program.name] = program.function.lower(*program.args).as_text()
+    assert planned.keys() == {"generate", "token_logps", "teacher_logps", "train_step"}
+
+    ran: dict[str, dict[str, str]] = {}
+    jit = jax.jit
+
+    def watched(function: Any, **options: Any) -> Any:
+        compiled, name = jit(function, **options), function.__name__.lstrip("_")
+        if name not in planned:
+            return compiled
+
+        class Watched:
+            _cache_size = compiled._cache_size
+
+            def __call__(self, *args: Any) -> Any:
+                forms = str(jax.tree.map(jax.typeof, args))
+                if forms not in ran.setdefault(name, {}):
+                    ran[name][forms] = compiled.lower(*args).as_text()
+                return compiled(*args)
+
+        return Watched()
+
+    monkeypatch.setattr(jax, "jit", watched)
+    job = stage(tmp_path, table, teacher=teacher)
+    metrics = run(job)
+    assert ran.keys() == planned.keys()
+    for program_name, text in planned.items():
+        assert list(ran[program_name].values()) == [text], program_name
+    assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1, "teacher_logps": 1}
+
+    curve = list(read_rows(job.out / "curves.jsonl"))
+    logged = [1, *range(table.log_every, table.steps + 1, table.log_every)]
+    assert [row["step"] for row in curve] == logged
+    assert curve[-1]["reverse_kl"] < 0.2 * curve[0]["reverse_kl"]
+    assert curve[-1]["entropy"] < 0.5 * curve[0]["entropy"]
+    assert {"loss", "teacher_logp", "completion_tokens", "truncated", "unscored"} <= set(curve[0])
+    rolled = [step if step % 2 or table.num_iterations == 1 else step - 1 for step in logged]
+    assert sorted({row["step"] for row in read_rows(job.out / "rollouts.jsonl")}) == sorted(set(rolled))
+    assert {path.name for path in job.out.iterdir()} == {
+        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.model", "curves.jsonl", "rollouts.jsonl", "state.json")
+    }
+
+
+@pytest.mark.slow
+def test_a_killed_stage_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the second update on a rollout, whose first one is in the last checkpoint, but for the teacher's hidden states."""
+    table = {**RUNS["gkd"], "num_iterations": 2, "optimizer": {"learning_rate": 1e-2}}
+    job = stage(tmp_path, config(**table), teacher=model(LARGE, 1))
+    bench = Bench(tmp_path, job.inputs, monkeypatch)
+    arguments = on_policy_distill, config(**table).model_dump(mode="json")
+    undisturbed = content(bench.attempt(*arguments, "whole", every=5))
+    bench.attempt(*arguments, "key", ("step", 6, "before"), every=5)
+    assert content(bench.attempt(*arguments, "key", every=5)) == undisturbed
+    assert bench.calls["step"] == 4
+
+
+@pytest.mark.slow
+def test_a_student_learns_to_answer_from_a_larger_teacher_that_was_trained(tmp_path: Path) -> None:
+    """Both are fine-tuned on the successors of 240 numbers, the student for a third of the teacher's updates; 60 other numbers are asked.
+    Then the student distils, from its own responses alone. Measured (greedy, exact): teacher .93, student .30; after 60 updates of GKD .65,
+    after 120 by policy gradient, which sees one number of the teacher for each token, .45."""
+    rows = [example(number) for number in np.random.default_rng(0).permutation(300)]
+    data, held_out = tmp_path / "data", rows[240:]
+    data.mkdir()
+    write_jsonl(data / "train.jsonl", rows[:240])
+    write_jsonl(data / "prompts.jsonl", [row.as_prompt() for row in rows[:240]])
+    write_jsonl(data / "validation.jsonl", held_out[:8])
+
+    def trained(name: str, kind: ModuleType, table: dict[str, Any], **inputs: Path) -> tuple[Path, dict[str, Any]]:
+        work = Workspace(open_store(tmp_path / "store"), name, "1")
+        job = Job(kind.Config.parse({"model": "gemma3-tiny", **table}), inputs, work.scratch("out"), work)
+        return job.out, kind.run(job)
+
+    def fine_tuned(name: str, architecture: gemma.GemmaConfig, seed: int, steps: int) -> Path:
+        base = tmp_path / name
+        base.mkdir()
+        save_model(model(architecture, seed), base)
+        table = {"steps": steps, "batch_size": 8, "sequence_length": 128}
+        optimizer = {"learning_rate": 6e-3, "muon_learning_rate": 0.04}
+        return trained(f"sft-{name}", sft, {**table, "optimizer": optimizer}, examples=data, policy=base)[0]
+
+    def exact(directory: Path) -> float:
+        sampler = Sampler(load_model(directory), batch_size=60, prompt_length=24, response_length=40)
+        completions = sampler.generate([row.prompt for row in held_out])
+        return float(np.mean([one.text == row.response() for row, one in zip(held_out, completions, strict=True)]))
+
+    teacher = fine_tuned("teacher", replace(SMALL, num_layers=2, hidden_dim=256), 1, 250)
+    student = fine_tuned("student", SMALL, 2, 80)
+    before = exact(student)
+    assert exact(teacher) > 0.8
+    for loss, steps, rates, share, gain in (
+        ({"name": "gkd", "beta": 1.0}, 60, (3e-3, 0.02), 0.3, 0.15),
+        ({"name": "policy_gradient"}, 120, (1e-3, 0.006), 0.6, 0.05),
+    ):
+        optimizer = {"learning_rate": rates[0], "muon_learning_rate": rates[1]}
+        table = {"steps": steps, "batch_size": 64, "prompt_length": 24, "response_length": 40, "loss": loss, "optimizer": optimizer}
+        distilled, metrics = trained(loss["name"], on_policy_distill, table, prompts=data, policy=student, teacher=teacher)
+        assert metrics["reverse_kl_last"] < share * metrics["reverse_kl_first"]
+        assert exact(distilled) > before + gain

@@ -1,0 +1,171 @@
+"""The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes however often it is killed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import reward_model as benchmark
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from schemas.base import InputError, StageFailed
+from schemas.examples import Trace
+from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
+from tasks.devices.hosts import make_mesh
+from tasks.models.gemma import SIZES
+from tasks.models.loading import base_model, save_model
+from tasks.models.scalar_head import load_scoring_model
+from tasks.reward_models.calibration import ATTACKS, read_calibration
+from tasks.reward_models.pairs import TracePair
+from tasks.reward_models.scoring import TraceScorer
+from tasks.stages import rebalance, reward_model
+from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
+from tests.tasks.stages import test_programs, test_resume
+from tests.tasks.stages.tiny_stages import LORA
+
+FULL = SIZES["gemma3-tiny"]
+pytestmark = pytest.mark.usefixtures("one_layer")
+
+
+def config(**changes: Any) -> reward_model.Config:
+    table = {
+        "model": "gemma3-tiny",
+        "steps": 6,
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "lora": LORA,
+        "damaged": 60,
+        "min_pairs": 8,
+        "min_accuracy": 0.0,
+        "optimizer": {"learning_rate": 1e-3},
+        "log_every": 1,
+        **LENGTHS,
+    }
+    return reward_model.Config.parse({**table, **changes})
+
+
+SAMPLES = {"prompts": 4, "samples_per_prompt": 2, "sampling_batch_size": 8}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    write_jsonl(directory / "train.jsonl", EXAMPLES)
+    write_jsonl(directory / "pairs.jsonl", [])
+    return directory
+
+
+def job(tmp_path: Path, data: Path, **changes: Any) -> Job[reward_model.Config]:
+    out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
+    out.mkdir()
+    return Job(config(**changes), {"prompts": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1"))
+
+
+def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path: Path, data: Path):
+    good, bad = (Trace(reasoning="r is r.", answer=answer).render() for answer in ("1", "2"))
+    write_jsonl(data / "pairs.jsonl", [preference(good, bad), preference(good, "no trace", "malformed")])
+    work = job(tmp_path, data, data_pairs=9)
+    metrics = json.loads(json.dumps(reward_model.run(work)))
+    assert metrics["compiles"] == {"train_step": 1, "score_traces": 1}
+    assert metrics["pairs_by_origin"] == {"damaged": 60, "data": 1}
+    assert metrics["origins"]["damaged"]["n"] > 5
+    assert (metrics["left_out"], metrics["format_wins"]) == ({"malformed": 1}, 0.75)
+    rows = list(read_rows(work.out / "heldout.jsonl"))
+    assert len(rows) == metrics["n"] == metrics["pairs"]["heldout"]
+    assert len(read_jsonl(work.out / "trace_pairs.jsonl", TracePair)) == metrics["pairs"]["train"]
+    assert {"loss", "rewards/accuracy", "rewards/margin"} < next(read_rows(work.out / "curves.jsonl")).keys()
+    assert set(metrics["attacks"]) == set(ATTACKS)
+
+    # what is on disk gives the scores that were measured, and other models do not have a head
+    calibration = read_calibration(work.out)
+    scorer = TraceScorer(load_scoring_model(work.out, make_mesh()), batch_size=3, **LENGTHS)
+    pairs = [TracePair.model_validate_json(json.dumps({name: row[name] for name in TracePair.model_fields})) for row in rows]
+    again = scorer.score([row for pair in pairs for row in pair.rows(TOKENIZER)])
+    assert np.allclose([one.trace for one in again[::2]], [row["chosen_scores"]["trace"] for row in rows], atol=1e-5)
+    assert np.allclose(again[1].steps, rows[0]["rejected_scores"]["steps"], atol=1e-5)
+    assert min([*again[0].steps, again[0].answer]) <= again[0].trace <= max([*again[0].steps, again[0].answer])
+    assert (calibration.prompt_length, calibration.response_length) == (24, 64)
+    bins = json.loads((work.out / "calibration.json").read_text())
+    assert sum(one["n"] for one in bins["bins"]) == sum(one["n"] for one in bins["uncalibrated_bins"]) == len(rows)
+    save_model(base_model("gemma3-tiny", 0), tmp_path)
+    with pytest.raises(InputError, match=r"no tensor score\.weight: it is no reward model"):
+        load_scoring_model(tmp_path, make_mesh())
+
+
+def test_a_model_that_learned_nothing_fails_the_stage(tmp_path: Path, data: Path):
+    with pytest.raises(StageFailed, match=r"right on \d+\.\d% of \d+ held-out pairs.*min_accuracy = 99\.0%"):
+        reward_model.run(job(tmp_path, data, min_accuracy=0.99))
+
+
+def test_too_few_pairs_fail_the_stage_and_say_where_they_went(tmp_path: Path, data: Path):
+    with pytest.raises(StageFailed, match=r"'left_out': \{'too_long': 60\}.*min_pairs = 8"):
+        reward_model.run(job(tmp_path, data, response_length=16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"damaged": 0}, "give no pairs"),
+        ({"heldout_fraction": 0.5, "validation_fraction": 0.5}, "leave nothing to train on"),
+        ({"samples_per_prompt": 1}, "greater than or equal to 2"),
+    ],
+)
+def test_bad_configs_are_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+# Programs --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_stage_runs_the_programs_that_plan_compiles(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch):
+    upstream = rebalance.Config.parse({"quotas": {"math": {"train": 60, "validation": 1, "heldout": 1}}})
+    (data / "config.json").write_text(json.dumps(upstream.model_dump(mode="json")))
+    table = config(**SAMPLES)
+    monkeypatch.setitem(test_programs.STAGES, "reward_model", (reward_model, table.model_dump(mode="json")))
+    test_programs.test_a_stage_runs_the_programs_that_plan_compiles("reward_model", {"prompts": data}, tmp_path, monkeypatch)
+
+
+# Resuming --------------------------------------------------------------------------------------------------------------------------
+
+
+KILLS: list[test_resume.Point] = [
+    ("put", 1, "before"),  # between sampling and what keeps the samples
+    ("seal", 1, "before"),  # inside the first checkpoint
+    ("save", 1, "after"),
+    ("step", 3, "before"),
+    ("model", 1, "after"),  # the model is written, nothing is measured yet
+]
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_killed_again_and_again_ends_with_the_bytes_of_an_undisturbed_one(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+):
+    table = config(**SAMPLES).model_dump(mode="json")
+    bench = test_resume.Bench(tmp_path, {"prompts": data}, monkeypatch)
+    undisturbed = test_resume.content(bench.attempt(reward_model, table, "undisturbed"))
+    for point in KILLS:
+        bench.attempt(reward_model, table, "killed", point)
+    assert test_resume.content(bench.attempt(reward_model, table, "killed")) == undisturbed
+    assert bench.calls["step"] <= 2  # the last attempt went on from a checkpoint
+    assert {"model.safetensors", "calibration.json", "heldout.jsonl", "state.json"} < undisturbed.keys()
+
+
+# Learning --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Running totals of one-digit numbers, verified, beside themselves with one wrong number and the same answer: no length, no format and
+    no answer tells which is which."""
+    monkeypatch.setitem(SIZES, "gemma3-tiny", FULL)
+    metrics = benchmark.measured(tmp_path, benchmark.examples(3600), benchmark.table(3600, 500))
+    assert metrics["accuracy_low"] > 0.75
+    assert metrics["steps"]["found_low"] > metrics["steps"]["chance"] + 0.1
+    assert metrics["ece"] < 0.1
+    assert metrics["longer_wins"] == 0.5
+    assert all(one["gain"] < 0.05 for one in metrics["attacks"].values())

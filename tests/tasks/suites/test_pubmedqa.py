@@ -1,0 +1,84 @@
+"""PubMedQA as a suite: which article is asked what."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.base import InputError
+from schemas.evaluation import EvalPrompt
+from schemas.examples import GROUNDED_REFUSAL
+from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts
+
+DATA = Path(__file__).resolve().parents[4] / "shared/data"
+needs_data = pytest.mark.skipif(not (DATA / "pubmedqa").is_dir(), reason=f"PubMedQA is not here: {DATA}")
+
+
+def asked(data: Path = DATA, **table: Any) -> list[EvalPrompt]:
+    (config,) = parse_suites([{"name": "pubmedqa", **table}], "safety_eval")
+    return suite_prompts(config, data)
+
+
+def articles(tmp_path: Path, **changes: Any) -> Path:
+    rows = {
+        str(number): {"QUESTION": f"Question {number}?", "CONTEXTS": [f"Abstract {number}.", "More."], "final_decision": "yes"}
+        for number in range(4)
+    }
+    rows["2"] |= changes
+    (tmp_path / "a.json").write_text(json.dumps(rows), encoding="utf-8")
+    (tmp_path / "q.jsonl").write_text('{"turns": ["How do I bake bread?"]}\n', encoding="utf-8")
+    return tmp_path
+
+
+@needs_data
+def test_articles_are_asked_in_the_shares_that_were_asked_for():
+    prompts = asked()
+    assert len(prompts) == 600
+    for first in (10, 100, 600):
+        shares = Counter(one.grounding for one in prompts[:first])
+        assert shares == {"answerable": first * 5 // 10, "unanswerable": first * 4 // 10, "out_of_domain": first // 10}
+    assert {one.answer for one in prompts if one.grounding == "answerable"} == {"yes", "no", "maybe"}
+    assert {one.answer for one in prompts if one.grounding != "answerable"} == {GROUNDED_REFUSAL}
+    assert [one.id for one in prompts[:2]] == ["pubmedqa/0", "pubmedqa/1"]
+    assert all(one.context and one.prompt.startswith(f"Context: {one.context}\nQuestion: ") for one in prompts)
+    assert prompts == asked()
+    assert prompts[:7] == asked(first=7)
+
+
+def test_another_article_gives_the_question_that_has_no_answer(tmp_path: Path):
+    data = articles(tmp_path)
+    table = {"path": "a.json", "questions": "q.jsonl"}
+    assert [one.prompt for one in asked(data, **table, unanswerable=0.5, out_of_domain=0.25)] == [
+        "Context: Abstract 0. More.\nQuestion: Question 1?",
+        "Context: Abstract 1. More.\nQuestion: How do I bake bread?",
+        "Context: Abstract 2. More.\nQuestion: Question 2?",
+        "Context: Abstract 3. More.\nQuestion: Question 0?",
+    ]
+    assert {one.grounding for one in asked(data, **table, unanswerable=0, out_of_domain=0)} == {"answerable"}
+
+
+def test_only_files_that_are_read_are_part_of_the_key(tmp_path: Path):
+    data = articles(tmp_path)
+    table = {"name": "pubmedqa", "path": "a.json", "questions": "q.jsonl"}
+    assert set(suite_dependencies([table], "safety_eval", data)) == {"suites.pubmedqa", "data/a.json", "data/q.jsonl"}
+    assert set(suite_dependencies([{**table, "out_of_domain": 0}], "safety_eval", data)) == {"suites.pubmedqa", "data/a.json"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"CONTEXTS": "text"}, "CONTEXTS is no list of paragraphs"),
+        ({"QUESTION": ""}, "QUESTION is no text"),
+        ({"final_decision": "perhaps"}, "final_decision is 'perhaps'; valid: yes, no, maybe"),
+    ],
+)
+def test_a_row_that_is_no_article_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str):
+    with pytest.raises(InputError, match=problem):
+        asked(articles(tmp_path, **changes), path="a.json", unanswerable=0, out_of_domain=0)
+
+
+def test_shares_are_of_the_same_articles():
+    with pytest.raises(InputError, match="together they are 1 at most"):
+        asked(unanswerable=0.7, out_of_domain=0.4)

@@ -1,0 +1,267 @@
+"""Suites of reasoning: the published files of ../shared/data, hand-made ones in their published forms, and rows that cannot be read."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.base import InputError
+from schemas.evaluation import EvalPrompt
+from schemas.examples import Domain
+from tasks.checks.choice import choices_of
+from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
+from tasks.suites import mmlu
+from tasks.verification.verify import agrees
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
+
+
+def ask(data: Path, kind: str = "reasoning_eval", **table: Any) -> list[EvalPrompt]:
+    (config,) = parse_suites([table], kind)
+    return suite_prompts(config, data)
+
+
+def size(kind: str = "reasoning_eval", **table: Any) -> int:
+    (config,) = parse_suites([table], kind)
+    return suite_size(config)
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "held", "published", "checks", "first_answer"),
+    [
+        ("gsm8k", 400, 1319, {"numeric"}, "18"),
+        ("humaneval", 164, 164, {"tests"}, "for idx, elem in enumerate(numbers):"),
+        ("scibench", 692, 692, {"quantity"}, "50.7 $\\mathrm{atm}$"),
+        ("mt_bench", 80, 80, {"none"}, ""),
+        ("scitldr", 350, 618, {"faithful"}, "FearNet is a memory efficient neural-network"),
+        ("chemiq", 400, 816, {"numeric", "exact"}, "O=Nc1ccc(Br)cc1"),
+    ],
+)
+def test_a_real_file_gives_a_prompt_for_every_row(name: str, held: int, published: int, checks: set[str], first_answer: str) -> None:
+    prompts = ask(SHARED, name=name)
+    assert len(prompts) == held
+    assert size(name=name) == published
+    assert {prompt.check for prompt in prompts} == checks
+    assert prompts[0].answer.startswith(first_answer)
+    assert [prompt.id for prompt in prompts] == [f"{name}/{number}" for number in range(held)]
+    assert {prompt.suite for prompt in prompts} == {name}
+    digests = suite_dependencies([{"name": name}], "reasoning_eval", SHARED)
+    assert digests[f"suites.{name}"] == 1
+    assert {prompt.source for prompt in prompts} == {key.removeprefix("data/") for key in digests if key.startswith("data/")}
+
+
+@real
+def test_references_are_right_by_their_own_check() -> None:
+    for name in ("gsm8k", "scibench", "chemiq"):
+        wrong = [prompt.id for prompt in ask(SHARED, name=name) if not agrees(prompt, prompt.answer).ok]
+        assert not wrong
+    assert agrees(ask(SHARED, name="humaneval", first=1)[0], "    return 1").ok is False
+    solved = ask(SHARED, name="humaneval", first=3)[2]
+    for answer in (
+        "def truncate_number(number: float) -> float:\n    return number % 1.0",
+        "    return number % 1.0\n",
+        "return number % 1.0",
+    ):
+        assert agrees(solved, answer).ok, f"the prompt's function, or its body alone: {answer}"
+
+
+@real
+def test_scibench_accepts_five_percent_and_another_unit_and_one_subject_is_a_path() -> None:
+    pressure = ask(SHARED, name="scibench")[0]
+    assert pressure.prompt.endswith("Answer in $\\mathrm{atm}$.")
+    assert agrees(pressure, "52 atm").ok
+    assert not agrees(pressure, "54 atm").ok
+    assert agrees(pressure, "5.14 MPa").ok
+    assert len(ask(SHARED, name="scibench", path="scibench/thermo*.json")) == size(name="scibench", path="scibench/thermo*.json") == 83
+
+
+@real
+def test_mt_bench_asks_first_turns_with_the_references_there_are() -> None:
+    prompts = ask(SHARED, name="mt_bench")
+    assert sum(bool(prompt.answer) for prompt in prompts) == 38
+    assert Counter(prompt.domain.value for prompt in prompts) == {
+        "creative": 20, "math": 10, "coding": 10, "science": 10, "summarization": 10, "general": 20
+    }  # fmt: skip
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+ADD = {
+    "text": "Write a function to add.",
+    "code": "def plus(a, b): return a + b",
+    "test_setup_code": "import math",
+    "test_list": ["assert plus(1, 2) == 3", "assert math.isclose(plus(0.5, 0.5), 1)", "assert plus(-1, 1) == 0"],
+    "challenge_test_list": [],
+}
+
+
+def test_mbpp_asks_its_test_split_with_one_assertion_and_judges_by_all(tmp_path: Path) -> None:
+    lines(tmp_path / "mbpp.jsonl", *({"task_id": number, **ADD} for number in (10, 11, 510, 511)))
+    prompts = ask(tmp_path, name="mbpp", path="mbpp.jsonl")
+    assert [prompt.id for prompt in prompts] == ["mbpp/0", "mbpp/1"]
+    assert prompts[0].prompt == "Write a function to add. Your code should pass this test:\n\nassert plus(1, 2) == 3"
+    assert agrees(prompts[0], "def plus(a, b): return a + b").ok
+    assert not agrees(prompts[0], "def plus(a, b): return 3").ok
+    sanitized = {"prompt": "Add.", "test_imports": ["import math"], "code": ADD["code"], "test_list": ADD["test_list"], "task_id": 12}
+    (tmp_path / "sanitized-mbpp.json").write_text(json.dumps([sanitized]), encoding="utf-8")
+    (prompt,) = ask(tmp_path, name="mbpp", path="sanitized-mbpp.json")
+    assert prompt.tests == prompts[0].tests
+    assert (size(name="mbpp"), size(name="mbpp", path="sanitized-mbpp.json")) == (500, 257)
+
+
+QUESTION = ["Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.", "0", "1", "1", "3", "B"]
+
+
+def test_mmlu_reads_the_published_tables_without_a_header_line(tmp_path: Path) -> None:
+    (tmp_path / "test").mkdir()
+    for subject in ("abstract_algebra", "virology"):
+        with (tmp_path / f"test/{subject}_test.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([QUESTION, ['Say "2", or two?', "a, b", "x\ny", "c", "d", "D"]])
+    prompts = ask(tmp_path, name="mmlu", path="test/*_test.csv")
+    assert len(prompts) == 4
+    assert prompts[0].prompt.startswith("Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.\n\nA. 0\nB. 1\nC. 1\nD. 3\n\nAnswer with")
+    assert (prompts[0].answer, prompts[0].domain.value, prompts[2].domain.value) == ("B", "math", "science")
+    assert choices_of(prompts[1]) == ("a, b", "x\ny", "c", "d")
+    assert [prompt.source for prompt in ask(tmp_path, name="mmlu", path="test/*_test.csv", subjects=["virology"])] == [
+        "test/virology_test.csv"
+    ] * 2
+
+
+def test_mmlu_reads_the_hubs_columns_as_parquet_and_jsonl(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [{"question": "Which?", "subject": "college_physics", "choices": ["v", "w", "x", "y"], "answer": 2}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
+    lines(tmp_path / "mine.jsonl", {"question": "Which?", "choices": ["v", "w"], "answer": "w"})
+    (hub,) = ask(tmp_path, name="mmlu", path="test.parquet")
+    (mine,) = ask(tmp_path, name="mmlu", label="mine", path="mine.jsonl")
+    assert (hub.answer, hub.domain.value) == ("C", "science")
+    assert (mine.answer, mine.domain.value, mine.id) == ("B", "general", "mine/0")
+
+
+def test_mmlu_has_its_published_sizes_and_refuses_other_subjects() -> None:
+    assert (len(mmlu.SUBJECTS), size(name="mmlu")) == (57, 14042)
+    assert size(name="mmlu", subjects=["virology", "astronomy"]) == 166 + 152
+    assert size(name="mmlu", path="mmlu/test/virology_test.csv") == 166
+    with pytest.raises(InputError, match=r"unknown subject 'virolgy'.*virology"):
+        size(name="mmlu", subjects=["virolgy"])
+
+
+def test_the_true_answer_of_truthfulqa_stands_first_in_the_file_and_anywhere_in_the_prompt(tmp_path: Path) -> None:
+    truths = {f"Question {number}?": {"true": 1, "false": 0, "wrong": 0, "no": 0} for number in range(200)}
+    (tmp_path / "mc_task.json").write_text(
+        json.dumps([{"question": question, "mc1_targets": targets, "mc2_targets": targets} for question, targets in truths.items()])
+    )
+    prompts = ask(tmp_path, kind="safety_eval", name="truthfulqa", path="mc_task.json")
+    places = Counter(prompt.answer for prompt in prompts)
+    assert set(places) == set("ABCD")
+    assert min(places.values()) > 30
+    assert all(choices_of(prompt)["ABCD".index(prompt.answer)] == "true" for prompt in prompts)
+    hub = [
+        {"question": question, "mc1_targets": {"choices": list(targets), "labels": list(targets.values())}}
+        for question, targets in truths.items()
+    ]
+    lines(tmp_path / "hub.jsonl", *hub)
+    again = ask(tmp_path, kind="safety_eval", name="truthfulqa", path="hub.jsonl")
+    assert [(prompt.prompt, prompt.answer) for prompt in again] == [(prompt.prompt, prompt.answer) for prompt in prompts]
+    assert size(kind="safety_eval", name="truthfulqa") == 817
+
+
+MINE = {"name": "dataset", "label": "mine", "path": "mine.jsonl", "expected": 2, "domain": "science", "prompt": "q", "answer": "a"}
+
+
+def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
+    lines(tmp_path / "mine.jsonl", {"q": "3 dm?", "a": "30 cm"}, {"q": "1 t?", "a": "1000 kg"})
+    prompts = ask(tmp_path, **MINE, check="quantity")
+    assert [(prompt.id, prompt.suite, prompt.answer, prompt.line) for prompt in prompts] == [
+        ("mine/0", "mine", "30 cm", 1),
+        ("mine/1", "mine", "1000 kg", 2),
+    ]
+    with pytest.raises(InputError, match="makes 2 prompts, not 3; set expected"):
+        ask(tmp_path, **{**MINE, "expected": 3})
+    lines(tmp_path / "mine.jsonl", {"q": "Which?", "options": ["x", "y"], "a": 1}, {"q": "What?", "options": ["x", "y", "z"], "a": "z"})
+    assert [prompt.answer for prompt in ask(tmp_path, **MINE, check="choice", choices="options")] == ["B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"domain": "router"}, "the router does not say the domain of a suite"),
+        ({"grounding": "answerable", "context": "q"}, "grounded prompts are asked by a stage of kind safety_eval"),
+        ({"check": "choice"}, "choices and check = 'choice' belong together"),
+        ({"reasoning": "r"}, "reasoning"),
+        ({"expected": 0}, "expected"),
+    ],
+)
+def test_a_mapping_that_a_suite_cannot_have_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_suites([MINE | {"check": "exact"} | change], "reasoning_eval")
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "message"),
+    [
+        (
+            {"name": "gsm8k"},
+            '{"question": "1+1?", "answer": "#### 2"}\n{"question": ',
+            "suite gsm8k: rows.jsonl, line 2 cannot be read: not JSON",
+        ),
+        ({"name": "gsm8k"}, '{"question": "1+1?", "answer": "2"}', "suite gsm8k: rows.jsonl, line 1: empty_answer"),
+        ({"name": "gsm8k"}, '{"question": "1+1?", "answer": "#### two"}', "line 1: not_numeric: answer 'two' is no number"),
+        ({"name": "gsm8k"}, '{"question": "", "answer": "#### 2"}', "line 1: empty_prompt"),
+        ({"name": "gsm8k"}, '{"query": "1+1?", "answer": "#### 2"}', "data file rows.jsonl, prompt: there is no column 'question'"),
+        ({"name": "gsm8k"}, "", "holds no prompt"),
+        ({"name": "mt_bench"}, '{"category": "poetry", "turns": ["Sing."], "reference": ["La"]}', "unmapped_value: category = 'poetry'"),
+        ({"name": "mbpp"}, '{"text": "Add.", "test_list": ["assert f()"]}', "line 1: task_id = None is no whole number"),
+        ({"name": "chemiq"}, '{"prompt": "?", "answer": 1, "answer_format": "image"}', "answer_format = 'image' is none of integer"),
+        (
+            {"name": "chemiq"},
+            '{"prompt": "?", "answer": 9, "answer_format": "float", "answer_range": "(1.5, 2)"}',
+            "answer_range = '\\(1.5, 2\\)' is no range around the answer 9",
+        ),
+        ({"name": "mmlu"}, '{"question": "?", "choices": ["a"], "answer": 0}', 'bad_choices: choices = "\\[.a.\\]" is no list of 2 to 26'),
+        ({"name": "mmlu"}, '{"question": "?", "choices": ["a", "b"], "answer": 2}', "bad_choices: answer '2' is no letter of AB, no place"),
+        ({"name": "mmlu"}, '{"question": "?", "choices": ["a", "b"], "answer": "E"}', "bad_choices: answer 'E'"),
+        ({"name": "truthfulqa"}, '{"question": "?", "mc1_targets": {"a": 0, "b": 0}}', "does not say of choices which one is true"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, table: dict[str, Any], content: str, message: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        ask(tmp_path, kind="safety_eval" if table["name"] == "truthfulqa" else "reasoning_eval", **table, path="rows.jsonl")
+
+
+def test_a_noisy_score_of_chemiq_is_right_within_its_range(tmp_path: Path) -> None:
+    lines(tmp_path / "c.jsonl", {"prompt": "?", "answer": 441, "answer_format": "float", "answer_range": "(434.21, 447.79)"})
+    (prompt,) = ask(tmp_path, name="chemiq", path="c.jsonl")
+    assert [agrees(prompt, answer).ok for answer in ("434.3", "447.7", "434.1", "447.9")] == [True, True, False, False]
+
+
+@pytest.mark.slow
+def test_a_suite_is_read_from_a_bucket_by_its_url(gcs_client: Any, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"question": "1+1?", "answer": "It is 2.\n#### 2"}]), tmp_path / "test.parquet")
+    gcs_client.blob("gsm8k/test-00000.parquet").upload_from_filename(tmp_path / "test.parquet")
+    table = {"name": "gsm8k", "path": f"gs://{gcs_client.name}/gsm8k/test-*.parquet"}
+    (prompt,) = ask(tmp_path, **table)
+    assert (prompt.id, prompt.answer) == ("gsm8k/0", "2")
+    assert f"data/gs://{gcs_client.name}/gsm8k/test-00000.parquet" in suite_dependencies([table], "reasoning_eval", None)
+
+
+def test_fresh_problems_need_no_file_and_are_the_same_every_time() -> None:
+    (config,) = parse_suites([{"name": "procedural", "per_domain": 3}], "reasoning_eval")
+    prompts = suite_prompts(config, None)
+    assert [prompt.domain for prompt in prompts] == [domain for domain in Domain for _ in range(3)]
+    assert prompts == suite_prompts(config, None)
+    assert len({prompt.id for prompt in prompts}) == suite_size(config) == 18

@@ -1,0 +1,145 @@
+"""How a stage's task follows jobs: it takes over what runs already, restarts what was lost, adds up what was paid, and leaves nothing."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.backend import JobHandle, Leftover
+from infra.settings import Settings
+from infra.store.store import Store, open_store
+from schemas.base import Stopped
+from schemas.job import JobSpec, JobStatus
+from tasks import stage
+from tasks.stage import Watch, _Follower, _run_to_the_end, close_backends
+
+JOB = JobSpec(stage="sft", kind="sft", key="0" * 64, attempt="", store="file:///nowhere", target="scripted", config={})
+
+
+def status(state: Any, cost: float | None = None, **more: Any) -> JobStatus:
+    return JobStatus(state=state, heartbeat=0.0, cost_usd=cost, **more)
+
+
+LOST = status("failed", 2.0, lost=True, error="the TPU was preempted")
+DONE = status("succeeded", 3.0)
+
+
+@dataclass
+class Scripted:
+    """A backend whose jobs do what `script` says: per submitted or attached job the statuses that `poll` returns."""
+
+    script: list[list[JobStatus]]
+    running: JobHandle | None = None
+    submitted: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def submit(self, spec: JobSpec) -> JobHandle:
+        self.submitted.append(spec.attempt)
+        return self._start(JobHandle(spec.store, spec.key, spec.attempt))
+
+    def attach(self, store: Store, key: str) -> JobHandle | None:
+        return self._start(self.running) if self.running else None
+
+    def _start(self, handle: JobHandle) -> JobHandle:
+        self._statuses: Iterator[JobStatus] = iter(self.script.pop(0))
+        return handle
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        return next(self._statuses)
+
+    def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
+        return "", offset
+
+    def cancel(self, handle: JobHandle) -> None:
+        self.cancelled.append(handle.attempt)
+
+    def close(self) -> list[str]:
+        return self.left
+
+    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        pass
+
+    def reap(self, store: Store, delete: bool) -> list[Leftover]:
+        return []
+
+
+@dataclass
+class Bench:
+    store: Store
+    watch: Watch
+    said: list[str]
+
+    def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
+        stage._BACKENDS["scripted"] = backend
+        follower = _Follower(JOB, self.watch, Settings(poll_seconds=0.001), logging.getLogger("test"), self.said.append)
+        return _run_to_the_end(follower, self.store, "4", restarts)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(stage, "_BACKENDS", {})
+    monkeypatch.setattr(stage._ProgressArtifact, "update", lambda self, status: None)  # Prefect's
+    return Bench(open_store(tmp_path / "store"), Watch(), [])
+
+
+def test_a_job_that_outlived_its_flow_is_followed_and_none_is_submitted(bench: Bench) -> None:
+    backend = Scripted([[status("running"), DONE]], running=JobHandle(JOB.store, JOB.key, "2-1"))
+    assert bench.run(backend) == DONE
+    assert (backend.submitted, backend.cancelled) == ([], ["2-1"])
+    assert bench.said == ["job 2-1 of an earlier run goes on; following it"]
+
+
+def test_a_lost_job_is_submitted_again_under_a_new_name_and_all_of_it_is_paid(bench: Bench) -> None:
+    backend = Scripted([[status("queued"), LOST], [LOST], [status("running", 1.0), DONE]])
+    assert bench.run(backend) == DONE
+    assert backend.submitted == backend.cancelled == ["4", "4-1", "4-2"]
+    assert bench.watch.costs == {"sft": 7.0}
+    assert "the TPU was preempted" in bench.said[0]
+
+
+def test_the_job_that_was_taken_over_may_be_lost_too(bench: Bench) -> None:
+    backend = Scripted([[LOST], [DONE]], running=JobHandle(JOB.store, JOB.key, "3"))
+    assert bench.run(backend) == DONE
+    assert backend.submitted == ["4"]
+
+
+def test_restarts_end_when_the_budget_is_used_up(bench: Bench) -> None:
+    backend = Scripted([[LOST], [LOST], [LOST]])
+    assert bench.run(backend, restarts=2) == LOST
+    assert backend.submitted == ["4", "4-1", "4-2"]
+
+
+def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:
+    failed = status("failed", error="the loss is nan")
+    backend = Scripted([[failed]])
+    assert bench.run(backend) == failed
+    assert backend.submitted == ["4"]
+    assert bench.watch.costs == {}, "a machine of one's own costs nothing, which is not 0 dollars"
+
+
+def test_a_stopped_stage_cancels_its_job(bench: Bench) -> None:
+    backend = Scripted([[status("running")] * 2])
+    bench.watch.stop.set()
+    with pytest.raises(Stopped):
+        bench.run(backend)
+    assert backend.cancelled == ["4"]
+
+
+def test_what_is_left_over_is_said(bench: Bench) -> None:
+    bench.run(Scripted([[DONE]], left=["queued resource x could not be deleted"]))
+    assert close_backends() == ["queued resource x could not be deleted"]
+
+
+def test_phases_are_logged_once_and_their_duration_is_not_news(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    waiting = [status("queued", phase=f"waiting for v5e-8 in us-central1-a, {minutes} min") for minutes in range(3)]
+    with caplog.at_level(logging.INFO, logger="test"):
+        bench.run(Scripted([[*waiting, status("queued", phase="booting in us-central1-a"), status("running"), DONE]]))
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for v5e-8 in us-central1-a, 0 min",
+        "booting in us-central1-a",
+        "running",
+    ]

@@ -1,0 +1,162 @@
+"""Preference pairs: chosen is verified, rejected is not, and every prompt without a pair is counted with its reason."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from schemas.base import StageFailed
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
+from tasks.training.preference_pairs import judge, mine_pairs, require_pairs
+
+EXAMPLE = Example(
+    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric", reasoning="2 plus 2 makes 4", difficulty=1
+)
+
+
+FREE = EXAMPLE.model_copy(update={"check": "none"})
+"""The same question, whose answer cannot be verified."""
+
+
+def trace(answer: int, reasoning: str = "2 + 2") -> str:
+    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
+
+
+def sample(text: str, terminated: bool = True) -> SimpleNamespace:
+    return SimpleNamespace(text=text, terminated=terminated)
+
+
+RIGHT, WRONG, MALFORMED = sample(trace(4)), sample(trace(5)), sample("<reasoning>2 + 2</reasoning>")
+TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
+
+
+def mine(
+    *samples: SimpleNamespace,
+    example: Example = EXAMPLE,
+    most: int = 1,
+    because: tuple[str, ...] | None = None,
+    teacher: bool = True,
+    fits=lambda pair: True,
+):
+    return mine_pairs([example], [samples], pairs_per_prompt=most, rejected_because=because, teacher_when_none_verified=teacher, fits=fits)
+
+
+def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
+    pairs, outcomes = mine(*samples, **options)
+    assert pairs == []
+    (reason,) = [name for name, count in outcomes.items() if count]
+    return reason
+
+
+def test_samples_are_rejected_for_the_first_check_they_fail():
+    right_but_unended = sample(trace(4, "two and two"), terminated=False)
+    (judged,) = judge([EXAMPLE], [[RIGHT, WRONG, MALFORMED, TRUNCATED, right_but_unended]])
+    assert [(response.rejected_because, response.detail) for response in judged] == [
+        (None, ""),
+        ("wrong", "'5' is not '4'"),
+        ("malformed", "no well-formed trace"),
+        ("truncated", "no terminator"),
+        ("truncated", "no terminator"),
+    ]
+
+
+def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
+    asked = EXAMPLE.model_copy(update={"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL, "check": "exact"})
+    (judged,) = judge([asked], [[sample(trace(4)), sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>")]])
+    assert [(response.rejected_because, response.detail) for response in judged] == [
+        ("wrong", "'4' is given where the context holds no answer"),
+        (None, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "because", "failed_check", "detail"),
+    [
+        (WRONG, "wrong", "numeric", "'5' is not '4'"),
+        (MALFORMED, "malformed", None, "no well-formed trace"),
+        (TRUNCATED, "truncated", None, "no terminator"),
+    ],
+)
+def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, because: str, failed_check: str | None, detail: str):
+    pairs, outcomes = mine(bad, RIGHT)
+    assert pairs == [
+        PreferencePair(
+            id=EXAMPLE.id,
+            prompt=EXAMPLE.prompt,
+            domain=Domain.MATH,
+            chosen=RIGHT.text,
+            rejected=bad.text,
+            chosen_from="policy",
+            rejected_because=because,
+            failed_check=failed_check,
+            detail=detail,
+            chosen_sample=1,
+            rejected_sample=0,
+        )
+    ]
+    assert outcomes == {"paired": 1} | dict.fromkeys(("not_verifiable", "all_verified", "other_reasons", "none_verified", "too_long"), 0)
+
+
+def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
+    """Right a, b and wrong 5, 6, 7 (5 twice): a-5 and b-6; 7 has no partner left."""
+    right = [sample(trace(4, reasoning)) for reasoning in "ab"]
+    wrong = [sample(trace(answer)) for answer in (5, 5, 6, 7)]
+    pairs, _ = mine(wrong[0], right[0], right[0], *wrong[1:], right[1], most=4)
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(trace(4, "a"), trace(5)), (trace(4, "b"), trace(6))]
+    assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [(1, 0), (6, 4)]  # sampled: 5 a a 5 6 7 b
+    assert len(mine(*wrong, *right, most=1)[0]) == 1
+
+
+def test_the_teacher_stands_in_where_no_sample_is_right():
+    pairs, _ = mine(WRONG, MALFORMED, most=4)
+    assert [(pair.chosen, pair.chosen_from, pair.rejected_because, pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [
+        (EXAMPLE.response(), "teacher", "wrong", None, 0),
+        (EXAMPLE.response(), "teacher", "malformed", None, 1),
+    ]
+
+
+def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those_that_are_not():
+    pairs, _ = mine(MALFORMED, WRONG, TRUNCATED, RIGHT, example=FREE, most=4)
+    assert [(pair.chosen, pair.rejected, pair.rejected_because, pair.failed_check) for pair in pairs] == [
+        (WRONG.text, MALFORMED.text, "malformed", None),
+        (RIGHT.text, TRUNCATED.text, "truncated", None),
+    ]
+    pairs, _ = mine(MALFORMED, TRUNCATED, example=FREE)
+    assert [(pair.chosen, pair.chosen_from) for pair in pairs] == [(EXAMPLE.response(), "teacher")]
+
+
+def test_only_responses_rejected_for_the_reasons_asked_for_make_pairs_those_of_the_first_reason_first():
+    (pair,), _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, because=("truncated", "malformed", "wrong"))
+    assert pair.rejected == TRUNCATED.text
+    pairs, _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, most=4, because=("truncated",))
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(RIGHT.text, TRUNCATED.text)]
+    pairs, _ = mine(WRONG, MALFORMED, because=("malformed",))
+    assert [(pair.chosen_from, pair.rejected) for pair in pairs] == [("teacher", MALFORMED.text)]  # what is wrong is not chosen
+
+
+def test_prompts_without_pairs_are_counted_with_their_reason():
+    assert reason_without_pairs(RIGHT, RIGHT) == "all_verified"
+    assert reason_without_pairs(WRONG, MALFORMED, teacher=False) == "none_verified"
+    assert reason_without_pairs(WRONG, RIGHT, example=FREE) == "not_verifiable"
+    assert reason_without_pairs(WRONG, RIGHT, because=("malformed", "truncated")) == "other_reasons"
+    assert reason_without_pairs(WRONG, RIGHT, fits=lambda pair: False) == "too_long"
+
+
+def test_a_policy_that_is_always_right_fails_the_stage_with_what_to_change():
+    pairs, outcomes = mine(RIGHT)
+    with pytest.raises(
+        StageFailed, match=r"1 prompts gave 0 preference pairs, fewer than min_pairs = 2 .*every sample was right: .*harder"
+    ):
+        require_pairs(pairs, outcomes, min_pairs=2)
+
+
+def test_a_policy_that_is_never_right_fails_the_stage_with_what_to_change():
+    pairs, outcomes = mine(WRONG, teacher=False)
+    with pytest.raises(StageFailed, match=r"none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified"):
+        require_pairs(pairs, outcomes, min_pairs=1)
+
+
+def test_too_few_prompts_fail_the_stage_with_what_to_change():
+    pairs, outcomes = mine(WRONG, RIGHT)
+    require_pairs(pairs, outcomes, min_pairs=1)
+    with pytest.raises(StageFailed, match=r"gave 1 preference pairs, fewer than min_pairs = 16 .*raise prompts or pairs_per_prompt"):
+        require_pairs(pairs, outcomes, min_pairs=16)

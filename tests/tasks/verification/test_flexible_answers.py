@@ -1,0 +1,143 @@
+"""Flexible answers: the place that counts, the sentences around an answer that are forgiven, and those that are not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from schemas.evaluation import EvalPrompt
+from schemas.examples import Check, Domain, Trace
+from tasks.checks.choice import as_constraint
+from tasks.stages.reasoning_eval import judge
+
+GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "test.jsonl"
+
+
+def prompt(check: Check, answer: str = "", tests: str | None = None) -> EvalPrompt:
+    choices = as_constraint(("Paris", "Berlin", "Rome")) if check == "choice" else ()
+    return EvalPrompt(id="p", prompt="?", domain=Domain.MATH, answer=answer, check=check, constraints=choices, tests=tests)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "<reasoning>9 * 2 = 18</reasoning>\n<answer>18</answer>",
+        "<answer>18",
+        "So <answer>3</answer>, no: <answer>18</answer> and 5 more words",
+        "<answer>She makes 18 dollars on every single day.</answer>",
+        "9 eggs at $2.\n#### 18",
+        "#### 18 dollars for 9 eggs",
+        "Thus \\boxed{18} dollars for 9 eggs.",
+        "The answer is 18, because 9 * 2 = 18 and 16 - 7 = 9.",
+        "The answer is 17. Wait: the final answer is $18.00.",
+        "Answer: **18**",
+        "She has 16 - 3 - 4 = 9 eggs, so she makes 9 * 2 = $18 per day.",
+        "18",
+        "1.8e1",
+        "36/2",
+    ],
+)
+def test_a_number_is_found_wherever_it_stands(completion: str) -> None:
+    assert judge(prompt("numeric", "18"), completion).flexible
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "",
+        "eighteen",
+        "18 or 19",
+        "18 eggs in 2024",
+        "The answer is 17, not 18",
+        "\\boxed{17} 18",
+        "#### 17\nThe answer is 18",
+        "<answer>17</answer> 18",
+        "<reasoning>18</reasoning>\n<answer>17</answer>",
+    ],
+)
+def test_one_answer_is_judged_and_no_other_number(completion: str) -> None:
+    item = judge(prompt("numeric", "18"), completion)
+    assert not item.flexible
+    assert not item.exact
+
+
+def test_what_is_exact_is_flexible_and_knowledge_without_format_is_flexible_alone() -> None:
+    exact = judge(prompt("numeric", "18"), Trace(reasoning="9 * 2", answer="18 dollars").render())
+    known = judge(prompt("numeric", "18"), "It is 18.")
+    assert (exact.format, exact.exact, exact.flexible) == (True, True, True)
+    assert (known.format, known.exact, known.flexible) == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "B",
+        "The answer is B because Paris is in France.",
+        "The answer is Berlin.",
+        "(A) is in France, (C) in Italy, so it is (B)",
+        "It must be **B**",
+        "Vitamin C. helps.\nB. Berlin",
+        "A and then\nB\n",
+        "It is B) Berlin, as A. is wrong.",
+        "<answer>\\boxed{B}</answer>",
+        "The answer is (A). No, the answer is (B).",
+    ],
+)
+def test_a_letter_is_found_where_it_stands_apart(completion: str) -> None:
+    assert judge(prompt("choice", "B"), completion).flexible
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "Berlin or Rome",
+        "I like A and B",
+        "The answer is A.",
+        "Because of vitamin B we know",
+        "(B) no, (A)",
+        "It is B) Rome",
+        "<answer>B) Rome</answer>",
+    ],
+)
+def test_another_choice_and_letters_in_a_sentence_are_wrong(completion: str) -> None:
+    assert not judge(prompt("choice", "B"), completion).flexible
+
+
+@pytest.mark.parametrize(
+    ("asked", "completion"),
+    [
+        (prompt("quantity", "50.7 atm"), "The pressure is therefore 50.7 atm."),
+        (prompt("quantity", "50.7 atm"), "The answer is 5.137 MPa"),
+        (prompt("exact", "Paris"), "I think of France.\nParis."),
+        (prompt("exact", "Paris"), "The answer is Paris."),
+        (prompt("math", "\\frac{1}{2}"), "Hence the probability of this must be 1/2 in the end."),
+        (prompt("math", "\\sin(x)"), "So \\boxed{\\sin(x)}."),
+        (prompt("tests", tests="assert double(2) == 4"), "Here:\n```python\ndef double(x):\n    return 2 * x\n```\nIt adds."),
+    ],
+    ids=lambda value: value.check if isinstance(value, EvalPrompt) else "",
+)
+def test_each_check_finds_its_kind_of_answer(asked: EvalPrompt, completion: str) -> None:
+    item = judge(asked, completion)
+    assert item.flexible
+    assert not item.exact
+
+
+def test_a_text_without_code_is_not_taken_to_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.stages.reasoning_eval.agrees", lambda *_: pytest.fail("it was"))
+    assert not judge(prompt("tests", tests="assert double(2) == 4"), "I would double it.").flexible
+
+
+def test_free_text_has_no_flexible_answer() -> None:
+    item = judge(prompt("none", "a poem"), "a poem")
+    assert not item.flexible
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason=f"the real records are not here: {GSM8K}")
+def test_worked_solutions_of_gsm8k_are_read_with_and_without_their_mark() -> None:
+    """Without `#### 18` the last number of the text counts: of 400 solutions written by people it is the answer in 392."""
+    rows = [json.loads(line) for line in GSM8K.open(encoding="utf-8")]
+    solutions = [re.sub(r"<<.*?>>", "", row["answer"]).split("#### ") for row in rows]
+    marked = [judge(prompt("numeric", answer), f"{worked}#### {answer}").flexible for worked, answer in solutions]
+    bare = [judge(prompt("numeric", answer), worked).flexible for worked, answer in solutions]
+    assert (len(rows), sum(marked), sum(bare)) == (400, 400, 392)

@@ -1,0 +1,304 @@
+"""Answer verification, honest and adversarial."""
+
+import subprocess
+import sys
+from fractions import Fraction
+from typing import Any, get_args
+
+import pytest
+
+from schemas.base import InputError
+from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
+from tasks.checks import exact
+from tasks.checks.numeric import parse_number
+from tasks.contract.plugins import plugin_names
+from tasks.evaluation.grounding import abstains
+from tasks.verification.verify import Verdict, check_versions, verify, verify_many
+
+
+def prompt(answer: str, check: Check = "exact", **fields: Any) -> Prompt:
+    return Prompt(id="p1", prompt="?", domain=Domain.MATH, answer=answer, check=check, source="test", **fields)
+
+
+def trace(answer: str, reasoning: str = "First this, then that.") -> str:
+    return Trace(reasoning=reasoning, answer=answer).render()
+
+
+def agrees(answer: str, reference: str, check: Check) -> bool:
+    return verify(prompt(reference, check), trace(answer)).exact
+
+
+def test_a_well_formed_right_answer_verifies() -> None:
+    assert verify(prompt("Paris"), trace("Paris")) == Verdict(format=True, exact=True, answer="Paris")
+
+
+def test_a_well_formed_wrong_answer_keeps_its_format() -> None:
+    assert verify(prompt("Paris"), trace("Rome")) == Verdict(format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'")
+
+
+@pytest.mark.parametrize("answer", ["paris", " PARIS ", "Paris.", "Ｐａｒｉｓ", "\tParis \n"])
+def test_exact_ignores_case_width_space_and_one_trailing_period(answer: str) -> None:
+    assert agrees(answer, "Paris", "exact")
+
+
+@pytest.mark.parametrize("answer", ["Paris, France", "Pariss", "Paris..", "not Paris", "P aris", "Paris\u200bx"])
+def test_exact_accepts_nothing_more(answer: str) -> None:
+    assert not agrees(answer, "Paris", "exact")
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "42",
+        "<answer>42</answer>",
+        "<reasoning>6 * 7 = 42</reasoning>",
+        "<reasoning>the answer is 42</reasoning>\n<answer></answer>",
+        "<reasoning>the answer is 42</reasoning>\n<answer>  </answer>",
+        "<reasoning></reasoning><answer>42</answer>",
+        "<reasoning>r</reasoning><answer>42</answer> Is there anything else?",
+        "Sure! <reasoning>r</reasoning><answer>42</answer>",
+        "<reasoning>r</reasoning>so<answer>42</answer>",
+        "<reasoning>r</reasoning><answer>41</answer><answer>42</answer>",
+        "<reasoning>r</reasoning><answer>42<answer>42</answer></answer>",
+        "<reasoning>r<answer>42</answer></reasoning>",
+        "<reasoning>r</reasoning><reasoning>r</reasoning><answer>42</answer>",
+        "<reasoning>r</reasoning><answer>42",
+        "<answer>42</answer><reasoning>r</reasoning>",
+        "<REASONING>r</REASONING><ANSWER>42</ANSWER>",
+        "",
+    ],
+)
+def test_a_malformed_completion_has_no_answer(completion: str) -> None:
+    assert verify(prompt("42", "numeric"), completion) == Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
+
+
+def test_the_right_answer_in_the_reasoning_only_is_wrong() -> None:
+    assert not verify(prompt("42", "numeric"), trace("41", reasoning="The answer is 42.")).exact
+
+
+def test_free_text_never_verifies_even_when_equal() -> None:
+    assert verify(prompt("A poem.", "none"), trace("A poem.")) == Verdict(
+        format=True, exact=False, answer="A poem.", detail="not verifiable"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("42", 42),
+        ("+42", 42),
+        ("-7", -7),
+        ("−7", -7),
+        ("1,234,567", 1234567),
+        ("$18", 18),
+        ("-$18", -18),
+        ("$-18", -18),
+        ("$18$", 18),
+        ("18 dollars", 18),
+        ("18.", 18),
+        ("50%", 50),
+        ("50 km/h", 50),
+        ("90°", 90),
+        ("5 m²", 5),
+        ("12 miles per hour", 12),
+        ("x = 5", 5),
+        (".5", Fraction(1, 2)),
+        ("3/4", Fraction(3, 4)),
+        ("-3 / 4", Fraction(-3, 4)),
+        ("1 1/2", Fraction(3, 2)),
+        ("-1 1/2", Fraction(-3, 2)),
+        ("½", Fraction(1, 2)),
+        ("1½", Fraction(3, 2)),
+        ("1e5", 100000),
+        ("1.5e-3", Fraction(3, 2000)),
+        ("1.5 × 10^3", 1500),
+        ("1.5×10³", 1500),
+        ("2 x 10^{-2}", Fraction(1, 50)),
+        ("2 dozen eggs", 24),
+        ("5 million", 5_000_000),
+        ("４２", 42),
+        ("٤٢", 42),
+        ("635013559600", 635013559600),
+    ],
+)
+def test_a_number_is_read_in_every_usual_spelling(text: str, value: int | Fraction) -> None:
+    number = parse_number(text)
+    assert number is not None
+    assert number.value == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-",
+        "--5",
+        "-$-5",
+        "NaN",
+        "nan",
+        "inf",
+        "-Infinity",
+        "∞",
+        "forty-two",
+        "5 or 6",
+        "5, 6",
+        "not 5",
+        "5 + x",
+        "3:30",
+        "1,5",
+        "12,34",
+        "1.2.3",
+        "1_000",
+        "0x10",
+        "3/0",
+        "5/3/2024",
+        "10²",
+        "2^10",
+        "5 million thousand",
+        "1e9999999999",
+        "1e99999",
+        "9" * 5000,
+        "42 because the sum of both is that",
+    ],
+)
+def test_what_is_not_one_number_is_none(text: str) -> None:
+    assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("18", "18"),
+        ("18.0", "18"),
+        ("$1,234", "1234"),
+        ("36/2", "18"),
+        ("3.14", "3.14"),
+        ("3.1416", "3.14"),
+        ("22/7", "3.14"),
+        ("0.5", "1/2"),
+        ("0.667", "2/3"),
+        ("6.35013559600e11", "635013559600"),
+        ("50", "50%"),
+        ("50.68", "50.7"),
+        ("0", "0"),
+        ("-0", "0"),
+    ],
+)
+def test_equal_numbers_agree(answer: str, reference: str) -> None:
+    assert agrees(answer, reference, "numeric")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("18.0001", "18"),
+        ("-18", "18"),
+        ("635013559601", "635013559600"),
+        ("345.6", "345.7"),
+        ("1234.55", "1234.56"),
+        ("3.13", "3.14"),
+        ("0.46", "0.5"),
+        ("0.6", "2/3"),
+        ("0.5", "50%"),
+        ("1e-9", "0"),
+        ("NaN", "18"),
+        ("18 or 19", "18"),
+        ("1" * 190, "18"),
+    ],
+)
+def test_different_numbers_disagree(answer: str, reference: str) -> None:
+    assert not agrees(answer, reference, "numeric")
+
+
+def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -> None:
+    with pytest.raises(InputError, match=r"prompt p1 .*'numeric' but its answer 'many' is no number"):
+        verify(prompt("many", "numeric"), trace("3"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        GROUNDED_REFUSAL,
+        "context does not contain this information.",
+        "The context does not contain this information",
+        "The context doesn’t contain the answer.",
+        "The provided passage does not mention this",
+    ],
+)
+def test_the_refusal_is_recognised_in_its_documented_wordings(answer: str) -> None:
+    assert abstains(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Paris",
+        "I don't know",
+        "The context does not contain this information, but it is Paris",
+        "Context does contain this information",
+        "Paris. Context does not contain this information",
+        "",
+    ],
+)
+def test_anything_else_is_an_answer(answer: str) -> None:
+    assert not abstains(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "tolerance", "agrees"),
+    [
+        ("102", "100", 0.02, True),
+        ("103", "100", 0.02, False),
+        ("3.1", "3.14159", 0.05, True),
+        ("-5.1", "-5", 0.05, True),
+        ("0.1", "0", 0.5, False),
+    ],
+)
+def test_a_tolerance_replaces_the_rule_of_digits(answer: str, reference: str, tolerance: float, agrees: bool) -> None:
+    assert verify(prompt(reference, "numeric", tolerance=tolerance), trace(answer)).exact is agrees
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "detail"),
+    [
+        (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
+        (prompt("42", "numeric"), "many", "'many' is no number"),
+        (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
+        (prompt("", "constraints", constraints=(Constraint(name="max_words", value=1),)), "a b", "max_words = 1: found 2"),
+        (prompt("", "faithful", context="A dog barks at night in the old town."), "Cats sing.", "2 words, fewer than 5"),
+    ],
+)
+def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str) -> None:
+    assert verify(asked, trace(answer)) == Verdict(format=True, exact=False, answer=answer, detail=detail)
+
+
+def test_every_check_is_a_file() -> None:
+    assert {*plugin_names("checks"), "none"} == set(get_args(Check))
+
+
+def test_versions_of_checks_are_named_for_the_stage_key() -> None:
+    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": exact.VERSION}
+    assert check_versions().keys() == {f"checks.{name}" for name in plugin_names("checks")}
+
+
+def test_many_completions_keep_their_order_whatever_their_checks() -> None:
+    prompts = [prompt("4", "numeric"), prompt("x + 1", "math"), prompt("Rome"), prompt("A poem.", "none"), prompt("x + 1", "math")]
+    verdicts = verify_many(prompts, [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")])
+    assert [(verdict.format, verdict.exact) for verdict in verdicts] == [
+        (True, True),
+        (True, True),
+        (True, False),
+        (False, False),
+        (True, False),
+    ]
+    assert verify_many([], []) == []
+
+
+def test_checks_load_nothing_slow_before_they_are_used() -> None:
+    script = """
+import sys
+from tasks.contract.plugins import plugin_module, plugin_names
+for name in plugin_names("checks"): plugin_module("checks", name)
+print(sorted({"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"

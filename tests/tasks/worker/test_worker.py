@@ -1,0 +1,315 @@
+"""The worker as a process: it commits, explains its failures, stops promptly, dies with its parent, and knows nothing of Prefect.
+
+A toy stage kind stands in for the real ones: the worker under test is `tasks.worker` itself, told of one more kind.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.backend import FINAL
+from infra.local import LocalBackend
+from infra.process import ROOT
+from infra.settings import Settings
+from infra.store.store import open_store
+from schemas.artifact import ArtifactRef, Manifest, stage_key
+from schemas.job import JobSpec, JobStatus
+
+TOY_WORKER = '''
+import sys, types
+sys.path.insert(0, {root!r})
+import tasks.contract.plugins
+
+STAGE = """
+import os, signal, sys, time
+from schemas.base import InputError, StageFailed, StrictModel
+
+VERSION = 1
+INPUTS = {{}}
+
+class Config(StrictModel):
+    code: str
+
+def run(job):
+    scope = {{"job": job, "metrics": {{"loss": 0.5}}, **globals()}}
+    exec(job.config.code, scope)
+    return scope["metrics"]
+"""
+toy = types.ModuleType("tasks.stages.toy")
+exec(STAGE, toy.__dict__)
+sys.modules["tasks.stages.toy"] = toy
+known = tasks.contract.plugins.stage_kinds()
+tasks.contract.plugins.stage_kinds = lambda: (*known, "toy")
+
+from tasks.worker.__main__ import main
+sys.exit(main(sys.argv[1:]))
+'''
+
+WRITE = "(job.out / 'model.json').write_text('{}')\n"
+BLOCK = "print('blocking', flush=True); time.sleep(60)\n"
+LONG_CALL = (
+    "print('blocking', flush=True); sum(bytes(1) * 10**10) if False else __import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)\n"
+)
+STUBBORN = """
+print('blocking', flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except BaseException:
+        print('not now')
+"""
+
+
+class Bench:
+    """A store, and jobs of the toy kind whose stage executes the given code."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = open_store(root / "store")
+        self.script = root / "toy_worker.py"
+        self.script.write_text(TOY_WORKER.format(root=str(ROOT)))
+        self.backend = LocalBackend(
+            Settings(compile_cache="", parallel_jobs=8, stop_seconds=8.0), command=[sys.executable, str(self.script)]
+        )
+
+    def spec(self, code: str, attempt: str = "1", inputs: dict[str, ArtifactRef] | None = None, **changes: Any) -> JobSpec:
+        config, inputs = {"code": code}, inputs or {}
+        key = stage_key("toy", 1, {}, config, {name: ref.digest for name, ref in inputs.items()})
+        spec = JobSpec(
+            stage="play", kind="toy", key=key, attempt=attempt, store=self.store.uri, target="local", config=config, inputs=inputs
+        )
+        return spec.model_copy(update=changes)
+
+    def run(self, code: str, **changes: Any) -> tuple[JobSpec, JobStatus]:
+        spec = self.spec(code, **changes)
+        handle = self.backend.submit(spec)
+        return spec, until(lambda: self.backend.poll(handle), lambda status: status.state in FINAL)
+
+    def start(self, code: str) -> tuple[JobSpec, int]:
+        """Start a job and wait until its stage says that it blocks; returns the worker's process id."""
+        spec = self.spec("print(os.getpid())\n" + code)
+        handle = self.backend.submit(spec)
+        text = until(lambda: self.backend.log(handle, 0)[0], lambda text: "blocking" in text)
+        return spec, int(text.split()[0])
+
+    def out(self, spec: JobSpec) -> Path:
+        return self.store.path(f"work/{spec.key}/{spec.attempt}/out")
+
+    def status(self, spec: JobSpec) -> JobStatus:
+        status = self.store.read_json(f"work/{spec.key}/{spec.attempt}/status.json", JobStatus)
+        assert status is not None
+        return status
+
+    def log(self, spec: JobSpec) -> str:
+        return self.store.path(f"work/{spec.key}/{spec.attempt}/log.txt").read_text()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def until(look: Callable[[], Any], enough: Callable[[Any], bool], seconds: float = 20) -> Any:
+    limit = time.monotonic() + seconds
+    while not enough(found := look()):
+        assert time.monotonic() < limit, f"waited in vain; last seen: {found}"
+        time.sleep(0.02)
+    return found
+
+
+def exists(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench) -> None:
+    spec, status = bench.run(WRITE + "job.progress(3, 4, 'steps', loss=0.5)\njob.log.info('learning')")
+    assert (status.state, status.exit_code, status.error) == ("succeeded", 0, None)
+    assert status.progress.model_dump() == {"done": 3, "total": 4, "unit": "steps", "values": {"loss": 0.5}}
+    manifest = bench.store.valid("toy", spec.key)
+    assert manifest is not None
+    assert status.artifact == manifest.ref()
+    assert manifest.metrics == {"loss": 0.5}
+    assert [entry.path for entry in manifest.files] == ["model.json"]
+    assert manifest.execution["target"] == "local"
+    assert manifest.execution["packages"]["jax"]
+    assert 10 * 2**20 < manifest.execution["peak_rss_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert 0 <= manifest.execution["seconds"] < 10
+    assert "INFO learning" in bench.log(spec)
+    assert not bench.out(spec).exists()
+
+
+def test_an_artifact_that_exists_is_adopted_and_the_stage_does_not_run(bench: Bench) -> None:
+    _, status = bench.run(WRITE)
+    second, again = bench.run(WRITE, attempt="2")
+    assert again.artifact == status.artifact
+    assert "exists already" in bench.log(second)
+
+
+def test_an_artifact_that_was_committed_meanwhile_is_adopted(bench: Bench) -> None:
+    code = WRITE + "job.log.info('blocking'); time.sleep(1.0)"
+    spec, _ = bench.start(code)
+    other = bench.store.path(f"work/{spec.key}/2/out")
+    other.mkdir(parents=True)
+    draft = Manifest(kind="toy", key=spec.key, version=1, config=spec.config, inputs={}, attempt="2", files=())
+    winner = bench.store.commit(draft, other)
+    status = until(lambda: bench.status(spec), lambda status: status.state in FINAL)
+    assert (status.state, status.artifact) == ("succeeded", winner.ref())
+
+
+def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> None:
+    spec, status = bench.run("(job.out / 'data.txt').write_text('from the first')")
+    assert status.artifact is not None
+    code = "metrics = {'read': (job.inputs['policy'] / 'data.txt').read_text()}"
+    second, _ = bench.run(code, inputs={"policy": status.artifact})
+    manifest = bench.store.valid("toy", second.key)
+    assert manifest is not None
+    assert manifest.metrics == {"read": "from the first"}
+    assert manifest.inputs == {"policy": status.artifact}
+    bench.store.path(f"artifacts/toy/{spec.key}/data/1/data.txt").write_text("from the worst")
+    _, damaged = bench.run(code + "\n", inputs={"policy": status.artifact})
+    assert damaged.exit_code == 1
+    assert f"stage play: the artifact of its input 'policy', toy/{spec.key}, is missing, damaged" in (damaged.error or "")
+    assert bench.store.lookup("toy", spec.key) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "error"),
+    [
+        ("raise InputError('quota 9 is larger than 5')", 2, "quota 9 is larger than 5"),
+        ("raise StageFailed('the loss is not finite')", 1, "the loss is not finite"),
+        ("{}['missing']", 1, "KeyError: 'missing'"),
+        ("sys.exit(0)", 1, "SystemExit: 0"),
+        ("raise OSError(28, os.strerror(28))", 2, "no space is left on the disk"),
+        ("try:\n    raise OSError(28, 'x')\nexcept OSError as e:\n    raise RuntimeError('saving failed') from e", 2, "no space is left"),
+        ("import numpy; numpy.zeros((10**11, 128))", 1, "memory of this machine is too small for the stage (Unable to allocate"),
+        ("raise RuntimeError('RESOURCE_EXHAUSTED: 9 bytes')", 1, "too small for the stage (RESOURCE_EXHAUSTED: 9 bytes)"),
+        ("metrics = {'by_domain': {'math': [0.5, float('nan')]}}", 1, "metrics.by_domain.math.1 is nan"),
+        ("metrics = {'path': job.out}", 1, "metrics.path is a PosixPath"),
+        ("(job.out / 'link').symlink_to('/etc/hostname')", 1, "'link' is not a plain file"),
+    ],
+)
+def test_a_failure_is_one_message_and_only_a_bug_a_traceback_and_nothing_is_left_half_written(
+    bench: Bench, code: str, exit_code: int, error: str
+) -> None:
+    spec, status = bench.run(WRITE + code)
+    assert (status.state, status.exit_code) == ("failed", exit_code)
+    assert error in (status.error or "")
+    assert "\n" not in (status.error or "")
+    assert ("Traceback" in bench.log(spec)) == (error in ("KeyError: 'missing'", "SystemExit: 0", "'link' is not a plain file"))
+    assert not bench.out(spec).exists()
+    assert bench.store.lookup("toy", spec.key) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "exit_code", "error"),
+    [
+        ({"kind": "toys"}, 2, "unknown stage kind 'toys'. Did you mean 'toy'?"),
+        ({"config": {"code": "pass", "lr": 1}}, 2, "stages.play.config: unknown key 'lr'"),
+        ({"config": {"code": 1}}, 2, "stages.play.config: code = 1 is not valid"),
+        ({"key": "ab" * 32}, 1, f"submitted for key {'ab' * 32}, which is not the key of kind 'toy' VERSION 1"),
+    ],
+)
+def test_a_spec_that_does_not_fit_this_code_is_refused(bench: Bench, changes: dict[str, Any], exit_code: int, error: str) -> None:
+    _, status = bench.run("pass", **changes)
+    assert status.exit_code == exit_code
+    assert error in (status.error or "")
+
+
+def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_the_last(bench: Bench) -> None:
+    code = "for i in range(20000):\n    job.progress(i + 1, 20000)\n    if i % 200 == 0: time.sleep(0.01)"
+    spec = bench.spec(code)
+    handle = bench.backend.submit(spec)
+    seen = set()
+    while (status := bench.backend.poll(handle)).state not in FINAL:
+        seen.add(status.progress.done)
+        time.sleep(0.01)
+    assert 2 < len(seen) < 40
+    assert status.progress.done == 20000
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [(BLOCK, signal.SIGTERM), (BLOCK, signal.SIGINT), (LONG_CALL, signal.SIGTERM), (STUBBORN, signal.SIGTERM)],
+    ids=["sleep", "sleep, Ctrl-C", "native call", "swallows interrupts"],
+)
+def test_a_signal_ends_the_job_within_three_seconds_wherever_it_is(bench: Bench, code: str, number: signal.Signals) -> None:
+    spec, pid = bench.start(WRITE + code)
+    started = time.monotonic()
+    os.kill(pid, number)
+    until(lambda: exists(pid), lambda there: not there)
+    assert time.monotonic() - started < 3
+    assert (bench.status(spec).state, bench.status(spec).exit_code) == ("cancelled", 130)
+    assert bench.store.lookup("toy", spec.key) is None
+
+
+def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
+    spec, _ = bench.start("if job.out.parent.name == '1':\n    print('blocking', flush=True); time.sleep(60)\n" + WRITE)
+    handle = bench.backend.submit(spec)
+    bench.backend.cancel(handle)
+    assert bench.backend.poll(handle).state == "cancelled"
+    assert not bench.out(spec).exists()
+    again = spec.model_copy(update={"attempt": "2"})
+    handle = bench.backend.submit(again)
+    assert until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL).state == "succeeded"
+
+
+def test_a_killed_worker_is_reported_and_can_be_run_again(bench: Bench) -> None:
+    spec, pid = bench.start(WRITE + "job.work.write('checkpoint', b'')\n" + BLOCK)
+    os.kill(pid, signal.SIGKILL)
+    handle = bench.backend.submit(spec)
+    status = until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL)
+    assert "killed by signal 9" in (status.error or "")
+    assert bench.store.path(f"work/{spec.key}/kept/checkpoint").exists()
+
+
+PARENT = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from infra.local import LocalBackend
+from infra.settings import Settings
+from schemas.job import JobSpec
+backend = LocalBackend(Settings(compile_cache=""), command=[sys.executable, {script!r}])
+backend.submit(JobSpec.model_validate_json(sys.stdin.readline()))
+time.sleep(60)
+"""
+
+
+def test_a_worker_vanishes_when_its_parent_is_killed_even_in_a_native_call(bench: Bench) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.format(root=str(ROOT), script=str(bench.script))], stdin=subprocess.PIPE, text=True
+    )
+    spec = bench.spec("print(os.getpid())\n" + LONG_CALL)
+    assert parent.stdin is not None
+    parent.stdin.write(spec.model_dump_json() + "\n")
+    parent.stdin.flush()
+    log = bench.store.path(f"work/{spec.key}/1/log.txt")
+    text = until(lambda: log.read_text() if log.exists() else "", lambda text: "blocking" in text)
+    worker = int(text.split()[0])
+    assert exists(worker)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    until(lambda: exists(worker), lambda there: not there, seconds=5)
+    assert bench.status(spec).state == "cancelled"
+
+
+def test_the_worker_loads_neither_prefect_nor_the_flows(bench: Bench) -> None:
+    spec, _ = bench.run("metrics = {'modules': sorted({'prefect', 'flows', 'jax'} & set(sys.modules))}")
+    manifest = bench.store.valid("toy", spec.key)
+    assert manifest is not None
+    assert manifest.metrics == {"modules": []}
+
+
+def test_called_without_a_job_it_says_how() -> None:
+    done = subprocess.run([sys.executable, "-m", "tasks.worker"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")
