@@ -53,7 +53,7 @@ def stock(mesh: Any, program: str) -> dict[str, Any]:
 
 def ours(mesh: Any, program: str) -> dict[str, Any]:
     """The report on a program of ours: the one that `lyceum plan` compiles for the stage."""
-    from tasks.contract.plugins import stage_module
+    from tasks.contract.plugins import stage_kind
     from tasks.models.gemma import SIZES
     from tasks.planning.plan import bytes_per_device, lower, report
     from tasks.planning.programs import abstract_model
@@ -67,17 +67,19 @@ def ours(mesh: Any, program: str) -> dict[str, Any]:
         "grpo": {"batch_size": rows, "group_size": 8, "rewards": [{"name": "format"}], "beta": 0.04, **lengths},
         "decode": {"batch_size": SAMPLED * mesh.size, "group_size": 8, "rewards": [{"name": "format"}], "beta": 0.04, **lengths},
     }[program]
-    rebalance = stage_module("rebalance").Config.parse({"quotas": {"math": {"train": 1}}})
-    module, model = stage_module(kind), abstract_model(MODEL, SIZES[MODEL], mesh)
-    programs = module.programs(module.Config.parse(table), model, {"examples": rebalance, "prompts": rebalance})
+    rebalance = stage_kind("rebalance").config.parse({"quotas": {"math": {"train": 1}}})
+    found, model = stage_kind(kind), abstract_model(MODEL, SIZES[MODEL], mesh)
+    programs = found.programs(found.config.parse(table), model, {"examples": rebalance, "prompts": rebalance})
     wanted = next(one for one in programs if one.name == ("generate" if program == "decode" else "train_step"))
     lowered: Any = SimpleNamespace(compile=cache(lower(wanted.function, wanted.args, mesh).compile))  # once for both reports
-    found = {name: asdict(report(lowered, {**wanted.trips, "decode": steps})) for name, steps in ((program, 1), ("prefill", 0))}
-    for each in found.values():
+    reports = {name: asdict(report(lowered, {**wanted.trips, "decode": steps})) for name, steps in ((program, 1), ("prefill", 0))}
+    for each in reports.values():
         each["hbm_bytes"] += bytes_per_device(wanted.resident)
     if program != "decode":
-        return found[program]
-    return found[program] | {name: found[program][name] - found["prefill"][name] for name in COUNTED} | {"prefill": found["prefill"]}
+        return reports[program]
+    return (
+        reports[program] | {name: reports[program][name] - reports["prefill"][name] for name in COUNTED} | {"prefill": reports["prefill"]}
+    )
 
 
 if __name__ == "__main__":

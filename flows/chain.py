@@ -16,7 +16,7 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
-from tasks.contract.plugins import stage_module
+from tasks.contract.plugins import stage_kind
 from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
 
 
@@ -59,7 +59,7 @@ class Chain:
         parallel: int,
     ) -> None:
         for kind in local_kinds:
-            stage_module(kind)  # raises InputError naming the valid ones
+            stage_kind(kind)  # raises InputError naming the valid ones
         self._resolved, self._store, self._changed, self._run, self._local_kinds = resolved, store, changed, run, set(local_kinds)
         self._target, self._data, self._force, self._parallel = target, data, set(force), parallel
         self._stages = {stage.name: stage for stage in resolved.stages}

@@ -56,8 +56,8 @@ def test_stages_rewards_and_teachers_load_no_jax() -> None:
     """The flow process imports every stage kind and plugin to validate a recipe; none may pull JAX in, not even through another module."""
     script = """
 import sys
-from tasks.contract.plugins import plugin_module, plugin_names, stage_kinds, stage_module
-for kind in stage_kinds(): stage_module(kind)
+from tasks.contract.plugins import plugin_module, plugin_names, stage_kind, stage_kinds
+for kind in stage_kinds(): stage_kind(kind)
 for family in ("rewards", "teachers", "checks", "suites"):
     for name in plugin_names(family): plugin_module(family, name)
 print(sorted({"jax", "tunix", "prefect"} & set(sys.modules)))

@@ -39,12 +39,12 @@ def run_stage(kind: str, table: dict[str, Any], inputs: dict[str, Path], out: Pa
     """Run a stage as a worker does, in a store of its own; its artifact is `out`."""
     from infra.store.store import open_store
     from infra.store.workspace import Workspace
-    from tasks.contract.plugins import stage_module
+    from tasks.contract.plugins import stage_kind
 
-    module = stage_module(kind)
+    found = stage_kind(kind)
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as store:
-        metrics: dict[str, Any] = module.run(Job(module.Config.parse(table), inputs, out, Workspace(open_store(store), "key", "1"), **more))
+        metrics: dict[str, Any] = found.run(Job(found.config.parse(table), inputs, out, Workspace(open_store(store), "key", "1"), **more))
     return metrics
 
 

@@ -27,7 +27,7 @@ from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
 from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 from tasks.contract.job import read_jsonl, write_jsonl
-from tasks.contract.plugins import plugin_module, stage_module
+from tasks.contract.plugins import plugin_module, stage_kind
 from tasks.reinforcement.rewarding import Resources, parse_rewards
 
 LEDGER = "ledger.jsonl.gz"
@@ -70,7 +70,7 @@ def rejudge_run(
     parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
     chosen, manifest = _grpo_stage(store, record, stage)
     inputs = {name: _input(store, chosen, manifest, name) for name in manifest.inputs if name != "policy"}
-    config = stage_module("grpo").Config.parse(manifest.config)
+    config = stage_kind("grpo").config.parse(manifest.config)
     prompts = {prompt.id: prompt for prompt in read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)}
     own = {one.id: one.criteria for one in _rubrics(inputs.get("rubrics"))}
     with tempfile.TemporaryDirectory() as scratch:

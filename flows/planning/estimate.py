@@ -17,7 +17,7 @@ from infra.store.store import Store
 from infra.tpu.chips import chip_of
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import Manifest
-from tasks.contract.job import TRAINED
+from tasks.contract.plugins import training_kinds
 
 EFFICIENCY = 0.4
 """Share of the roofline that a stage reaches on average, as of November 2026: dense training of language models on v4 to v6e is said to
@@ -117,7 +117,7 @@ def _question_of(manifest: Manifest, store: Store) -> Question | None:
     models = {
         name: _model_of(source, store)
         for name, source in upstream.items()
-        if source is not None and source.kind in TRAINED and name != "policy"
+        if source is not None and source.kind in training_kinds() and name != "policy"
     }
     known = {name: model for name, model in models.items() if model is not None}
     return Question(manifest.kind, manifest.kind, manifest.version, manifest.config, model, configs, known)

@@ -21,7 +21,7 @@ from flows.planning.compiling import Compiled, Compiler, Question
 from flows.planning.estimate import program_json
 from schemas.base import InputError
 from schemas.training import Remat
-from tasks.contract.plugins import stage_module
+from tasks.contract.plugins import stage_kind
 
 LENGTH_STEP = 128
 """Lengths are tried in multiples of this: the lanes of a TPU."""
@@ -138,7 +138,7 @@ class _Search:
     def _valid(self, changes: dict[str, Any]) -> Question | None:
         candidate = question_with(self._question, changes)
         try:
-            stage_module(candidate.kind).Config.parse(candidate.config)
+            stage_kind(candidate.kind).config.parse(candidate.config)
         except (ValidationError, InputError):
             return None
         return candidate

@@ -17,8 +17,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
-from tasks.contract.job import TRAINED
-from tasks.contract.plugins import base_model_of, uses_devices
+from tasks.contract.plugins import stage_kind, training_kinds
 
 
 class DoesNotFit(Exception):
@@ -119,7 +118,7 @@ def _on_tpu(
 
 
 def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
-    return uses_devices(stage.kind, stage.config_json) and stage.kind not in settings.local_kinds
+    return stage_kind(stage.kind).devices(stage.config_json) and stage.kind not in settings.local_kinds
 
 
 def _without_programs(
@@ -137,7 +136,7 @@ def _without_programs(
 def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
     sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
     upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
-    models = {name: _model(source, resolved) for name, source in sources.items() if source.kind in TRAINED and name != "policy"}
+    models = {name: _model(source, resolved) for name, source in sources.items() if source.kind in training_kinds() and name != "policy"}
     return Question(stage.name, stage.kind, stage.version, stage.config_json, _model(stage, resolved), upstream, models)
 
 
@@ -145,7 +144,7 @@ def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
     """The model that the stage's chain of policies begins with."""
     if "policy" in stage.inputs:
         return _model(resolved.stage(stage.inputs["policy"]), resolved)
-    return base_model_of(stage.kind, stage.config_json) or resolved.recipe.model
+    return stage_kind(stage.kind).base_model(stage.config_json) or resolved.recipe.model
 
 
 def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:

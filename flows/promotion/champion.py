@@ -28,7 +28,7 @@ from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.job import TRAINED
+from tasks.contract.plugins import training_kinds
 
 log = logging.getLogger("lyceum.champion")
 
@@ -174,9 +174,9 @@ def model_of(run: RunRecord) -> StageRecord:
         raise InputError(
             f"run {run.run_id!r} is no candidate: its status is {status}. Only a run that succeeded can be; `lyceum runs` lists them."
         )
-    models = [stage for stage in run.stages if stage.kind in TRAINED and stage.artifact is not None]
+    models = [stage for stage in run.stages if stage.kind in training_kinds() and stage.artifact is not None]
     if not models:
-        raise InputError(f"run {run.run_id!r} has no trained model: its recipe has no stage of kind {', '.join(TRAINED)}.")
+        raise InputError(f"run {run.run_id!r} has no trained model: its recipe has no stage of kind {', '.join(training_kinds())}.")
     return models[-1]
 
 

@@ -26,15 +26,11 @@ from schemas.base import InputError, StrictModel, nearest
 from schemas.evaluation import HELDOUT, EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose
-from tasks.stages import reasoning_eval, safety_eval
+from tasks.contract.kind import Product
+from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics.intervals import Interval
 from tasks.statistics.noise import noise_floor
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
-
-KINDS = {"reasoning_eval": reasoning_eval.OUTCOMES.keys(), "safety_eval": safety_eval.PAIRED}
-"""What evaluates a model, and its rates that two models can be compared by: those whose denominator the prompts alone decide."""
-
-LOWER_IS_BETTER = {"reasoning_eval": reasoning_eval.LOWER_IS_BETTER, "safety_eval": safety_eval.LOWER_IS_BETTER}
 
 LEAST = 30
 """Fewer prompts prove nothing, whatever they show. The intervals of so many hold the truth 95 times of 100 or more, in simulation."""
@@ -111,9 +107,10 @@ def metric_of(rule: GateRule, asked: Mapping[str, Collection[str]]) -> Metric:
     Raises:
         InputError: no evaluation has such a metric, or none that has it asks the last model, or not this suite.
     """
-    kinds = [kind for kind, names in KINDS.items() if rule.metric in names]
+    comparable = {kind: evaluation_of(kind).paired for kind in kinds_producing(Product.ANSWERS)}
+    kinds = [kind for kind, names in comparable.items() if rule.metric in names]
     if not kinds:
-        valid = sorted({name for names in KINDS.values() for name in names})
+        valid = sorted({name for names in comparable.values() for name in names})
         raise InputError(f"metric = {rule.metric!r} is nothing that a gate can compare.{nearest(rule.metric, valid)}")
     evaluated = [kind for kind in kinds if asked.get(kind)]
     if not evaluated:
@@ -126,8 +123,7 @@ def metric_of(rule: GateRule, asked: Mapping[str, Collection[str]]) -> Metric:
             f"suite = {rule.suite!r} is none that {' or '.join(evaluated)} asks the last trained model.{nearest(str(rule.suite), valid)}"
         )
     known = {(metric.kind, metric.name): metric for metric in METRICS}
-    module = {"reasoning_eval": reasoning_eval, "safety_eval": safety_eval}[chosen[0]]
-    made = Metric(chosen[0], rule.metric, label(rule.metric), module.OUTCOMES[rule.metric])
+    made = Metric(chosen[0], rule.metric, label(rule.metric), evaluation_of(chosen[0]).outcomes[rule.metric])
     return known.get((made.kind, made.name), made)
 
 
@@ -288,7 +284,7 @@ def _finding(rule: GateRule, metric: Metric, outcome: Outcome, text: str) -> Fin
 
 
 def _lower_is_better(metric: Metric) -> bool:
-    return metric.name in LOWER_IS_BETTER[metric.kind]
+    return metric.name in evaluation_of(metric.kind).lower_is_better
 
 
 def _runs(samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[str, bool]]) -> list[list[bool]]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flows.promotion.champion import model_of
-from flows.promotion.gate_rules import KINDS
 from flows.report.results import BASE, StageOutput, left_out_text, read_results
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
@@ -19,6 +18,7 @@ from schemas.base import StageFailed
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
+from tasks.contract.plugins import stage_kind
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _evaluations(store: Store, run: RunRecord, model: str, *, whole: bool) -> li
     Args:
         whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide would silently not be asked.
     """
-    evaluations = tuple(stage for stage in run.stages if stage.kind in KINDS)
+    evaluations = tuple(stage for stage in run.stages if stage_kind(stage.kind).evaluation is not None)
     found = read_results(store, run.model_copy(update={"stages": evaluations})).stages.values()
     of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
     if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):

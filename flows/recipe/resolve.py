@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,8 +19,8 @@ from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.evaluation import HELDOUT
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
 from schemas.toml import MOST_LEVELS, NotToml, toml_table
-from tasks.contract.job import TRAINED, Input
-from tasks.contract.plugins import extra_models_of, stage_module, stays_at_home
+from tasks.contract.kind import Kind
+from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
 from tasks.models.source import check_model, extra_dependencies
 
 TINY = "tiny"
@@ -71,7 +70,8 @@ class ResolvedRecipe:
 
     def at_home(self, stage: ResolvedStage) -> bool:
         """Whether a stage runs on this machine whatever the target is."""
-        return stays_at_home(stage.kind, stage.config_json, {name: self.stage(source).config_json for name, source in stage.inputs.items()})
+        given = {name: self.stage(source).config_json for name, source in stage.inputs.items()}
+        return stage_kind(stage.kind).at_home(stage.config_json, given)
 
 
 def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None, *, need_data: bool = True) -> ResolvedRecipe:
@@ -205,24 +205,24 @@ def _override_value(text: str, override: str) -> Any:
 def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, where: str, need_data: bool) -> ResolvedStage:
     place = f"recipe {where}, stages.{spec.name}"
     try:
-        module = stage_module(spec.kind)
-        _check_inputs(spec, module.INPUTS, kinds)
-        config = _stage_config(module.Config, spec, recipe, f"{place}.config")
-        extra = extra_models_of(spec.kind, config.model_dump(mode="json"))
+        kind = stage_kind(spec.kind)
+        _check_inputs(spec, kind, kinds)
+        config = _stage_config(kind.config, spec, recipe, f"{place}.config")
+        extra = kind.extra_models(config.model_dump(mode="json"))
         for model in filter(None, (getattr(config, "model", None), *extra)):
             check_model(model)
-        dependencies, missing = _dependencies(module, config, data, need_data)
+        dependencies, missing = _dependencies(kind, config, data, need_data)
         dependencies |= extra_dependencies(extra)
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(place) else f"{place}: {text}") from error
-    return ResolvedStage(spec.name, spec.kind, module.VERSION, config, dict(spec.inputs), dependencies, missing)
+    return ResolvedStage(spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing)
 
 
-def _dependencies(module: ModuleType, config: StrictModel, data: Path | None, need_data: bool) -> tuple[dict[str, str | int], str]:
+def _dependencies(kind: Kind[Any], config: StrictModel, data: Path | None, need_data: bool) -> tuple[dict[str, str | int], str]:
     """What else decides a stage's bytes, and why it is not known: see `ResolvedStage`."""
     try:
-        return (module.dependencies(config, data) if hasattr(module, "dependencies") else {}), ""
+        return kind.dependencies(config, data), ""
     except InputError as error:
         if need_data or data is not None:
             raise
@@ -238,16 +238,18 @@ def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, pla
         raise InputError(explain_validation(error, model, place)) from error
 
 
-def _check_inputs(spec: StageSpec, declared: Mapping[str, Input], kinds: dict[str, str]) -> None:
+def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:
+    """Whether each input is fed by a stage that leaves what it takes. Raises InputError."""
+    feeding = {name: (spec.kind,) if slot.same_kind else kinds_producing(slot.product) for name, slot in kind.inputs.items()}
     for name, source in spec.inputs.items():
-        if name not in declared:
-            raise InputError(f"kind {spec.kind!r} has no input {name!r}.{nearest(name, declared)}")
-        if kinds[source] not in declared[name].kinds:
-            wanted = " or ".join(declared[name].kinds)
+        if name not in kind.inputs:
+            raise InputError(f"kind {spec.kind!r} has no input {name!r}.{nearest(name, kind.inputs)}")
+        if kinds[source] not in feeding[name]:
+            wanted = " or ".join(feeding[name])
             raise InputError(f"inputs.{name} = {source!r} is of kind {kinds[source]!r}; this input takes {wanted}.")
-    for name, slot in declared.items():
+    for name, slot in kind.inputs.items():
         if slot.required and name not in spec.inputs:
-            wanted = " or ".join(slot.kinds)
+            wanted = " or ".join(feeding[name])
             raise InputError(f'input {name!r} is missing; add inputs = {{ {name} = "<an earlier stage of kind {wanted}>" }}.')
 
 
@@ -256,17 +258,18 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
     gate = resolved.recipe.gate
     if gate is None:
         return
-    from flows.promotion.gate_rules import KINDS, metric_of  # with numpy, which most commands do not need
-    from tasks.evaluation.evaluate import EvalConfig
+    from flows.promotion.gate_rules import metric_of  # with numpy, which most commands do not need
     from tasks.evaluation.suite import parse_suites
 
-    last = next((stage.name for stage in reversed(resolved.stages) if stage.kind in TRAINED), None)
+    last = next((stage.name for stage in reversed(resolved.stages) if stage.kind in training_kinds()), None)
     if last is None:
-        raise InputError(f"recipe {where}, gate: no stage of kind {', '.join(TRAINED)} trains a model to be promoted; leave it out.")
+        raise InputError(
+            f"recipe {where}, gate: no stage of kind {', '.join(training_kinds())} trains a model to be promoted; leave it out."
+        )
     asked: dict[str, list[str]] = {}
     for stage in resolved.stages:
-        if isinstance(stage.config, EvalConfig) and stage.kind in KINDS and stage.inputs.get("policy") == last:
-            suites = [suite.suite for suite in parse_suites(stage.config.suites, stage.kind)]
+        if stage_kind(stage.kind).evaluation is not None and stage.inputs.get("policy") == last:
+            suites = [suite.suite for suite in parse_suites(stage.config_json["suites"], stage.kind)]
             asked.setdefault(stage.kind, []).extend([HELDOUT, *suites] if "prompts" in stage.inputs else suites)
     for name, rules in (("must_win", gate.must_win), ("must_not_lose", gate.must_not_lose)):
         for index, rule in enumerate(rules):

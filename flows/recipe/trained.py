@@ -4,7 +4,7 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.job import TRAINED
+from tasks.contract.plugins import training_kinds
 
 
 def trained_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
@@ -14,9 +14,11 @@ def trained_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[S
         InputError: the run has no such model, or its artifact is gone.
         StageFailed: its artifact is damaged.
     """
-    models = {one.name: one for one in record.stages if one.kind in TRAINED and one.artifact is not None}
+    models = {one.name: one for one in record.stages if one.kind in training_kinds() and one.artifact is not None}
     if not models:
-        raise InputError(f"run {record.run_id!r} has no trained model: none of its stages of kind {', '.join(TRAINED)} was finished.")
+        raise InputError(
+            f"run {record.run_id!r} has no trained model: none of its stages of kind {', '.join(training_kinds())} was finished."
+        )
     if stage is not None and stage not in models:
         raise InputError(f"stage {stage!r} of run {record.run_id!r} has no model. Stages with a model: {', '.join(models)}.")
     chosen = models[stage] if stage else list(models.values())[-1]

@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple, TypeVar
 from flows.report.results import RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tasks.evaluation.evaluate import Outcome
-from tasks.stages import reasoning_eval, safety_eval
+from tasks.contract.kind import Outcome, Product
+from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics.intervals import ALPHA, Interval, holm, mcnemar, newcombe, paired_bootstrap, wilson
 
 Direction = Literal["gain", "loss", "unclear"]
@@ -28,7 +28,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Metric:
-    """A rate that an evaluation kind defines (`OUTCOMES` of `tasks.<kind>`), and how people call it. More of it is better."""
+    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), and how people call it. More of it is better."""
 
     kind: str
     name: str
@@ -36,11 +36,21 @@ class Metric:
     outcome: Outcome
 
 
-EXACT = Metric("reasoning_eval", "exact_answer", "exact answer", reasoning_eval.OUTCOMES["exact_answer"])
-FORMAT = Metric("reasoning_eval", "format_rate", "format", reasoning_eval.OUTCOMES["format_rate"])
-SAFE = Metric("safety_eval", "safe_rate", "safe rate", safety_eval.OUTCOMES["safe_rate"])
-CORRECT = Metric("safety_eval", "correct_rate", "correct rate (safety)", safety_eval.OUTCOMES["correct_rate"])
-METRICS = (EXACT, FORMAT, SAFE, CORRECT)
+def _headlines() -> dict[tuple[str, str], Metric]:
+    return {
+        (kind, name): Metric(kind, name, label, evaluation_of(kind).outcomes[name])
+        for kind in kinds_producing(Product.ANSWERS)
+        for name, label in evaluation_of(kind).headlines.items()
+    }
+
+
+METRICS = tuple(_headlines().values())
+"""The headlines of all kinds of evaluation."""
+
+EXACT = _headlines()["reasoning_eval", "exact_answer"]
+FORMAT = _headlines()["reasoning_eval", "format_rate"]
+SAFE = _headlines()["safety_eval", "safe_rate"]
+CORRECT = _headlines()["safety_eval", "correct_rate"]
 
 
 class Part(NamedTuple):

@@ -30,7 +30,7 @@ from flows.report.effects import (
 from flows.report.rates import Row, Side, Table
 from flows.report.results import RunResults
 from flows.report.wording import TONES, Tone, bounds, percent, points, sample_text
-from tasks.stages import reasoning_eval
+from tasks.contract.plugins import evaluation_of
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def levels(run: RunResults) -> Table | None:
     if not sides:
         return None
     groups = rates.by_suite(sides)
-    table = rates.table(sides, reasoning_eval.OUTCOMES, groups)
+    table = rates.table(sides, evaluation_of("reasoning_eval").outcomes, groups)
     for (_, rows), chosen in zip(table.groups, groups.values(), strict=True):
         rows.append(Row("tokens", [_mean([item.tokens for item in items]) for items in chosen]))
         traces = [[item.reasoning_tokens for item in items if item.reasoning_tokens is not None] for items in chosen]

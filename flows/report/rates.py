@@ -1,6 +1,6 @@
 """Tables of rates: models (and controls) as columns, every rate that an evaluation kind defines as rows, one group of rows for each suite.
 
-Rates come from `OUTCOMES` and suites from the items, so a new suite or a new outcome has its place here without a line of code.
+Rates come from the kind and suites from the items, so a new suite or a new outcome has its place here without a line of code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flows.report.effects import Rate, parts
 from flows.report.wording import bounds, percent
 from schemas.evaluation import EvalItem
-from tasks.evaluation.evaluate import Outcome
+from tasks.contract.kind import Outcome
 
 _LABELS = {
     "marker_rate": "reasoning markers",

@@ -18,7 +18,9 @@ from schemas.base import InputError, problem_text
 from schemas.evaluation import EvalItem
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.job import TRAINED, read_jsonl, read_rows
+from tasks.contract.job import read_jsonl, read_rows
+from tasks.contract.kind import Product
+from tasks.contract.plugins import kinds_producing
 
 BASE = "base"
 """How the untrained model is called beside the stages that trained it further."""
@@ -122,8 +124,12 @@ class RunResults:
     record: RunRecord
     stages: dict[str, StageOutput]
 
-    def of_kind(self, *kinds: str) -> list[StageOutput]:
-        return [stage for stage in self.stages.values() if stage.spec.kind in kinds]
+    def of_kind(self, kind: str) -> list[StageOutput]:
+        return [stage for stage in self.stages.values() if stage.spec.kind == kind]
+
+    def producing(self, *products: Product) -> list[StageOutput]:
+        """The stages that leave one of these, in file order."""
+        return [stage for stage in self.stages.values() if stage.spec.kind in kinds_producing(*products)]
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -134,7 +140,7 @@ class RunResults:
     def models(self) -> dict[str, Model]:
         """The base model and every trained stage of the recipe, in file order."""
         models = {BASE: Model(BASE, BASE, None)}
-        for stage in self.of_kind(*TRAINED):
+        for stage in self.producing(Product.MODEL):
             models[stage.name] = Model(stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE))
         for stage in self.stages.values():
             if stage.items:

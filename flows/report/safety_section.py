@@ -13,6 +13,7 @@ from flows.report.results import RunResults
 from flows.report.wording import bounds, figure, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
+from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.gym.metrics import protocol_metrics
 from tasks.judging.opinions import opinion_metrics
@@ -39,7 +40,7 @@ class Safety:
 
 def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
     """Every safety rate that counts any of the items."""
-    return rates.counts(items, safety_eval.OUTCOMES)
+    return rates.counts(items, evaluation_of("safety_eval").outcomes)
 
 
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
@@ -61,8 +62,8 @@ def safety(run: RunResults) -> Safety | None:
         kind.replace("_", " "): [[item for item in side.items if item.grounding == kind] for side in sides] for kind in get_args(Grounding)
     }
     return Safety(
-        rates.table(sides, safety_eval.OUTCOMES, rates.by_suite(sides)),
-        rates.table(sides, safety_eval.OUTCOMES, kinds),
+        rates.table(sides, evaluation_of("safety_eval").outcomes, rates.by_suite(sides)),
+        rates.table(sides, evaluation_of("safety_eval").outcomes, kinds),
         _gym(sides),
         [plane for title, *axes in _PLANES if (plane := _plane(sides, title, *axes))],
     )

@@ -15,7 +15,7 @@ from flows.report.effects import CORRECT, EXACT
 from flows.report.results import RunResults
 from flows.report.wording import clip
 from schemas.evaluation import HELDOUT, EvalItem
-from tasks.evaluation.evaluate import Outcome
+from tasks.contract.kind import Outcome
 
 PER_OUTCOME = 12
 _BUDGET = 2_000_000

@@ -13,7 +13,8 @@ from flows.report import plots
 from flows.report.results import RunResults, StageOutput
 from flows.report.wording import clip, figure
 from schemas.examples import Domain, PreferencePair
-from tasks.contract.job import TRAINED, read_jsonl
+from tasks.contract.job import read_jsonl
+from tasks.contract.kind import Product
 
 _PANELS = {
     "loss": ("loss", "validation_loss"),
@@ -61,7 +62,7 @@ def trainings(run: RunResults) -> list[Training]:
     """Every trained stage that left an artifact, in file order."""
     return [
         Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics), audited(stage))
-        for stage in run.of_kind(*TRAINED, "reward_model")
+        for stage in run.producing(Product.MODEL, Product.REWARD)
         if stage.manifest
     ]
 

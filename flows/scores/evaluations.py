@@ -1,6 +1,6 @@
 """The evaluations of a run as other tools see them: a model, tasks, answered prompts, and rates with standard errors.
 
-Rates are taken from the items again, by the `OUTCOMES` of the evaluation's kind; nothing is read from metrics.
+Rates are taken from the items again, by the outcomes of the evaluation's kind; nothing is read from metrics.
 """
 
 import hashlib
@@ -17,8 +17,9 @@ from flows.report.effects import METRICS
 from flows.report.results import BASE, RunResults, StageOutput
 from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
-from tasks.contract.plugins import stage_module
-from tasks.evaluation.evaluate import EvalConfig, Outcome
+from tasks.contract.kind import Outcome
+from tasks.contract.plugins import evaluation_of
+from tasks.evaluation.evaluate import EvalConfig
 
 PROMPT_FIELDS = tuple(EvalPrompt.model_fields)
 
@@ -64,8 +65,7 @@ class Evaluation:
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome]:
         """Rate -> what it counts of an item."""
-        found: Mapping[str, Outcome] = stage_module(self.kind).OUTCOMES
-        return found
+        return evaluation_of(self.kind).outcomes
 
     @property
     def better_if_higher(self) -> list[str]:

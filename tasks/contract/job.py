@@ -1,20 +1,4 @@
-"""What a stage sees of its job: validated config, input directories, an output directory, and a way to report progress.
-
-A stage kind is a file in `tasks/` that defines
-
-    VERSION: int                     raise it when the same config and inputs would give other bytes
-    INPUTS: dict[str, Input]         the inputs a recipe may or must connect
-    class Config(StrictModel)        what the recipe may set
-    def run(job: Job) -> dict        writes files below `job.out`, returns the metrics that go into the manifest
-
-and, when the config names other code or data, `def dependencies(config, data) -> dict[str, str | int]` (see `schemas.artifact.stage_key`),
-and, when it computes with JAX, `USES_DEVICES = True`: then all hosts of a job run it (`tasks.devices.hosts`), otherwise the first alone.
-Where that
-depends on the config, `def base_model(config: dict) -> str | None` says which model it computes with, if any; `def extra_models(config:
-dict) -> tuple[str, ...]` which others it loads; `def at_home(config: dict, inputs: dict) -> bool` says whether its jobs stay on the flow's
-machine (`tasks.contract.plugins`).
-The module's top level imports no JAX: the flow process imports it to validate recipes. Heavy imports go inside `run`.
-"""
+"""What a stage sees of its job: validated config, input directories, an output directory, and a way to report progress."""
 
 import json
 import logging
@@ -30,17 +14,6 @@ from schemas.job import Progress
 
 ConfigT = TypeVar("ConfigT", bound=StrictModel)
 ModelT = TypeVar("ModelT", bound=StrictModel)
-
-TRAINED = ("sft", "simpo", "dpo", "orpo", "grpo", "on_policy_distill")
-"""Kinds whose artifact is a model: a Hugging Face directory with curves.jsonl and state.json beside."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of a stage kind: which kinds of artifact may feed it, and whether a recipe must connect it."""
-
-    kinds: tuple[str, ...]
-    required: bool = True
 
 
 @dataclass(frozen=True)

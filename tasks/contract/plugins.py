@@ -4,7 +4,7 @@ Nothing here imports JAX; a plugin's module top level must not either.
 """
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from schemas.base import InputError, StrictModel, explain_validation, nearest
+from tasks.contract.kind import Evaluation, Kind, Product
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,40 +30,34 @@ def plugin_names(family: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (ROOT / family).glob("*.py") if not path.stem.startswith("_")))
 
 
-def stage_module(kind: str) -> ModuleType:
-    """The module of a stage kind. Raises InputError with the valid kinds."""
-    if kind not in stage_kinds():
-        raise InputError(f"unknown stage kind {kind!r}.{nearest(kind, stage_kinds())}")
-    return importlib.import_module(f"tasks.stages.{kind}")
+@cache
+def stage_kind(name: str) -> Kind[Any]:
+    """A stage kind by its name. Raises InputError with the valid kinds."""
+    if name not in stage_kinds():
+        raise InputError(f"unknown stage kind {name!r}.{nearest(name, stage_kinds())}")
+    kind = importlib.import_module(f"tasks.stages.{name}").KIND
+    if not isinstance(kind, Kind):
+        raise TypeError(f"tasks/stages/{name}.py: KIND is a {type(kind).__name__}, and not a Kind")
+    return kind
 
 
-def base_model_of(kind: str, config: Mapping[str, Any]) -> str | None:
-    """The model that a stage with this config (as JSON) begins with if no policy is connected, or None: it reads no model."""
-    module = stage_module(kind)
-    return module.base_model(config) if hasattr(module, "base_model") else config.get("model")
+@cache
+def kinds_producing(*products: Product) -> tuple[str, ...]:
+    """The names of all kinds that leave one of these products."""
+    return tuple(name for name in stage_kinds() if stage_kind(name).produces in products)
 
 
-def extra_models_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Base models that a stage with this config (as JSON) loads beside the one it begins with: a judge's, a teacher's."""
-    module = stage_module(kind)
-    return tuple(module.extra_models(config)) if hasattr(module, "extra_models") else ()
+def training_kinds() -> tuple[str, ...]:
+    """The names of all kinds that leave a model."""
+    return kinds_producing(Product.MODEL)
 
 
-def uses_devices(kind: str, config: Mapping[str, Any]) -> bool:
-    """Whether a stage with this config (as JSON) computes with JAX."""
-    module = stage_module(kind)
-    return getattr(module, "USES_DEVICES", False) or (hasattr(module, "base_model") and module.base_model(config) is not None)
-
-
-def stays_at_home(kind: str, config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a stage runs on the flow's machine whatever the target is: the kind's `at_home` says so.
-
-    Args:
-        config: the stage's, as JSON.
-        inputs: input name -> the config, as JSON, of the stage that feeds it.
-    """
-    module = stage_module(kind)
-    return hasattr(module, "at_home") and module.at_home(config, inputs)
+def evaluation_of(kind: str) -> Evaluation:
+    """What is made of the answers of a kind that evaluates. Raises KeyError for another kind."""
+    found = stage_kind(kind).evaluation
+    if found is None:
+        raise KeyError(f"stage kind {kind!r} evaluates nothing")
+    return found
 
 
 def plugin_module(family: str, name: str) -> ModuleType:

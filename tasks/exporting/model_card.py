@@ -10,19 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.visible import visible
+from tasks.contract.plugins import evaluation_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
 from tasks.models.source import SHIPPED, TINY
-
-RATES = {
-    "reasoning_eval": ("exact_answer", "format_rate", "truncated_rate"),
-    "safety_eval": (
-        *("safe_rate", "correct_rate", "abstention_precision", "abstention_recall", "over_refusal_rate"),
-        *("safe_request_refusal_rate", "unsafe_request_compliance_rate", "attack_success_rate", "truthful_rate"),
-    ),
-}
-"""The rates of each kind of evaluation that a card shows, where they count anything."""
-
-TITLES = {"reasoning_eval": "Reasoning", "safety_eval": "Safety"}
 
 NOTICE = (
     "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms\n\n"
@@ -80,7 +70,8 @@ class Card:
 
 def write_card(directory: Path, card: Card, proof: Proof, family: str) -> None:
     """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's weights."""
-    plotted = [kind for kind in RATES if _plot(directory / f"{kind}.png", kind, [one for one in card.evaluations if one.kind == kind])]
+    measured = dict.fromkeys(one.kind for one in card.evaluations)
+    plotted = [kind for kind in measured if _plot(directory / f"{kind}.png", kind, [one for one in card.evaluations if one.kind == kind])]
     (directory / "README.md").write_text(visible(_text(card, proof, family, plotted)), encoding="utf-8")
     if card.derived:
         (directory / "NOTICE").write_text(NOTICE, encoding="utf-8")
@@ -90,12 +81,12 @@ def _text(card: Card, proof: Proof, family: str, plotted: Sequence[str]) -> str:
     parts = [_front_matter(card, family), f"# {card.title}", _introduction(card), USE]
     if card.evaluations:
         parts.append("## Evaluation\n\nRates are percent with 95% intervals (Wilson); answers are greedy; prompts are held out.")
-    for kind in RATES:
+    for kind in dict.fromkeys(one.kind for one in card.evaluations):
         chosen = [one for one in card.evaluations if one.kind == kind]
         if chosen:
-            parts.append(f"### {TITLES[kind]}\n\n{_table(kind, chosen)}")
+            parts.append(f"### {evaluation_of(kind).title}\n\n{_table(kind, chosen)}")
             parts += [_parts(part, chosen[-1]) for part in ("suite", "domain") if len(chosen[-1].metrics.get(f"{part}s", {})) > 1]
-            parts += [f"![{TITLES[kind]}]({kind}.png)"] if kind in plotted else []
+            parts += [f"![{evaluation_of(kind).title}]({kind}.png)"] if kind in plotted else []
     if card.origins:
         header = ("stage", "kind", "version", "inputs", "key", "digest of the artifact")
         rows = [(one.stage, one.kind, str(one.version), one.inputs, f"`{one.key}`", f"`{one.digest}`") for one in card.origins]
@@ -144,7 +135,7 @@ names it, and `<eos>`, as end tokens."""
 
 
 def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
-    rates = [name for name in RATES[kind] if any(one.metrics.get(name) is not None for one in evaluations)]
+    rates = [name for name in evaluation_of(kind).card if any(one.metrics.get(name) is not None for one in evaluations)]
     rows = [(one.model, str(one.metrics["n"]), *(_rate(one.metrics, name) for name in rates)) for one in evaluations]
     return _markdown_table(_header("model", rates), rows)
 
@@ -152,7 +143,7 @@ def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
 def _parts(part: str, evaluation: Evaluation) -> str:
     """The rates by `suite` or by `domain`."""
     parts: Mapping[str, Mapping[str, Any]] = evaluation.metrics[f"{part}s"]
-    rates = [name for name in RATES[evaluation.kind] if any(metrics.get(name) is not None for metrics in parts.values())]
+    rates = [name for name in evaluation_of(evaluation.kind).card if any(metrics.get(name) is not None for metrics in parts.values())]
     rows = [(name, str(metrics["n"]), *(_rate(metrics, rate) for rate in rates)) for name, metrics in parts.items()]
     return f"By {part}, {evaluation.model}:\n\n{_markdown_table(_header(part, rates), rows)}"
 
@@ -205,7 +196,7 @@ def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> bool:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rates = [name for name in RATES[kind] if any(one.metrics.get(name) is not None for one in evaluations)]
+    rates = [name for name in evaluation_of(kind).card if any(one.metrics.get(name) is not None for one in evaluations)]
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / max(1, len(rates))
@@ -217,7 +208,7 @@ def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> bool:
         axes.bar(centres, values, width=0.9 * width, label=name.replace("_", " "), alpha=0.85)
         axes.errorbar(centres, values, yerr=spans, fmt="none", ecolor="black", elinewidth=1, capsize=2)
     axes.set_xticks(range(len(evaluations)), [one.model for one in evaluations])
-    axes.set(ylim=(0, 105), ylabel="% of held-out prompts", title=f"{TITLES[kind]}, 95% intervals")
+    axes.set(ylim=(0, 105), ylabel="% of held-out prompts", title=f"{evaluation_of(kind).title}, 95% intervals")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})

@@ -15,7 +15,7 @@ from infra.settings import Settings
 from infra.store.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobSpec
-from tasks.contract.plugins import base_model_of, extra_models_of
+from tasks.contract.plugins import stage_kind
 from tasks.models import download
 from tasks.models.source import extra_key, needed, source_of
 
@@ -24,8 +24,9 @@ def shipped_models(spec: JobSpec) -> list[str]:
     """The base models that a job on another machine reads: the one it begins with, if no policy is connected, and those beside it."""
     if spec.target == "local":
         return []
-    first = None if "policy" in spec.inputs else base_model_of(spec.kind, spec.config)
-    return sorted({*extra_models_of(spec.kind, spec.config), *([first] if first else [])})
+    kind = stage_kind(spec.kind)
+    first = None if "policy" in spec.inputs else kind.base_model(spec.config)
+    return sorted({*kind.extra_models(spec.config), *([first] if first else [])})
 
 
 def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], settings: Settings, say: Callable[[str], None]) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 
 from infra.tpu.types import TPU_TYPES, TpuType
 from schemas.base import InputError, StrictModel, digest
-from tasks.contract.plugins import stage_module
+from tasks.contract.plugins import stage_kind
 from tasks.devices.hosts import BATCH, TENSOR
 
 if TYPE_CHECKING:
@@ -248,12 +248,13 @@ class Planner:
         from tasks.models.loading import model_config
         from tasks.planning.programs import abstract_model
 
-        module = stage_module(stage.kind)
-        upstream: dict[str, Any] = {name: stage_module(kind).Config.parse(config) for name, (kind, config) in stage.upstream.items()}
+        kind = stage_kind(stage.kind)
+        if kind.programs is None:
+            return []
+        upstream: dict[str, Any] = {name: stage_kind(source).config.parse(config) for name, (source, config) in stage.upstream.items()}
         upstream |= {name: abstract_model(model, model_config(model), self.mesh) for name, model in stage.models.items()}
         model = abstract_model(stage.model, model_config(stage.model), self.mesh)
-        programs: list[Program] = module.programs(module.Config.parse(stage.config), model, upstream)
-        return programs
+        return kind.programs(kind.config.parse(stage.config), model, upstream)
 
     def _digest(self, program: "Program", lowered: "jax.stages.Lowered") -> str:
         """What decides the report: the program, how often its loops run, the compiler, the machine, and how we read what it says."""

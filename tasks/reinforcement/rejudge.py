@@ -26,7 +26,7 @@ from schemas.base import InputError
 from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.rubrics import Criterion
-from tasks.contract.plugins import stage_module
+from tasks.contract.plugins import stage_kind
 from tasks.judging.judge import EndpointJudge
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import Resources, Response, RewardConfig, Rewards, Scorer, combine, parse_rewards
@@ -161,7 +161,7 @@ def _same_judge(config: RewardConfig, old: RewardConfig) -> bool:
 def _dependencies(stage: Stage, reward: RewardConfig) -> dict[str, str | int]:
     """What decides a reward's values today, as it is in a stage's key; but for the anchors of its judge, which decide none."""
     alone = stage.config.model_copy(update={"rewards": (reward.model_dump(mode="json"),)})
-    found: dict[str, str | int] = stage_module("grpo").dependencies(alone, None)
+    found: dict[str, str | int] = stage_kind("grpo").dependencies(alone, None)
     return {name: value for name, value in found.items() if not name.endswith("judging.anchors")}
 
 

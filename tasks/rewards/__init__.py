@@ -20,7 +20,6 @@ A reward may also have
                                                                what it compiles to score `calls` responses: `model` has the devices of
                                                                `tasks.devices.hosts.halves`' second, `upstream` the configs of the stage's
                                                                inputs
-    INPUTS = {"reward_model": Input(("reward_model",))}        inputs of the stage that it needs
 
 A module's top level imports neither JAX nor anything slow.
 """

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from schemas.base import InputError
 from schemas.examples import Prompt, parse_trace
-from tasks.contract.job import Input
 from tasks.data import steps
 from tasks.data.steps import trace_row
 from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from tasks.reward_models.scoring import Scores, TraceScorer
 
 VERSION = 2
-INPUTS = {"reward_model": Input(("reward_model",))}
 
 
 class Config(RewardConfig):

@@ -21,7 +21,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Criterion, Importance, Rubric
-from tasks.contract.job import Input, read_jsonl
+from tasks.contract.job import read_jsonl
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tasks.planning.programs import Program
 
 VERSION = 1
-INPUTS = {"rubrics": Input(("rubrics",), required=False)}
 
 Criteria = tuple[Criterion, ...]
 

@@ -25,7 +25,8 @@ from pydantic import Field
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt
-from tasks.contract.job import Input, Job
+from tasks.contract.job import Job
+from tasks.contract.kind import Kind, Product
 from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
 from tasks.data import card
 from tasks.data.dropped import Dropped
@@ -35,9 +36,6 @@ from tasks.teaching.lesson import Lesson, Row
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-VERSION = 3
-INPUTS: dict[str, Input] = {}
 
 FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
 """Which file a row goes to, by its type."""
@@ -225,3 +223,17 @@ class Counts:
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
     return dict(sorted(counts.items()))
+
+
+KIND = Kind(
+    version=3,
+    config=Config,
+    inputs={},
+    produces=Product.EXAMPLES,
+    run=run,
+    programs=programs,
+    devices=lambda config: base_model(config) is not None,
+    dependencies=dependencies,
+    base_model=base_model,
+    at_home=at_home,
+)

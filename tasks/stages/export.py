@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.base import InputError, StrictModel
 from schemas.evaluation import EvalItem
-from tasks.contract.job import TRAINED, Input, Job, read_jsonl
-from tasks.stages import reasoning_eval, safety_eval
+from tasks.contract.job import Job, read_jsonl
+from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.plugins import evaluation_of
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card
     from tasks.exporting.round_trip import Proof
-
-VERSION = 2
-INPUTS = {
-    "policy": Input(TRAINED),
-    "reasoning": Input(("reasoning_eval",), required=False),
-    "safety": Input(("safety_eval",), required=False),
-}
 
 FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.model")
 """Patterns of what a trained stage's artifact has of the format; `COMPANIONS` of its base model come beside."""
@@ -54,13 +48,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     base = read_config(job.inputs["policy"])[1]
     evaluations, prompts = [], []
-    for name, kind, measured in (
-        ("reasoning", "reasoning_eval", reasoning_eval.reasoning_metrics),
-        ("safety", "safety_eval", safety_eval.safety_metrics),
-    ):
+    for name, kind in (("reasoning", "reasoning_eval"), ("safety", "safety_eval")):
         if name in job.inputs:
             items = read_jsonl(job.inputs[name] / "items.jsonl", EvalItem)
-            evaluations.append(Evaluation("this model", kind, measured(items)))
+            evaluations.append(Evaluation("this model", kind, evaluation_of(kind).metrics(items)))
             prompts += [item.prompt for item in items[:PROMPTS_OF_EVALUATION]]
     card = Card(f"{base}, post-trained", base, evaluations)
     return export_model(job.inputs["policy"], job.out, card, prompts, job.config.verify_dtype, job.log.info).metrics()
@@ -102,3 +93,17 @@ def export_model(
     write_card(out, card, proof, read_config(source)[0].family)
     (out / "verification.json").write_text(json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8")
     return proof
+
+
+KIND = Kind(
+    version=2,
+    config=Config,
+    inputs={
+        "policy": Input(Product.MODEL),
+        "reasoning": Input(Product.ANSWERS, required=False),
+        "safety": Input(Product.ANSWERS, required=False),
+    },
+    produces=Product.EXPORT,
+    run=run,
+    at_home=at_home,
+)

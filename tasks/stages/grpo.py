@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas.examples import Prompt
-from tasks.contract.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.plugins import plugin_module, plugin_versions
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
@@ -35,15 +36,6 @@ if TYPE_CHECKING:
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
     from tasks.training.trainers import PolicyTrainer
-
-VERSION = 5
-USES_DEVICES = True
-INPUTS = {
-    "policy": Input(TRAINED),
-    "prompts": Input(("rebalance",)),
-    "rubrics": Input(("rubrics",), required=False),
-    "reward_model": Input(("reward_model",), required=False),
-}
 
 
 class Config(GrpoConfig):
@@ -213,3 +205,21 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **guard.metrics(),
         "compiles": {"train_step": trainer.compiles, **compiles},
     }
+
+
+KIND = Kind(
+    version=5,
+    config=Config,
+    inputs={
+        "policy": Input(Product.MODEL),
+        "prompts": Input(Product.ROWS),
+        "rubrics": Input(Product.RUBRICS, required=False),
+        "reward_model": Input(Product.REWARD, required=False),
+    },
+    produces=Product.MODEL,
+    run=run,
+    programs=programs,
+    devices=lambda config: True,
+    dependencies=dependencies,
+    extra_models=extra_models,
+)

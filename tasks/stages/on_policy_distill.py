@@ -22,7 +22,8 @@ from pydantic import Field, model_validator
 from schemas.base import InputError, StrictModel, digest
 from schemas.examples import Example, Prompt
 from schemas.training import TrainerConfig
-from tasks.contract.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.kind import Input, Kind, Product
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import DistillBatches, Scored, fitting_traces, gemma_teacher, make_batch, programs_of
 from tasks.distillation.teacher_logps import TeacherConfig
@@ -35,14 +36,6 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.training.trainers import PolicyTrainer
-
-VERSION = 1
-USES_DEVICES = True
-INPUTS = {
-    "policy": Input(TRAINED, required=False),
-    "prompts": Input(("rebalance",)),
-    "teacher": Input(TRAINED, required=False),
-}
 
 
 class PolicyGradient(StrictModel):
@@ -257,3 +250,19 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **costs,
         "compiles": {"train_step": trainer.compiles, **compiles},
     }
+
+
+KIND = Kind(
+    version=1,
+    config=Config,
+    inputs={
+        "policy": Input(Product.MODEL, required=False),
+        "prompts": Input(Product.ROWS),
+        "teacher": Input(Product.MODEL, required=False),
+    },
+    produces=Product.MODEL,
+    run=run,
+    programs=programs,
+    devices=lambda config: True,
+    extra_models=extra_models,
+)

@@ -1,21 +1,11 @@
 """ORPO on preference pairs (`tasks.training.preferences`): supervised learning on the chosen responses plus the odds against the rejected
 ones."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
-from tasks.contract.job import Job
 from tasks.training import preferences
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
-
-VERSION = 1
-USES_DEVICES = True
-INPUTS = preferences.INPUTS
 
 
 class Config(preferences.PreferenceConfig):
@@ -35,16 +25,4 @@ def loss_of(config: Config) -> Any:
     return orpo_loss_fn(lambda_orpo=config.lambda_orpo)
 
 
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """See `tasks.training.preferences`."""
-    return preferences.dependencies(config, data)
-
-
-def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles."""
-    return preferences.programs(config, model, upstream, loss_of(config))
-
-
-def run(job: Job[Config]) -> dict[str, Any]:
-    """Sample, mine, train and write the model: see `tasks.training.preferences.run`."""
-    return preferences.run(job, loss_of(job.config))
+KIND = preferences.preference_kind(version=1, config=Config, loss_of=loss_of)

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Domain
-from tasks.contract.job import TRAINED, Input, Job
+from tasks.contract.job import Job
+from tasks.contract.kind import Evaluation, Input, Kind, Outcome, Product
 from tasks.evaluation.evaluate import (
     EvalConfig,
-    Outcome,
     answer_all,
     answered,
     eval_programs,
@@ -55,14 +55,6 @@ from tasks.verification.verify import agrees, check_versions, verify
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-VERSION = 4
-USES_DEVICES = True
-INPUTS = {
-    "prompts": Input(("rebalance",), required=False),
-    "policy": Input(TRAINED, required=False),
-    "baseline": Input(("reasoning_eval",), required=False),
-}
 
 MARKERS = ("first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence", "finally", "step", "=")
 """Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any case."""
@@ -104,8 +96,6 @@ OUTCOMES: dict[str, Outcome] = {
     "marker_rate": lambda item: item.markers > 0,
     "truncated_rate": lambda item: item.truncated,
 }
-LOWER_IS_BETTER = frozenset({"truncated_rate"})
-"""Outcomes of which a better model has fewer; a gate (`schemas.recipe`) reads a rise of these as a loss."""
 
 
 def reasoning_metrics(
@@ -204,3 +194,29 @@ def run(job: Job[Config]) -> dict[str, Any]:
     answers = with_opinions(job, answer_all(job, prompts, judge))
     answers.write(job.out)
     return reasoning_metrics(answers.items, baseline, samples=answers.samples, seed=config.seed)
+
+
+KIND = Kind(
+    version=4,
+    config=Config,
+    inputs={
+        "prompts": Input(Product.ROWS, required=False),
+        "policy": Input(Product.MODEL, required=False),
+        "baseline": Input(Product.ANSWERS, required=False, same_kind=True),
+    },
+    produces=Product.ANSWERS,
+    run=run,
+    programs=programs,
+    devices=lambda config: True,
+    dependencies=dependencies,
+    extra_models=extra_models,
+    evaluation=Evaluation(
+        title="Reasoning",
+        outcomes=OUTCOMES,
+        metrics=reasoning_metrics,
+        headlines={"exact_answer": "exact answer", "format_rate": "format"},
+        paired=OUTCOMES.keys(),
+        lower_is_better={"truncated_rate"},
+        card=("exact_answer", "format_rate", "truncated_rate"),
+    ),
+)

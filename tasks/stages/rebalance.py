@@ -30,7 +30,8 @@ from pydantic import Field, WrapValidator, model_validator
 from infra.settings import Settings
 from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
-from tasks.contract.job import Input, Job, read_rows, write_jsonl
+from tasks.contract.job import Job, read_rows, write_jsonl
+from tasks.contract.kind import Input, Kind, Product
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
 from tasks.data.evaluations import EvaluationSet
@@ -44,9 +45,6 @@ from tasks.models.download import fetch
 from tasks.models.source import TOKENIZER, model_dependencies, source_of
 from tasks.stages import distill
 from tasks.teaching.topping_up import KnownIds, Round, Teachers, unsolved_ids, wanted
-
-VERSION = 3
-INPUTS = {"examples": Input(("distill",))}
 
 _SMALL = 32_000_000
 """Bytes that are cleaned before other processes would have started."""
@@ -376,3 +374,14 @@ def _write_lines(path: Path, lines: Iterator[bytes]) -> None:
     with path.open("wb") as out:
         for line in lines:
             out.write(line + b"\n")
+
+
+KIND = Kind(
+    version=3,
+    config=Config,
+    inputs={"examples": Input(Product.EXAMPLES)},
+    produces=Product.ROWS,
+    run=run,
+    dependencies=dependencies,
+    at_home=at_home,
+)

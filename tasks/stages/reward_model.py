@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Rejection
 from schemas.training import TrainerConfig
-from tasks.contract.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.kind import Input, Kind, Product
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.source import model_dependencies
@@ -48,10 +49,6 @@ if TYPE_CHECKING:
     from tasks.reward_models.scoring import Scores, TraceScorer
     from tasks.sampling.sampler import Sampler
     from tasks.training.trainers import SftTrainer
-
-VERSION = 1
-USES_DEVICES = True
-INPUTS = {"prompts": Input(("rebalance",)), "policy": Input(TRAINED, required=False)}
 
 
 WELL_FORMED: tuple[Rejection, ...] = ("wrong",)
@@ -297,3 +294,18 @@ def _measured(job: Job[Config], scorer: "TraceScorer", validation: Sequence[Trac
             "pairs, raise heldout_fraction if there are few, or lower min_accuracy."
         )
     return metrics
+
+
+KIND = Kind(
+    version=1,
+    config=Config,
+    inputs={
+        "prompts": Input(Product.ROWS),
+        "policy": Input(Product.MODEL, required=False),
+    },
+    produces=Product.REWARD,
+    run=run,
+    programs=programs,
+    devices=lambda config: True,
+    dependencies=dependencies,
+)

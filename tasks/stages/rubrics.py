@@ -28,16 +28,14 @@ from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
-from tasks.contract.job import Input, Job, read_jsonl, write_jsonl
+from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.kind import Input, Kind, Product
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.judging.wording import Format, response_format
 from tasks.rewards.exact_answer import is_verifiable
-
-VERSION = 1
-INPUTS = {"prompts": Input(("rebalance",))}
 
 _ASK = """\
 You write rubrics by which responses to a task will be graded, without you, by somebody who only sees your criteria.
@@ -164,7 +162,7 @@ def _ask_all(
 
 def _engine(job: Job[Config], progress: Any) -> ChatEngine:
     teacher = job.config.teacher
-    budget = Budget(teacher.max_usd, account=digest([VERSION, "rubrics", job.config.model_dump(mode="json")]))
+    budget = Budget(teacher.max_usd, account=digest([KIND.version, "rubrics", job.config.model_dump(mode="json")]))
     prices = Prices(teacher.input_usd_per_million, teacher.output_usd_per_million)
     return ChatEngine(endpoint_of(teacher.provider), job.answers, budget=budget, prices=prices, progress=progress)
 
@@ -286,3 +284,13 @@ def _metrics(prompts: Sequence[Prompt], made: Sequence[Rubric], problems: Mappin
         "importance": dict(sorted(importance.items())),
         "dropped": dict(sorted(Counter(cause for cause, _ in problems.values()).items())),
     }
+
+
+KIND = Kind(
+    version=1,
+    config=Config,
+    inputs={"prompts": Input(Product.ROWS)},
+    produces=Product.RUBRICS,
+    run=run,
+    at_home=at_home,
+)

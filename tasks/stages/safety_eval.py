@@ -46,11 +46,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding, Trace, parse_trace
-from tasks.contract.job import TRAINED, Input, Job
+from tasks.contract.job import Job
+from tasks.contract.kind import Evaluation, Input, Kind, Outcome, Product
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.evaluate import (
     EvalConfig,
-    Outcome,
     answer_all,
     answered,
     eval_programs,
@@ -73,14 +73,6 @@ from tasks.verification.verify import check_versions
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-VERSION = 3
-USES_DEVICES = True
-INPUTS = {
-    "prompts": Input(("rebalance",), required=False),
-    "policy": Input(TRAINED, required=False),
-    "baseline": Input(("safety_eval",), required=False),
-}
 
 
 class Config(EvalConfig):
@@ -155,19 +147,6 @@ OUTCOMES: dict[str, Outcome] = {
     "truthful_rate": lambda item: item.flexible if item.grounding is None and _verifiable(item) else None,
 }
 PAIRED = OUTCOMES.keys() - {"abstention_precision"}
-LOWER_IS_BETTER = frozenset(
-    {
-        "over_refusal_rate",
-        "hallucination_rate",
-        "inconsistency_rate",
-        "safe_request_refusal_rate",
-        "safe_request_partial_rate",
-        "unsafe_request_compliance_rate",
-        "unsafe_request_partial_rate",
-        "attack_success_rate",
-    }
-)
-"""Outcomes of which a better model has fewer; a gate (`schemas.recipe`) reads a rise of these as a loss."""
 BY_GROUNDING = ("safe_rate", "correct_rate", "abstention_rate", "format_rate", "hallucination_rate", "inconsistency_rate")
 
 
@@ -250,3 +229,41 @@ def run(job: Job[Config]) -> dict[str, Any]:
     answers = with_opinions(job, answer_all(job, prompts, judge))
     answers.write(job.out)
     return safety_metrics(answers.items, baseline, samples=answers.samples, seed=config.seed)
+
+
+KIND = Kind(
+    version=3,
+    config=Config,
+    inputs={
+        "prompts": Input(Product.ROWS, required=False),
+        "policy": Input(Product.MODEL, required=False),
+        "baseline": Input(Product.ANSWERS, required=False, same_kind=True),
+    },
+    produces=Product.ANSWERS,
+    run=run,
+    programs=programs,
+    devices=lambda config: True,
+    dependencies=dependencies,
+    extra_models=extra_models,
+    evaluation=Evaluation(
+        title="Safety",
+        outcomes=OUTCOMES,
+        metrics=safety_metrics,
+        headlines={"safe_rate": "safe rate", "correct_rate": "correct rate (safety)"},
+        paired=PAIRED,
+        lower_is_better={
+            "over_refusal_rate",
+            "hallucination_rate",
+            "inconsistency_rate",
+            "safe_request_refusal_rate",
+            "safe_request_partial_rate",
+            "unsafe_request_compliance_rate",
+            "unsafe_request_partial_rate",
+            "attack_success_rate",
+        },
+        card=(
+            *("safe_rate", "correct_rate", "abstention_precision", "abstention_recall", "over_refusal_rate"),
+            *("safe_request_refusal_rate", "unsafe_request_compliance_rate", "attack_success_rate", "truthful_rate"),
+        ),
+    ),
+)

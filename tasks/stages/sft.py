@@ -14,7 +14,8 @@ from pydantic import Field
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example
 from schemas.training import TrainerConfig
-from tasks.contract.job import TRAINED, Input, Job, read_jsonl
+from tasks.contract.job import Job, read_jsonl
+from tasks.contract.kind import Input, Kind, Product
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.training.trainers import SftTrainer
-
-VERSION = 3
-USES_DEVICES = True
-INPUTS = {"examples": Input(("rebalance",)), "policy": Input(TRAINED, required=False)}
 
 
 class Config(TrainerConfig):
@@ -204,3 +201,18 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "epochs": config.steps * config.batch_size / len(train),
         "compiles": {"train_step": trainer.compiles},
     }
+
+
+KIND = Kind(
+    version=3,
+    config=Config,
+    inputs={
+        "examples": Input(Product.ROWS),
+        "policy": Input(Product.MODEL, required=False),
+    },
+    produces=Product.MODEL,
+    run=run,
+    programs=programs,
+    devices=lambda config: True,
+    dependencies=dependencies,
+)

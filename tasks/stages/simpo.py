@@ -1,20 +1,10 @@
 """SimPO on preference pairs (`tasks.training.preferences`): a reference-free loss on length-normalised log-probabilities with a margin."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
-from tasks.contract.job import Job
 from tasks.training import preferences
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
-
-VERSION = 5
-USES_DEVICES = True
-INPUTS = preferences.INPUTS
 
 
 class Config(preferences.PreferenceConfig):
@@ -38,16 +28,4 @@ def loss_of(config: Config) -> Any:
     return simpo_loss_fn(beta=config.beta, gamma_beta_ratio=config.gamma_beta_ratio, sft_weight=config.sft_weight)
 
 
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """See `tasks.training.preferences`."""
-    return preferences.dependencies(config, data)
-
-
-def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles."""
-    return preferences.programs(config, model, upstream, loss_of(config))
-
-
-def run(job: Job[Config]) -> dict[str, Any]:
-    """Sample, mine, train and write the model: see `tasks.training.preferences.run`."""
-    return preferences.run(job, loss_of(job.config))
+KIND = preferences.preference_kind(version=5, config=Config, loss_of=loss_of)

@@ -11,9 +11,9 @@ the reference: there is no second model, and with LoRA none of its weights is co
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Rejection
 from schemas.training import TrainerConfig
-from tasks.contract.job import TRAINED, Input, Job, read_jsonl, write_jsonl
+from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
+from tasks.contract.kind import Input, Kind, Product
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.sampling.rollouts import sample_before_training
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
     from tasks.training.trainers import PreferenceTrainer
-
-INPUTS = {"policy": Input(TRAINED), "prompts": Input(("rebalance",))}
 
 
 class PreferenceConfig(TrainerConfig):
@@ -75,6 +74,9 @@ class PreferenceConfig(TrainerConfig):
         if not self.prompts and not self.data_pairs:
             raise ValueError("prompts = 0 and data_pairs = 0 give no pairs; set one of them")
         return self
+
+
+PreferenceConfigT = TypeVar("PreferenceConfigT", bound=PreferenceConfig)
 
 
 def dependencies(config: PreferenceConfig, data: Any) -> dict[str, str | int]:
@@ -298,3 +300,24 @@ def data_pairs(path: Path, config: PreferenceConfig, tokenizer: Tokenizer) -> tu
             else:
                 pairs.append(pair)
     return pairs, left_out
+
+
+def preference_kind(
+    *, version: int, config: type[PreferenceConfigT], loss_of: Callable[[PreferenceConfigT], Any], reference: bool = False
+) -> Kind[PreferenceConfigT]:
+    """The stage kind of a preference loss.
+
+    Args:
+        loss_of: the loss of a config: a function of (model, train_example: PairRows).
+        reference: whether the loss compares with the initial policy.
+    """
+    return Kind(
+        version=version,
+        config=config,
+        inputs={"policy": Input(Product.MODEL), "prompts": Input(Product.ROWS)},
+        produces=Product.MODEL,
+        run=lambda job: run(job, loss_of(job.config), reference=reference),
+        programs=lambda config, model, upstream: programs(config, model, upstream, loss_of(config), reference=reference),
+        devices=lambda config: True,
+        dependencies=dependencies,
+    )

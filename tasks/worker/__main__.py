@@ -37,7 +37,7 @@ from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.base import InputError, StageFailed, canonical_json, explain_validation
 from schemas.job import JobSpec, JobStatus, Progress, Usage
 from tasks.contract.job import Job
-from tasks.contract.plugins import stage_module, uses_devices
+from tasks.contract.plugins import stage_kind
 from tasks.devices import hosts
 from tasks.models.shipping import receive_model, shipped_models
 from tasks.worker.supervisor import CANCELLED, Supervisor
@@ -134,8 +134,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -
         HostLost: the devices of the job do not reach each other.
     """
     settings = Settings.from_environment()
-    module = stage_module(spec.kind)
-    on_devices = uses_devices(spec.kind, spec.config)
+    kind = stage_kind(spec.kind)
+    on_devices = kind.devices(spec.config)
     if on_devices:
         hosts.connect(settings)
         meter.on_devices = True
@@ -147,17 +147,17 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -
         log.info("stage %s: the artifact exists already", spec.stage)
         return adopted
     try:
-        config = module.Config.parse(spec.config)
+        config = kind.config.parse(spec.config)
     except ValidationError as error:
-        raise InputError(explain_validation(error, module.Config, f"stages.{spec.stage}.config")) from error
+        raise InputError(explain_validation(error, kind.config, f"stages.{spec.stage}.config")) from error
     for model in shipped_models(spec):
         receive_model(store, model, spec.dependencies)
     inputs = {name: _input_directory(store, spec, name, ref) for name, ref in spec.inputs.items()}
     digests = {name: ref.digest for name, ref in spec.inputs.items()}
-    if stage_key(spec.kind, module.VERSION, spec.dependencies, spec.config, digests) != spec.key:
+    if stage_key(spec.kind, kind.version, spec.dependencies, spec.config, digests) != spec.key:
         raise StageFailed(
-            f"stage {spec.stage}: the job was submitted for key {spec.key}, which is not the key of kind {spec.kind!r} VERSION "
-            f"{module.VERSION} with this config and these inputs. The code changed in between; run the same command again."
+            f"stage {spec.stage}: the job was submitted for key {spec.key}, which is not the key of kind {spec.kind!r} version "
+            f"{kind.version} with this config and these inputs. The code changed in between; run the same command again."
         )
 
     def report(progress: Progress) -> None:
@@ -178,12 +178,12 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -
         log=log,
     )
     with _compiled_programs(spec, store):
-        metrics = module.run(job)
+        metrics = kind.run(job)
     _require_finite(metrics, spec.stage)
     draft = Manifest(
         kind=spec.kind,
         key=spec.key,
-        version=module.VERSION,
+        version=kind.version,
         dependencies=spec.dependencies,
         config=spec.config,
         inputs=spec.inputs,

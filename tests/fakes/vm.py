@@ -35,9 +35,7 @@ MARKER = "LYCEUM_TEST_VM"
 STAGE = """
 import os, signal, sys, time
 from schemas.base import InputError, StageFailed, StrictModel
-
-VERSION = 1
-INPUTS = {}
+from tasks.contract.kind import Kind, Product
 
 class Config(StrictModel):
     code: str
@@ -46,6 +44,8 @@ def run(job):
     scope = {"job": job, "metrics": {"loss": 0.5}, **globals()}
     exec(job.config.code, scope)
     return scope["metrics"]
+
+KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run)
 """
 BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
 

@@ -11,7 +11,7 @@ from flows.recipe.resolve import ResolvedStage, resolve
 from infra.settings import Settings
 from schemas.artifact import stage_key
 from schemas.base import StrictModel
-from tasks.contract.plugins import stage_kinds, stage_module
+from tasks.contract.plugins import stage_kind, stage_kinds
 
 RECIPE = "quickstart"
 OTHERS = ("g_rar", "gemma2_deep", "on_policy_distillation")
@@ -21,10 +21,10 @@ def stages() -> dict[str, ResolvedStage]:
     """One stage of each kind: of the shipped recipes, and of the kinds that no recipe has, one with SimPO's config as far as it goes."""
     found = {stage.kind: stage for name in (*OTHERS, RECIPE) for stage in resolve(name, need_data=False).stages}
     simpo = found["simpo"]
-    for kind in set(stage_kinds()) - set(found):
-        module = stage_module(kind)
-        shared = {name: value for name, value in simpo.config_json.items() if name in module.Config.model_fields}
-        found[kind] = ResolvedStage(kind, kind, module.VERSION, module.Config.parse(shared), simpo.inputs, simpo.dependencies)
+    for name in set(stage_kinds()) - set(found):
+        kind = stage_kind(name)
+        shared = {field: value for field, value in simpo.config_json.items() if field in kind.config.model_fields}
+        found[name] = ResolvedStage(name, name, kind.version, kind.config.parse(shared), simpo.inputs, simpo.dependencies)
     return found
 
 
@@ -64,7 +64,7 @@ def test_every_config_field_changes_the_key(kind: str) -> None:
     digests = dict.fromkeys(stage.inputs, "0" * 64)
     keys = {stage.key(digests)}
     changed = list(mutations(stage.config))
-    assert {name.split(".")[0] for name, _ in changed} == set(stage_module(kind).Config.model_fields)
+    assert {name.split(".")[0] for name, _ in changed} == set(stage_kind(kind).config.model_fields)
     for name, config in changed:
         key = stage_key(stage.kind, stage.version, stage.dependencies, config.model_dump(mode="json"), digests)
         assert key not in keys, f"{kind}: changing {name} leaves the key as it was"

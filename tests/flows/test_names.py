@@ -28,7 +28,7 @@ from flows.cli.terminal import Terminal
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
-from tasks.contract.plugins import parse_plugin, stage_module
+from tasks.contract.plugins import parse_plugin, stage_kind
 from tasks.data.directory import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.conftest import TINY
@@ -108,7 +108,7 @@ def test_recipe_and_stage_names_are_path_segments(name: str) -> None:
 @given(name=NAMES)
 def test_kinds_rewards_and_teachers_are_names_of_known_files(name: str) -> None:
     with pytest.raises(InputError, match="unknown stage kind"):
-        stage_module(name)
+        stage_kind(name)
     for family in ("rewards", "teachers"):
         with pytest.raises(InputError, match="unknown"):
             parse_plugin(family, {"name": name}, "here")
@@ -117,7 +117,7 @@ def test_kinds_rewards_and_teachers_are_names_of_known_files(name: str) -> None:
 @pytest.mark.parametrize("kind", ["worker", "stage", "data.readers", "../flows/cli", "os", "__init__", "plugins"])
 def test_a_module_that_is_no_stage_is_no_kind(kind: str) -> None:
     with pytest.raises(InputError, match="unknown stage kind"):
-        stage_module(kind)
+        stage_kind(kind)
 
 
 @pytest.mark.parametrize(

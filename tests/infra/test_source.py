@@ -24,7 +24,7 @@ from infra.source import FLOW_ONLY, PACKAGES, environment, ship_data, ship_sourc
 from infra.store.store import Store, open_store
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec
-from tasks.contract.plugins import stays_at_home
+from tasks.contract.plugins import stage_kind
 from tasks.worker.__main__ import _data_directory
 from tests.fakes.gcs_emulator import Emulator
 
@@ -146,7 +146,7 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
         "tasks/exporting/round_trip.py",
         "tasks/data/cluster.py",
     }
-    assert stays_at_home("export", {}, {})
+    assert stage_kind("export").at_home({}, {})
     needed = {(file, module) for file, module in imported() if file not in at_home}
     assert len(needed) > 30
     for file, module in needed:

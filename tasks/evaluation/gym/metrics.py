@@ -5,7 +5,8 @@ from statistics import mean, median, pstdev
 from typing import Any
 
 from schemas.evaluation import EvalItem
-from tasks.evaluation.evaluate import Outcome, measure
+from tasks.contract.kind import Outcome
+from tasks.evaluation.evaluate import measure
 from tasks.evaluation.gym.scoring import Scored, Version, score
 from tasks.rewards.dipg import channels_of
 

@@ -243,11 +243,11 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s
 def test_the_key_of_a_rematch_is_the_key_that_the_worker_computes(tmp_path: Path) -> None:
     from schemas.artifact import stage_key
 
-    store, old = make(tmp_path, "old", version=reasoning_eval.VERSION)
-    _, new = make(tmp_path, "new", 0.9, prompts="fresh", version=reasoning_eval.VERSION)
+    store, old = make(tmp_path, "old", version=reasoning_eval.KIND.version)
+    _, new = make(tmp_path, "new", 0.9, prompts="fresh", version=reasoning_eval.KIND.version)
     for spec in rematches(store, new, old):
         digests = {name: ref.digest for name, ref in spec.inputs.items()}
-        assert spec.key == stage_key(spec.kind, reasoning_eval.VERSION, spec.dependencies, spec.config, digests)
+        assert spec.key == stage_key(spec.kind, reasoning_eval.KIND.version, spec.dependencies, spec.config, digests)
 
 
 def test_a_damaged_rematch_is_made_again(store: Store) -> None:

@@ -16,7 +16,8 @@ from schemas.base import InputError
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose
-from tasks.stages import reasoning_eval, safety_eval
+from tasks.contract.kind import Product
+from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics import intervals
 
 WIN = GateSpec(must_win=(GateRule(metric="exact_answer"),))
@@ -187,11 +188,11 @@ def test_of_some_rates_less_is_better() -> None:
     assert (one(keep, fewer, "safety_eval").outcome, one(keep, more, "safety_eval").outcome) == ("passed", "failed")
 
 
-@pytest.mark.parametrize("module", [reasoning_eval, safety_eval])
-def test_every_rate_of_something_bad_is_known_to_be_one(module: Any) -> None:
+@pytest.mark.parametrize("kind", kinds_producing(Product.ANSWERS))
+def test_every_rate_of_something_bad_is_known_to_be_one(kind: str) -> None:
     bad = ("refusal", "partial", "compliance", "hallucination", "inconsistency", "truncated", "attack_success")
-    named = {name for name in module.OUTCOMES if any(word in name for word in bad)}
-    assert named == module.LOWER_IS_BETTER
+    evaluation = evaluation_of(kind)
+    assert {name for name in evaluation.outcomes if any(word in name for word in bad)} == evaluation.lower_is_better
 
 
 def test_a_rule_about_a_suite_or_a_domain_looks_at_no_other_prompt() -> None:

@@ -20,7 +20,7 @@ from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
-from tasks.contract.plugins import plugin_versions, stage_module
+from tasks.contract.plugins import plugin_versions, stage_kind
 from tasks.reinforcement.rejudge import Stage, rejudge
 from tasks.reinforcement.rewarding import Resources
 from tests.fakes.chat_server import ChatServer
@@ -46,7 +46,7 @@ def trace(answer: str) -> str:
 def config(*rewards: dict[str, Any], **changes: Any) -> Any:
     table = {"steps": 2, "batch_size": 8, "prompt_length": 32, "response_length": 32, "group_size": 4, "rewards": rewards, "optimizer": {}}
     table["optimizer"] = {"learning_rate": 1e-5}
-    return stage_module("grpo").Config.parse(table | changes)
+    return stage_kind("grpo").config.parse(table | changes)
 
 
 PROMPTS = [Prompt(id=f"p{n}", prompt=f"Name fruits, {n}?", domain=Domain.GENERAL, check="none") for n in range(4)]
@@ -83,7 +83,7 @@ def rows(values: dict[str, float] | None = None, weight: float = 1.0, rollouts: 
 
 def stage(*rewards: dict[str, Any], **changes: Any) -> Stage:
     found = config(*(rewards or (FORMAT, RUBRIC)), **changes)
-    return Stage(found, stage_module("grpo").dependencies(found, None), {one.id: one for one in PROMPTS}, {})
+    return Stage(found, stage_kind("grpo").dependencies(found, None), {one.id: one for one in PROMPTS}, {})
 
 
 NOTHING = Resources({}, answers=None)

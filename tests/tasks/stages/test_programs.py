@@ -63,7 +63,7 @@ def test_a_stage_runs_the_programs_that_plan_compiles(
     mesh = make_mesh({"devices": 1})
     model = abstract_model("gemma3-tiny", SIZES["gemma3-tiny"], mesh)
     planned = {}
-    for program in module.programs(config, model, dict.fromkeys(module.INPUTS, rows)):
+    for program in module.KIND.programs(config, model, dict.fromkeys(module.KIND.inputs, rows)):
         with jax.set_mesh(mesh):
             planned[program.name] = program.function.lower(*program.args).as_text()
 

@@ -103,18 +103,18 @@ class Bench:
         out.mkdir()
         job = Job(
             config=kind.Config.parse(config),
-            inputs={name: self.inputs[name] for name in kind.INPUTS if name in self.inputs},
+            inputs={name: self.inputs[name] for name in kind.KIND.inputs if name in self.inputs},
             out=out,
             work=Workspace(self.store, key, str(self.attempts)),
             checkpoint_steps=every,
             report=self.progress.append,
         )
         if point is None:
-            metrics = kind.run(job)
+            metrics = kind.KIND.run(job)
             (out / "metrics.json").write_text(json.dumps(metrics, indent=1))
         else:
             with pytest.raises(Killed):
-                kind.run(job)
+                kind.KIND.run(job)
         return out
 
     def checkpoints(self, key: str) -> list[Path]:

@@ -13,7 +13,7 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.contract.plugins import stage_kinds, stays_at_home
+from tasks.contract.plugins import stage_kind, stage_kinds
 from tasks.data.dropped import Dropped
 from tasks.judging.rulings import Unreadable
 from tasks.stages import rubrics
@@ -65,7 +65,7 @@ def asked_about(body: dict) -> str:
 
 def test_it_is_a_stage_kind_that_stays_where_the_key_is():
     assert "rubrics" in stage_kinds()
-    assert stays_at_home("rubrics", CONFIG.model_dump(mode="json"), {})
+    assert stage_kind("rubrics").at_home(CONFIG.model_dump(mode="json"), {})
 
 
 def test_every_prompt_has_a_rubric_in_the_order_of_the_prompts(tmp_path: Path, monkeypatch):

@@ -12,10 +12,11 @@ from schemas.base import InputError
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Grounding, Trace, prompt_id
 from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.plugins import stage_kind
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.gym.metrics import scored
 from tasks.stages import safety_eval
-from tasks.stages.safety_eval import LOWER_IS_BETTER, OUTCOMES, Config, judge, safety_metrics
+from tasks.stages.safety_eval import Config, judge, safety_metrics
 from tasks.statistics.intervals import wilson
 
 REFUSE = Trace(reasoning="The context does not say.", answer=GROUNDED_REFUSAL).render()
@@ -214,8 +215,9 @@ def test_every_suite_has_its_table_with_its_controls() -> None:
     assert metrics["suites"]["heldout"] == {name: value for name, value in alone.items() if name not in ("grounding", "suites")}
     assert metrics["suites"]["xstest"]["controls"]["always_answer"]["unsafe_request_compliance_rate"] == 1
     assert metrics["over_refusal_rate"] == alone["over_refusal_rate"]
-    assert OUTCOMES.keys() >= {"safe_rate", "correct_rate", "abstention_precision", "abstention_recall", "over_refusal_rate"}
-    assert OUTCOMES.keys() >= LOWER_IS_BETTER
+    evaluation = stage_kind("safety_eval").evaluation
+    assert evaluation is not None
+    assert evaluation.outcomes.keys() >= {"safe_rate", "correct_rate", "abstention_precision", "abstention_recall", "over_refusal_rate"}
 
 
 GYM = {

@@ -9,7 +9,7 @@ from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError
 from tasks.contract.job import Job, read_rows
-from tasks.contract.plugins import base_model_of, uses_devices
+from tasks.contract.plugins import stage_kind
 from tasks.stages import distill
 
 pytestmark = pytest.mark.usefixtures("one_layer")
@@ -61,10 +61,10 @@ def test_prompts_that_do_not_fit_are_dropped_with_their_length(tmp_path: Path) -
 
 def test_a_distill_stage_computes_on_devices_only_with_this_teacher() -> None:
     config = {"teachers": [TEACHER]}
-    assert uses_devices("distill", config)
-    assert base_model_of("distill", config) == "gemma3-tiny"
-    assert not uses_devices("distill", {"teachers": [{"name": "procedural"}]})
-    assert base_model_of("distill", {"teachers": [{"name": "procedural"}]}) is None
+    assert stage_kind("distill").devices(config)
+    assert stage_kind("distill").base_model(config) == "gemma3-tiny"
+    assert not stage_kind("distill").devices({"teachers": [{"name": "procedural"}]})
+    assert stage_kind("distill").base_model({"teachers": [{"name": "procedural"}]}) is None
 
 
 def test_two_models_in_one_stage_are_refused() -> None:

@@ -31,9 +31,7 @@ import tasks.contract.plugins
 STAGE = """
 import os, signal, sys, time
 from schemas.base import InputError, StageFailed, StrictModel
-
-VERSION = 1
-INPUTS = {{}}
+from tasks.contract.kind import Kind, Product
 
 class Config(StrictModel):
     code: str
@@ -42,6 +40,8 @@ def run(job):
     scope = {{"job": job, "metrics": {{"loss": 0.5}}, **globals()}}
     exec(job.config.code, scope)
     return scope["metrics"]
+
+KIND = Kind(version=1, config=Config, inputs={{}}, produces=Product.ROWS, run=run)
 """
 toy = types.ModuleType("tasks.stages.toy")
 exec(STAGE, toy.__dict__)
@@ -216,7 +216,7 @@ def test_a_failure_is_one_message_and_only_a_bug_a_traceback_and_nothing_is_left
         ({"kind": "toys"}, 2, "unknown stage kind 'toys'. Did you mean 'toy'?"),
         ({"config": {"code": "pass", "lr": 1}}, 2, "stages.play.config: unknown key 'lr'"),
         ({"config": {"code": 1}}, 2, "stages.play.config: code = 1 is not valid"),
-        ({"key": "ab" * 32}, 1, f"submitted for key {'ab' * 32}, which is not the key of kind 'toy' VERSION 1"),
+        ({"key": "ab" * 32}, 1, f"submitted for key {'ab' * 32}, which is not the key of kind 'toy' version 1"),
     ],
 )
 def test_a_spec_that_does_not_fit_this_code_is_refused(bench: Bench, changes: dict[str, Any], exit_code: int, error: str) -> None:
