@@ -187,7 +187,7 @@ def test_a_run_is_refused_before_anything_is_submitted(tmp_path: Path, monkeypat
     resolved, store = resolve(str(tmp_path / "recipe.toml")), open_store(tmp_path / "store")
     check_endpoints(resolved, store, "local", ())
     check_endpoints(resolved, store, "v5e-8", ())  # distill stays at home
-    monkeypatch.setattr("tasks.stages.distill.at_home", lambda config, inputs: False)
+    monkeypatch.setattr(type(resolved), "at_home", lambda self, stage: False)
     with pytest.raises(InputError, match="stage distill: provider 'nowhere': set NOWHERE_BASE_URL"):
         check_endpoints(resolved, store, "v5e-8", ())
     monkeypatch.setenv("LYCEUM_LOCAL_KINDS", "distill")

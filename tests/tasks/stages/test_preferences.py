@@ -99,7 +99,7 @@ def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(kind: ModuleTyp
 def test_dpo_begins_at_its_reference(job, tmp_path: Path):
     """Policy and reference are one at the first step: margin 0, loss log 2; with LoRA, whose adapters come after the reference, too."""
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(number) for number in range(5)])
-    dpo.run(job(dpo, prompts=0, data_pairs=5, log_every=1))
+    dpo.KIND.run(job(dpo, prompts=0, data_pairs=5, log_every=1))
     curve = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
     assert curve[0]["loss"] == pytest.approx(np.log(2), abs=1e-3)
     assert curve[0]["rewards/margin"] == pytest.approx(0, abs=1e-3)
@@ -137,7 +137,7 @@ def data_pair(number: int) -> PreferencePair:
 def test_pairs_of_the_data_train_without_a_sample_of_the_policy(job, tmp_path: Path):
     long = data_pair(9).model_copy(update={"rejected": "no " * 99})
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [long, *(data_pair(number) for number in range(8))])
-    metrics = simpo.run(job(prompts=0, data_pairs=6))
+    metrics = simpo.KIND.run(job(prompts=0, data_pairs=6))
     assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_too_long"]) == (6, 6, 1)
     assert metrics["compiles"] == {"train_step": 1}
     assert [row.prompt for row in read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)] == [example(n).prompt for n in range(6)]
@@ -148,17 +148,17 @@ def test_a_recipe_may_ask_for_format_pairs_alone(job, tmp_path: Path):
     rejections = ["wrong", "malformed", "wrong", "truncated", "malformed"]
     rows = [data_pair(number).model_copy(update={"rejected_because": because}) for number, because in enumerate(rejections)]
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", rows)
-    metrics = simpo.run(job(prompts=2, data_pairs=9, rejected_because=["malformed", "truncated"]))
+    metrics = simpo.KIND.run(job(prompts=2, data_pairs=9, rejected_because=["malformed", "truncated"]))
     assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_other_reasons"]) == (5, 3, 2)
     assert set(metrics["rejected_because"]) <= {"malformed", "truncated"}
     with pytest.raises(StageFailed, match=r"2 preference pairs .*0 are too long, 3 rejected for other reasons than rejected_because"):
-        simpo.run(job(prompts=0, data_pairs=9, rejected_because=["wrong"]))
+        simpo.KIND.run(job(prompts=0, data_pairs=9, rejected_because=["wrong"]))
 
 
 def test_too_few_pairs_of_the_data_say_what_to_raise(job, tmp_path: Path):
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(1)])
     with pytest.raises(StageFailed, match=r"the data has 1 preference pairs that can be used .*, fewer than min_pairs = 4"):
-        simpo.run(job(prompts=0, data_pairs=6))
+        simpo.KIND.run(job(prompts=0, data_pairs=6))
 
 
 def test_no_source_of_pairs_is_refused():
@@ -170,10 +170,10 @@ def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path: Path, monk
     never_right = SimpleNamespace(generate=lambda prompts, **_: [SimpleNamespace(text="no", terminated=True)] * len(prompts))
     monkeypatch.setattr(sampling, "Sampler", lambda *_, **__: never_right)
     with pytest.raises(StageFailed, match=r"6 prompts gave 0 preference pairs.*none_verified: 6.*no sample was right"):
-        simpo.run(job(teacher_when_none_verified=False))
+        simpo.KIND.run(job(teacher_when_none_verified=False))
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_prompts_that_do_not_fit_are_an_error_with_the_fix(job):
     with pytest.raises(InputError, match="8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"):
-        simpo.run(job(prompt_length=8))
+        simpo.KIND.run(job(prompt_length=8))

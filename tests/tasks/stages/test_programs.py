@@ -91,7 +91,7 @@ def test_a_stage_runs_the_programs_that_plan_compiles(
 
     monkeypatch.setattr(jax, "jit", watched)
     (tmp_path / "out").mkdir()
-    module.run(Job(config, inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1")))
+    module.KIND.run(Job(config, inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1")))
     assert ran.keys() == planned.keys()
     for program_name, text in planned.items():
         assert set(ran[program_name].values()) == {text}, program_name
