@@ -74,7 +74,7 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
 
 @pytest.mark.parametrize("kind", [simpo, dpo, orpo])
 def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(kind: ModuleType, job, tmp_path: Path):
-    metrics = kind.run(job(kind))
+    metrics = kind.KIND.run(job(kind))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "config.json",
         "generation_config.json",
