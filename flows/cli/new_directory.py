@@ -1,5 +1,6 @@
 """A directory that a command makes for its user: it appears under its name when it is whole, or not at all."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,20 @@ from schemas.base import InputError
 
 
 def require_new(to: Path) -> Path:
-    """The absolute path of a directory that can be made. Raises InputError: a file is there, or a directory that holds something."""
+    """The absolute path of a directory that can be made.
+
+    Raises:
+        InputError: a file is there, or a directory that holds something, or its parent cannot be written.
+    """
     to = given_path(to, "--to")
     try:
         if to.exists() and not (to.is_dir() and not any(to.iterdir())):
             raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+        parent = next(one for one in to.parents if one.exists())
+        if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+            raise InputError(
+                f"{to} cannot be written: {parent} {'is read-only' if parent.is_dir() else 'is a file'}. Choose another place."
+            )
     except OSError as error:
         raise InputError(f"{to} cannot be made: {error.strerror}. Choose another place.") from error
     return to

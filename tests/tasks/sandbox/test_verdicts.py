@@ -7,7 +7,6 @@ prompt's prefix. An attack without tests is up against SQUARES, where it cannot 
 import json
 import os
 import random
-import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +18,7 @@ import pytest
 from tasks.sandbox import guest, plain
 from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import Examined, examine
-
-needs_sandbox = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap libseccomp2"
-)
+from tests.tasks.sandbox.needed import needs_sandbox
 
 SQUARES = "assert f(2) == 4\nassert f(3) == 9\nassert f(-1) == 1"
 ENDED_BY_LIMITS = {"time", "huge results", "threads"}
