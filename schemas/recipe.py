@@ -51,7 +51,7 @@ STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class StageSpec(StrictModel):
-    """One stage: its kind (a file in `tasks/`), which earlier stage feeds each of its inputs, and its config."""
+    """One stage: its kind (a file in `tasks/stages/`), which earlier stage feeds each of its inputs, and its config."""
 
     name: str
     kind: str
