@@ -168,7 +168,7 @@ def some(chance: random.Random, depth: int = 3) -> Any:
 def frame(chance: random.Random, number: int) -> list[Any]:
     """A frame that might be an answer, with something wrong in it at every place, now and then."""
     kind = chance.choice(["E", "StopIteration", "KeyError", "SystemExit", "Stopped"])
-    error = [[kind, "Exception"], "x", [some(chance)], {"code": some(chance)}]
+    error = [[kind, "Exception"], "x", [some(chance)], {"code": some(chance)}, chance.randrange(4)]
     back = [chance.choice(["call", "next", "iter", "getattr", "len", "eval"]), chance.randrange(3), [some(chance)], {}]
     whole = chance.choice(
         [

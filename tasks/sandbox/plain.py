@@ -94,8 +94,6 @@ def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) ->
         return _MAPPINGS[name]({decode(key, other, depth - 1): decode(one, other, depth - 1) for key, one in content})
     if name in _BUILDERS:
         return _BUILDERS[name](content)
-    if name == "type":
-        return TYPES[content]
     if name == "deque":
         return deque([decode(one, other, depth - 1) for one in content[1]], content[0])
     if name == "namedtuple":

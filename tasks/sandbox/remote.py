@@ -142,7 +142,7 @@ class ErrorClass(type):
     """An exception class of the answer. Calling it asks the candidate for the exception that the answer's class makes of it."""
 
     _client: "Client"
-    _number: int
+    _number: int | None
 
     def __call__(cls, /, *arguments: Any, **named: Any) -> Any:
         try:
