@@ -100,7 +100,7 @@ class _Server:
         if type(value) is _Lent:
             return {"lent": value._lent}
         if isinstance(value, type) and issubclass(value, Exception):
-            return {"error": [self._number(value), [kind.__name__ for kind in value.__mro__]]}
+            return {"error": [self._number(value), _bases(value)]}
         return {"object": self._number(value)}
 
     def _number(self, value: Any) -> int:
@@ -129,7 +129,7 @@ class _Server:
 
     def _raised(self, error: BaseException) -> list[Any]:
         """An exception with what it holds of plain data."""
-        names = [kind.__name__ for kind in type(error).__mro__]
+        names = _bases(type(error))
         try:
             held = {name: encode(value, _refuse) for name, value in vars(error).items() if not name.startswith("_")}
             arguments = [encode(value, _refuse) for value in error.args]
@@ -205,6 +205,11 @@ _OPERATIONS: dict[str, Any] = {
     **{f"i{name.strip('_')}": getattr(operator, f"i{name.strip('_')}") for name in _BINARY},
     **{f"r{name.strip('_')}": lambda target, left, name=name: getattr(operator, name)(left, target) for name in _BINARY},
 }
+
+
+def _bases(kind: type) -> list[str]:
+    """The names of a class and of its bases, the answer's own as `Stack.Empty`."""
+    return [one.__qualname__ if one.__module__ == "answer" else one.__name__ for one in kind.__mro__]
 
 
 def _refuse(*value: Any) -> Any:

@@ -33,6 +33,7 @@ class Client:
 
     Attributes:
         used: requests that were answered, except the one for names.
+        changes: requests that may have changed an object of the answer.
         last: the last call of one of the answer's functions, for a person.
         stopped: why the examination cannot go on; None: it can.
         verifiable: whether that is something else than that the answer cannot be examined.
@@ -48,9 +49,11 @@ class Client:
         self._lent_as: dict[int, int] = {}
         self._errors = Errors(self)
         self._closed: set[Remote] = set()
+        self._lengths: dict[Remote, tuple[int, int]] = {}
         self._reading: Reading
         self._lock = threading.RLock()
         self.used, self.last = 0, ""
+        self.changes = 0
         self.stopped: str | None = None
         self.verifiable, self.unseen, self.explaining = True, False, False
 
@@ -75,6 +78,7 @@ class Client:
         return found
 
     def _named(self, name: str, data: Any, treated: bool) -> Any:
+        content: Any
         kind, content = next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
         if kind == "error":
             number, names = content
@@ -113,6 +117,18 @@ class Client:
             self.refuse(f"they call .{name} of an object of the answer, which plain data has, too")
         return value
 
+    def special(self, target: Remote, name: str) -> Any:
+        """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object has. Raises AttributeError."""
+        value = self.ask("getattr", target, name)
+        return object.__getattribute__(target, name) if any(name in vars(kind) for kind in Remote.__mro__) else value
+
+    def measured(self, target: Remote, length: int, changes: int) -> None:
+        """Have an object be as long as it says, and give as many items as that, until the tests call something of the answer."""
+        before, known = self._lengths.get(target, (changes, length))
+        if before == changes and known != length:
+            self.refuse(f"an object of the answer has a length of {known} at one time, and of {length} at another")
+        self._lengths[target] = changes, length
+
     def attribute_of(self, number: int, name: str) -> Any:
         """What an exception of the answer has by a name."""
         return self.attribute(self._remote(number), name)
@@ -147,6 +163,7 @@ class Client:
             given = [self._encode(one) for one in arguments]
             keywords = {name: self._encode(one) for name, one in named.items()}
             holders: dict[int | str, Any] = dict(enumerate(arguments)) | named
+            self.changes += operation not in _READING
             number = self._send(operation, given, keywords, self._encode(target))
             while True:
                 kind, *rest = self._frame(number)
@@ -295,6 +312,7 @@ _BACK: dict[str, Callable[..., Any]] = {
 }
 
 
+_READING = {"iter", "next", "len", "bool", "str", "repr", "getattr", "getitem", "isinstance", "issubclass"}
 _HERE = Client.ask.__code__.co_filename
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 _BUILTINS = frozenset(dir(builtins))
 _COPYING = {"list", "dict", "set", "sorted", "bytearray", "deque", "copy", "deepcopy"}
+_FILLING = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault"}
 _Source = tuple[ast.AST | None, bool]
 """What a name is bound to (None: nobody knows), and whether the name is all of it instead of a part."""
 
@@ -42,7 +43,7 @@ class Flow:
                 targets = [(node.target, node.value)]
             elif isinstance(node, ast.withitem) and node.optional_vars:
                 targets = [(node.optional_vars, node.context_expr)]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
                 targets = [(node.func.value, one) for one in node.args]  # `results.append(f(x))`
             else:
                 continue
@@ -102,12 +103,13 @@ class Flow:
         """Variables passed to the answer that tests also hold against what comes of it: `h.build(xs); assert h.total() == sum(xs)`."""
         calls = [node for node in self._nodes if isinstance(node, ast.Call) and roots(node.func) & self.answers]
         passed = {one for call in calls for one in [*call.args, *(keyword.value for keyword in call.keywords)]}
-        checks = [part for node in self._nodes if isinstance(node, ast.Assert) for part in conjuncts(node.test)]
-        checks += [node for node in self._nodes if isinstance(node, ast.Compare)]
+        checks: list[ast.AST] = [part for node in self._nodes if isinstance(node, ast.Assert) for part in conjuncts(node.test)]
+        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp)]
+        checks += [node.test for node in self._nodes if isinstance(node, ast.If | ast.While)]
         checks += [node for node in self._nodes if isinstance(node, ast.Call) and not roots(node.func) & self.answers]
         return {name for name in {name for one in passed for name in loads(one) - _BUILTINS} if self._measures(name, passed, checks)}
 
-    def _measures(self, name: str, passed: Collection[ast.AST], checks: list[ast.AST]) -> bool:
+    def _measures(self, name: str, passed: Collection[ast.AST], checks: Collection[ast.AST]) -> bool:
         sources = self.sources(name)
         if sources is None:
             return True

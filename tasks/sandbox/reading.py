@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import Any
 
 from tasks.sandbox.flow import Flow, conjuncts, loads, pairs, stores
-from tasks.sandbox.plain import NAMES
 
 _LIBRARY = "math cmath collections itertools functools copy heapq bisect statistics fractions decimal datetime typing"
 _BUILTINS = frozenset(dir(builtins))
+_USUAL = frozenset(name for kind in (str, list, dict, set, tuple) for name in dir(kind)) - {"append", "insert", "reverse", "sort", "update"}
+"""What tests use of a function's result. Those that give nothing are used for a value of the methods of a class only."""
 _DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
 
@@ -117,13 +118,15 @@ class Reading:
             elif isinstance(node, ast.ExceptHandler | ast.Raise | ast.ClassDef):
                 found = [node.type] if isinstance(node, ast.ExceptHandler) else node.bases if isinstance(node, ast.ClassDef) else [node.exc]
                 classes |= {name for one in found if one for name in loads(one)}
+        named = [node for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        classes |= {node.func.id for node in named if _camel(node.func.id) and not node.args + node.keywords}  # type: ignore[attr-defined]
         methods: dict[str, set[str]] = {}
         commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 name = self._made(node.value) or (made.get(ast.unparse(node.value), "") if made else "")
                 methods.setdefault(name, set()).add(node.attr)
-                if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
+                if _camel(name) and (node.attr not in _USUAL or node in commands or isinstance(node.ctx, ast.Store)):
                     classes.add(name)
         return methods, classes
 
