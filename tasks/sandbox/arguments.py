@@ -42,7 +42,8 @@ def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], re
     for place, after in changed:
         item = given[place]
         names = {name for name, value in variables if value is item}
-        if not sure and not alone and not names & reading.changeable:
+        measured = names & reading.flow.measures if names else reading.flow.measures
+        if not sure and not (alone and not measured) and not (names and names <= reading.changeable):
             unseen = True
         elif isinstance(item, list | bytearray):
             item[:] = after

@@ -262,7 +262,7 @@ for name, code in modules.items():
     exec(code, module.__dict__)
 module.main(*arguments)
 """
-_INSIDE = "assembly plain wire reading candidate remote errors arguments client guest warden"  # in the order of their imports
+_INSIDE = "assembly plain wire flow reading candidate remote errors arguments client guest warden"  # in the order of their imports
 
 
 @cache

@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from tasks.sandbox import assembly
-from tasks.sandbox.plain import MUTABLE, decode, encode
+from tasks.sandbox.plain import MUTABLE, TYPES, decode, encode
 from tasks.sandbox.wire import Pipe
 
 
@@ -28,7 +28,7 @@ def serve(payload: dict[str, Any], pipe: Pipe) -> None:
         found = [[name, server.named(module.__dict__[name])] for name in names if name in module.__dict__]
         pipe.send([number, "value", {"list": found}, []])
     except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer's
-        pipe.send([number, "raise", [type(error).__name__], _text(error), [], {}])
+        pipe.send([number, "raise", [type(error).__name__], _text(error), [], {}, 0])
         return
     while True:
         server.do(*pipe.receive())
@@ -48,8 +48,7 @@ class _Server:
 
     def named(self, value: Any) -> Any:
         if isinstance(value, type):
-            names = [kind.__name__ for kind in value.__mro__] if issubclass(value, Exception) else None
-            return {"error": [self._number(value), names]} if names else self._handed(value)
+            return self._handed(value)
         return self._encode(value)
 
     def do(self, number: int, _: str, operation: str, target: Any, arguments: list[Any], named: dict[str, Any]) -> None:
@@ -73,7 +72,7 @@ class _Server:
             try:
                 self._pipe.send(answer)
             except (ValueError, MemoryError, RecursionError) as error:
-                self._pipe.send([number, "raise", ["AnswerError"], _text(error), [], {}])
+                self._pipe.send([number, "raise", ["AnswerError"], _text(error), [], {}, 0])
 
     def back(self, operation: str, lent: int, /, *arguments: Any, **named: Any) -> Any:
         """Ask the examiner about an object that it lent."""
@@ -100,6 +99,8 @@ class _Server:
     def _handed(self, value: Any) -> Any:
         if type(value) is _Lent:
             return {"lent": value._lent}
+        if isinstance(value, type) and issubclass(value, Exception):
+            return {"error": [self._number(value), _bases(value)]}
         return {"object": self._number(value)}
 
     def _number(self, value: Any) -> int:
@@ -118,6 +119,8 @@ class _Server:
             return self._error(*content)
         if kind == "error":
             return self._class(content)
+        if kind == "type":
+            return TYPES[content]
         return self._lent.setdefault(content, _Lent(self, content))
 
     def _changed(self, place: int | str, before: Any, item: Any) -> list[Any] | None:
@@ -126,13 +129,14 @@ class _Server:
 
     def _raised(self, error: BaseException) -> list[Any]:
         """An exception with what it holds of plain data."""
-        names = [kind.__name__ for kind in type(error).__mro__]
+        names = _bases(type(error))
         try:
             held = {name: encode(value, _refuse) for name, value in vars(error).items() if not name.startswith("_")}
             arguments = [encode(value, _refuse) for value in error.args]
         except Exception:  # noqa: BLE001  its text says enough
             held, arguments = {}, []
-        return ["raise", names, _text(error), arguments, held]
+        error.__traceback__ = None  # it stays here, and what its frames hold need not
+        return ["raise", names, _text(error), arguments, held, self._number(error)]
 
     def _error(self, names: list[str], text: str, arguments: list[Any]) -> BaseException:
         """An exception of the tests."""
@@ -201,6 +205,11 @@ _OPERATIONS: dict[str, Any] = {
     **{f"i{name.strip('_')}": getattr(operator, f"i{name.strip('_')}") for name in _BINARY},
     **{f"r{name.strip('_')}": lambda target, left, name=name: getattr(operator, name)(left, target) for name in _BINARY},
 }
+
+
+def _bases(kind: type) -> list[str]:
+    """The names of a class and of its bases, the answer's own as `Stack.Empty`."""
+    return [one.__qualname__ if one.__module__ == "answer" else one.__name__ for one in kind.__mro__]
 
 
 def _refuse(*value: Any) -> Any:

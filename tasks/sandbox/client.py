@@ -33,6 +33,7 @@ class Client:
 
     Attributes:
         used: requests that were answered, except the one for names.
+        changes: requests that may have changed an object of the answer.
         last: the last call of one of the answer's functions, for a person.
         stopped: why the examination cannot go on; None: it can.
         verifiable: whether that is something else than that the answer cannot be examined.
@@ -46,11 +47,13 @@ class Client:
         self._remotes: dict[int, Remote] = {}
         self._lent: list[Any] = []
         self._lent_as: dict[int, int] = {}
-        self._errors = Errors()
+        self._errors = Errors(self)
         self._closed: set[Remote] = set()
+        self._lengths: dict[Remote, tuple[int, int]] = {}
         self._reading: Reading
         self._lock = threading.RLock()
         self.used, self.last = 0, ""
+        self.changes = 0
         self.stopped: str | None = None
         self.verifiable, self.unseen, self.explaining = True, False, False
 
@@ -79,9 +82,7 @@ class Client:
         kind, content = next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
         if kind == "error":
             number, names = content
-            if not treated or type(number) is not int:
-                return self._remote(number)
-            return self._errors.asked(name, names[1:], self, number)
+            return self._errors.given(names, self._number(number), name) if treated else self._remote(number)
         if kind == "lent":
             raise ValueError("a name that is an object of the tests")
         value = plain.decode(data, self._other)
@@ -116,6 +117,22 @@ class Client:
             self.refuse(f"they call .{name} of an object of the answer, which plain data has, too")
         return value
 
+    def special(self, target: Remote, name: str) -> Any:
+        """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object has. Raises AttributeError."""
+        value = self.ask("getattr", target, name)
+        return object.__getattribute__(target, name) if any(name in vars(kind) for kind in Remote.__mro__) else value
+
+    def measured(self, target: Remote, length: int, changes: int) -> None:
+        """Have an object be as long as it says, and give as many items as that, until the tests call something of the answer."""
+        before, known = self._lengths.get(target, (changes, length))
+        if before == changes and known != length:
+            self.refuse(f"an object of the answer has a length of {known} at one time, and of {length} at another")
+        self._lengths[target] = changes, length
+
+    def attribute_of(self, number: int, name: str) -> Any:
+        """What an exception of the answer has by a name."""
+        return self.attribute(self._remote(number), name)
+
     def plain(self, operation: str, kind: type, *arguments: Any) -> Any:
         """What must be of one plain type."""
         value = self.ask(operation, *arguments)
@@ -136,7 +153,7 @@ class Client:
         if error is None or not swallowed or isinstance(error, AssertionError):
             return False
         files, line = origin(error)
-        if files[-1:] != ["<tests>"] or _HERE in files or line not in self._reading.harmless:
+        if files != ["<tests>"] or line not in self._reading.harmless:
             self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
         return True
 
@@ -146,6 +163,7 @@ class Client:
             given = [self._encode(one) for one in arguments]
             keywords = {name: self._encode(one) for name, one in named.items()}
             holders: dict[int | str, Any] = dict(enumerate(arguments)) | named
+            self.changes += operation not in _READING
             number = self._send(operation, given, keywords, self._encode(target))
             while True:
                 kind, *rest = self._frame(number)
@@ -161,8 +179,8 @@ class Client:
                         changed = [(place, self._decode(one)) for place, one in changes] if operation == "call" else []
                         changes_of.check(holders, changed)
                     elif kind == "raise":
-                        names, text, given, held = rest
-                        error = self._errors.raised(names, text, given, held, self._decode)
+                        names, text, given, held, place = rest
+                        error = self._errors.raised(names, text, given, held, self._number(place), self._decode)
                     elif operation != "next" or rest:
                         raise ValueError("an answer to something else")
                 except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer
@@ -227,7 +245,7 @@ class Client:
     def _handed(self, value: Any) -> Any:
         if type(value) is Remote:
             return {"object": value._Remote__number}
-        if type(value) is ErrorClass:
+        if type(value) is ErrorClass and value._number is not None:
             return {"object": value._number}
         if isinstance(value, type) and issubclass(value, Exception):
             return {"error": self._errors.known(value)}
@@ -246,12 +264,22 @@ class Client:
             return self._remote(content)
         if kind == "lent":
             return self._lent[self._place(content)]
+        if kind == "error":
+            number, names = content
+            return self._errors.given(names, self._number(number))
+        if kind == "type":
+            if issubclass(AssertionError, plain.TYPES[content]):
+                self.refuse(f"the answer gives {content} for a value, by which they could catch their own assertions")
+            return plain.TYPES[content]
         raise ValueError("no value")
 
-    def _remote(self, number: Any) -> Remote:
+    def _number(self, number: Any) -> int:
         if type(number) is not int or number < 0:
             raise ValueError("no object")
-        if number not in self._remotes:
+        return number
+
+    def _remote(self, number: Any) -> Remote:
+        if self._number(number) not in self._remotes:
             self._remotes[number] = Remote(self, number)
         return self._remotes[number]
 
@@ -284,6 +312,7 @@ _BACK: dict[str, Callable[..., Any]] = {
 }
 
 
+_READING = {"iter", "next", "len", "bool", "str", "repr", "getattr", "getitem", "isinstance", "issubclass"}
 _HERE = Client.ask.__code__.co_filename
 
 

@@ -15,6 +15,7 @@ from tasks.sandbox.remote import ErrorClass
 if TYPE_CHECKING:
     from tasks.sandbox.client import Client
 
+_MOST_BASES = 50
 _ENDS_ITERATION = (StopIteration, StopAsyncIteration)
 
 
@@ -25,15 +26,30 @@ class AnswerError(Exception):
 class Errors:
     """The exception classes that the tests know beside Python's own, and the tests' exceptions that the answer was told of."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: "Client") -> None:
+        self._client = client
         self._classes: dict[str, type[Exception]] = {}
         self._passing: dict[tuple[str, str], Exception] = {}
 
-    def asked(self, name: str, bases: Sequence[str], client: "Client", number: int) -> ErrorClass:
-        """A class of the answer that the tests ask for by its name."""
-        made = ErrorClass(name, (self._known(bases),), {"__module__": "answer", "__str__": lambda self: self.__dict__.get(" text", "")})
-        made._client, made._number = client, number
-        self._classes[name] = made  # type: ignore[assignment]
+    def given(self, names: Any, number: int, asked: str = "") -> ErrorClass:
+        """A class of the answer: one that the tests ask for by its name, or an attribute or a value, as in `except Stack.Empty`."""
+        if not names or not all(type(name) is str for name in names):
+            raise ValueError("no exception class")
+        name = asked or names[0]
+        known: Any = self._classes.get(name)
+        if type(known) is not ErrorClass or known._number not in (None, number):
+            known = self._made(name, self._known(names[1:]))
+        known._number = number
+        if asked and names[0] not in plain.ERRORS:  # an alias
+            self._classes[names[0]] = known
+        return known
+
+    def _made(self, name: str, base: type[Exception]) -> ErrorClass:
+        content = {"__module__": "answer", "__str__": lambda self: self.__dict__.get(" text", ""), "__getattr__": _attribute}
+        made = ErrorClass(name.rpartition(".")[2], (base,), content)
+        made._client, made._number = self._client, None
+        if type(self._classes.get(name, made)) is ErrorClass:  # else it is the tests' own
+            self._classes[name] = made  # type: ignore[assignment]
         return made
 
     def known(self, kind: type[Exception]) -> list[str]:
@@ -52,9 +68,9 @@ class Errors:
         except ValueError:  # one of them is nested too deep
             return [names, str(error), []]
 
-    def raised(self, names: Any, text: Any, arguments: Any, held: Any, decode: Callable[[Any], Any]) -> Exception:
+    def raised(self, names: Any, text: Any, arguments: Any, held: Any, number: int, decode: Callable[[Any], Any]) -> Exception:
         """What the answer raised. Raises any Exception for what is none."""
-        if type(text) is not str or not names or not all(type(name) is str for name in names):
+        if type(text) is not str or not 0 < len(names) < _MOST_BASES or not all(type(name) is str for name in names):
             raise ValueError("no exception")
         if (names[0], text) in self._passing:
             return self._passing[names[0], text]
@@ -64,7 +80,7 @@ class Errors:
         if type(kind) is ErrorClass:
             error = kind.__new__(kind)
             error.args = tuple(given)
-            error.__dict__[" text"] = text
+            error.__dict__.update({" text": text, " object": number})
         else:
             error = _told(kind, given, text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "))
         for name, value in content.items():
@@ -73,9 +89,21 @@ class Errors:
         return error
 
     def _known(self, names: Sequence[str]) -> type[Exception]:
-        found = (self._classes.get(name) or plain.ERRORS.get(name) for name in names)
-        kind = next((kind for kind in found if kind), AnswerError)
-        return AnswerError if issubclass(kind, _ENDS_ITERATION) else kind
+        """The class of these names of a class and its bases. One that nobody knows yet is made, for tests may ask for it later."""
+        known = self._classes.get(names[0]) or plain.ERRORS.get(names[0]) if names else AnswerError
+        if known is None and not any(name in self._classes or name in plain.ERRORS for name in names):
+            return AnswerError
+        if known is None:
+            base = self._known(names[1:])
+            return base if base is AnswerError else self._made(names[0], base)  # type: ignore[return-value]
+        return AnswerError if issubclass(known, _ENDS_ITERATION) else known
+
+
+def _attribute(error: Any, name: str) -> Any:
+    """What an exception of the answer's own class has beside plain data: its properties and methods."""
+    if name.startswith("__") or " object" not in error.__dict__:
+        raise AttributeError(f"{type(error).__name__!r} object has no attribute {name!r}")
+    return error._client.attribute_of(error.__dict__[" object"], name)
 
 
 def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:

@@ -8,7 +8,9 @@ there is an answer to a call that the tests made (`client`). Only the examiner h
 tests. A verdict is counted by the examiner: the tests ran to their end, none failed, and the answer was used.
 """
 
+import ast
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -22,7 +24,6 @@ from tasks.sandbox.client import Client, Stopped, shortened
 from tasks.sandbox.errors import AnswerError
 from tasks.sandbox.plain import BARE
 from tasks.sandbox.reading import Reading
-from tasks.sandbox.remote import Remote
 from tasks.sandbox.wire import Pipe
 
 _LONGEST = 2000  # characters of a detail
@@ -43,7 +44,7 @@ class _Report:
     """What the examiner tells the host, in lines of JSON: how many cases there are, how each went, and at the end the verdict.
 
     Attributes:
-        failures: how many things failed.
+        failures: how many things failed and were not swallowed.
         detail: what the first was.
     """
 
@@ -52,6 +53,7 @@ class _Report:
         self._verdict, self._tests = verdict, tests
         self._said: dict[int, bool] = {}
         self.failures, self.detail = 0, ""
+        self._refuted: list[int] = []
 
     def say(self, **what: Any) -> None:
         os.write(self._verdict, json.dumps(what).encode() + b"\n")
@@ -61,16 +63,23 @@ class _Report:
         if self.failures == 1:
             self.detail = _explained(error, self._tests, self.client)
 
+    def asserted(self, value: Any) -> bool:
+        """Whether an assertion of the tests holds. If not it has failed, also where an answer sees to it that nobody hears of that."""
+        holds = bool(value)
+        if not holds:
+            self._refuted.append(sys._getframe(1).f_lineno)
+        return holds
+
     @contextmanager
     def case(self, number: int) -> Iterator[None]:
         """Whatever a case raises ends this case, not the tests. One that runs again has passed when it always did. Nothing has passed
         before the answer's code was used, or after the examination had to be stopped."""
-        before = self.failures
+        before = self.failures, len(self._refuted)
         try:
             yield
         except Exception as error:  # noqa: BLE001  of the answer, or what the tests make of its values
             self.failed(error)
-        sound = self.client.used > 0 and self.client.stopped is None and self.failures == before
+        sound = self.client.used > 0 and self.client.stopped is None and (self.failures, len(self._refuted)) == before
         passed = sound and self._said.get(number, True)
         if self._said.get(number) is not passed:
             self._said[number] = passed
@@ -79,6 +88,9 @@ class _Report:
     def conclude(self, finished: bool) -> None:
         """Say the verdict."""
         stopped, used = self.client.stopped, self.client.used > 0
+        if self._refuted and not self.failures:
+            line = self._refuted[0]
+            self.detail = f"line {line} of the tests, {_line(self._tests, line)}: an assertion that failed and was swallowed"
         if stopped is not None and stopped not in self.detail:
             self.detail = stopped
         elif self.detail and self.client.unseen:
@@ -86,7 +98,7 @@ class _Report:
         elif not used:
             self.detail = self.detail or "the tests never used the answer's code"
         text = self.detail.encode(errors="replace").decode()
-        ok = finished and not self.failures and stopped is None and used
+        ok = finished and not self.failures and not self._refuted and stopped is None and used
         self.say(
             ok=ok, verifiable=self.client.verifiable, unseen=self.client.unseen, detail="" if ok else text[:_LONGEST] or "the tests failed"
         )
@@ -111,17 +123,21 @@ def _examine(report: _Report, payload: dict[str, Any]) -> None:
     support, client = assembly.support(payload["prefix"]), report.client
     exec(compile(support, "<prefix>", "exec"), namespace)
     reading = Reading(payload["tests"], support, assembly.stubs(payload["prefix"]))
+    tree = ast.parse(payload["tests"])
     if payload["every"]:
-        report.say(cases=assembly.divide(reading.tree, "<case>"))
+        report.say(cases=assembly.divide(tree, "<case>"))
         namespace["<case>"] = report.case
-    compiled = compile(reading.tree, "<tests>", "exec")
+    assembly.watch(tree, "<assert>")
+    namespace["<assert>"] = report.asserted
+    compiled = compile(tree, "<tests>", "exec")
     found = client.names(reading)
     namespace.update(reading.resolved)
     namespace.update(found)
     client.used += any(reading.asked[name] and _is_data(value) for name, value in found.items())
     exec(compiled, namespace)
-    if any(type(namespace.get(name)) is Remote for name in reading.cases):
-        client.refuse("one of them is an object of the answer")
+    for name in reading.cases:
+        if (code := _code(namespace.get(name))) is None or code.co_name != name:
+            client.refuse(f"{name} is not what they define under this name")
     for name, value in list(namespace.items()):
         if name.startswith("test") and _is_test(value):
             try:
@@ -138,9 +154,15 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_test(value: Any) -> bool:
-    """Whether it is a function of the tests that takes nothing."""
-    code = value.__code__ if isinstance(value, types.FunctionType) else None
-    return code is not None and code.co_filename == "<tests>" and not code.co_argcount
+    """Whether it is a function of the tests that takes nothing, perhaps in a wrapper (`unittest.mock.patch`)."""
+    return _code(value) is not None and not value.__code__.co_argcount
+
+
+def _code(value: Any) -> types.CodeType | None:
+    """The code of a function of the tests, without its wrappers."""
+    inner = inspect.unwrap(value) if isinstance(value, types.FunctionType) else None
+    code = inner.__code__ if isinstance(inner, types.FunctionType) else None
+    return code if code is not None and code.co_filename == "<tests>" else None
 
 
 def _explained(error: BaseException, tests: str, client: Client) -> str:
@@ -154,5 +176,9 @@ def _explained(error: BaseException, tests: str, client: Client) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     text = str(error) if ours else f"{type(error).__name__}: {error}".removesuffix(": ")
-    where = f"line {line} of the tests, {shortened(repr(tests.splitlines()[line - 1].strip()))}: " if line else ""
+    where = f"line {line} of the tests, {_line(tests, line)}: " if line else ""
     return f"{where}{text}{f'; the last call, {client.last}' if client.last and line else ''}"
+
+
+def _line(tests: str, line: int) -> str:
+    return shortened(repr(tests.splitlines()[line - 1].strip()))

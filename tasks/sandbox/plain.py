@@ -22,7 +22,6 @@ _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {
     "dict": dict,
     "OrderedDict": OrderedDict,
     "Counter": Counter,
-    "defaultdict": lambda items: defaultdict(None, items),
 }
 _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     complex: (lambda value: [value.real, value.imag], lambda content: complex(*content)),
@@ -41,6 +40,7 @@ _ORDER = (*_EXACT, *_VALUES, Counter, OrderedDict, defaultdict, dict, deque, lis
 """A subclass before its base: what a value of another type derives from is the first of these."""
 
 _PLAIN = frozenset(_ORDER)
+_FACTORIES = {kind.__name__: kind for kind in _ORDER}
 
 MUTABLE = (list, dict, set, bytearray, deque)
 ERRORS = {
@@ -76,6 +76,10 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
         return {name: [one if type(one) in BARE else encode(one, other, depth - 1) for one in value]}
     if name in _MAPPINGS:
         return {name: [[encode(key, other, depth - 1), encode(one, other, depth - 1)] for key, one in value.items()]}
+    if kind is defaultdict:
+        made = value.default_factory
+        factory = made.__name__ if isinstance(made, type) and _FACTORIES.get(made.__name__) is made else None
+        return {name: [factory, encode(dict(value), other, depth - 1)]}
     if kind is deque:
         return {name: [value.maxlen, [encode(one, other, depth - 1) for one in value]]}
     return {name: _VALUES[kind][0](value)}
@@ -94,8 +98,8 @@ def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) ->
         return _MAPPINGS[name]({decode(key, other, depth - 1): decode(one, other, depth - 1) for key, one in content})
     if name in _BUILDERS:
         return _BUILDERS[name](content)
-    if name == "type":
-        return TYPES[content]
+    if name == "defaultdict":
+        return defaultdict(content[0] and _FACTORIES[content[0]], decode(content[1], other, depth - 1))
     if name == "deque":
         return deque([decode(one, other, depth - 1) for one in content[1]], content[0])
     if name == "namedtuple":

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from tasks.sandbox.plain import NAMES
+from tasks.sandbox.flow import Flow, conjuncts, loads, pairs, stores
 
 _LIBRARY = "math cmath collections itertools functools copy heapq bisect statistics fractions decimal datetime typing"
 _BUILTINS = frozenset(dir(builtins))
+_USUAL = frozenset(name for kind in (str, list, dict, set, tuple) for name in dir(kind)) - {"append", "insert", "reverse", "sort", "update"}
+"""What tests use of a function's result. Those that give nothing are used for a value of the methods of a class only."""
 _DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
 
@@ -37,12 +39,12 @@ class Reading:
         closed: those of the names that the tests neither call nor treat as classes: `np` of `np.allclose`.
         errors: those of the names that may be exception classes.
         methods: attributes that plain data has too and that the tests use of instances: `stack.pop`.
-        cases: functions of the tests that are run.
+        cases: functions of the tests that are run and that the answer could put something else in the place of, as a decorator.
     """
 
     def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
-        self.tree = ast.parse(tests)
-        self._nodes = list(ast.walk(self.tree))
+        tree = ast.parse(tests)
+        self._nodes = list(ast.walk(tree))
         needed = _needed(tests, support)
         self.asked = needed
         functions = [node for node in self._nodes if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)]
@@ -60,7 +62,14 @@ class Reading:
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
         self.methods = {method for name in self.classes for method in self._made_of.get(name, set()) | (stubs.get(name) or set())}
         self.errors = self.classes | {name for name in self.asked if _camel(name)}
-        self.cases = {node.name for node in self.tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")}
+        definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        assigned = {name for node in self._nodes if isinstance(node, ast.Assign) for name in stores(node)}
+        self.cases = {
+            node.name
+            for node in definitions
+            if node.name.startswith("test")
+            and (node.name in assigned or any(loads(one) & self.asked.keys() for one in node.decorator_list))
+        }
         called = {node.func.id for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         self.closed = {name for name in self.asked.keys() - called - self.classes - stubs.keys() if not _camel(name)}
 
@@ -85,12 +94,12 @@ class Reading:
         if stubbed or not known:
             return known
         free = self._free(())
-        subjects = {name for node in self._nodes if isinstance(node, _DECORATED) for one in node.decorator_list for name in _loads(one)}
+        subjects = {name for node in self._nodes if isinstance(node, _DECORATED) for one in node.decorator_list for name in loads(one)}
         for node in self._nodes:
             if isinstance(node, ast.Assert | ast.Expr):
                 calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
-                around = {call.func.id for call in calls for inner in call.args if _loads(inner) & known.keys()}  # type: ignore[attr-defined]
-                if _loads(node) <= known.keys() | free:
+                around = {call.func.id for call in calls for inner in call.args if loads(inner) & known.keys()}  # type: ignore[attr-defined]
+                if loads(node) <= known.keys() | free:
                     subjects |= {call.func.id for call in calls} - around  # type: ignore[attr-defined]
         return {name: value for name, value in known.items() if name not in subjects}
 
@@ -101,21 +110,23 @@ class Reading:
         for node in self._nodes:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    made.update({ast.unparse(one): name for one, value in _pairs(target, node.value) if (name := self._made(value))})
+                    made.update({ast.unparse(one): name for one, value in pairs(target, node.value) if (name := self._made(value))})
             elif isinstance(node, ast.withitem) and (name := self._made(node.context_expr)):
                 made.update({ast.unparse(node.optional_vars): name} if node.optional_vars else {})
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
-                classes |= _loads(node.args[-1]) if node.args else set()
+                classes |= loads(node.args[-1]) if node.args else set()
             elif isinstance(node, ast.ExceptHandler | ast.Raise | ast.ClassDef):
                 found = [node.type] if isinstance(node, ast.ExceptHandler) else node.bases if isinstance(node, ast.ClassDef) else [node.exc]
-                classes |= {name for one in found if one for name in _loads(one)}
+                classes |= {name for one in found if one for name in loads(one)}
+        named = [node for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        classes |= {node.func.id for node in named if _camel(node.func.id) and not node.args + node.keywords}  # type: ignore[attr-defined]
         methods: dict[str, set[str]] = {}
         commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 name = self._made(node.value) or (made.get(ast.unparse(node.value), "") if made else "")
                 methods.setdefault(name, set()).add(node.attr)
-                if _camel(name) and (node.attr not in NAMES or node in commands or isinstance(node.ctx, ast.Store)):
+                if _camel(name) and (node.attr not in _USUAL or node in commands or isinstance(node.ctx, ast.Store)):
                     classes.add(name)
         return methods, classes
 
@@ -131,10 +142,10 @@ class Reading:
             if isinstance(node, ast.Assign | ast.For | ast.comprehension):
                 value = node.value if isinstance(node, ast.Assign) else node.iter
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    for name in _stores(target):
+                    for name in stores(target):
                         bindings.setdefault(name, []).append(value)
             elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.withitem | ast.NamedExpr):
-                bindings |= {name: [None] for name in _stores(node)}
+                bindings |= {name: [None] for name in stores(node)}
             elif isinstance(node, ast.arg):
                 bindings[node.arg] = [None]
             elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -142,9 +153,13 @@ class Reading:
         free, before = set(_BUILTINS), -1
         while len(free) > before:
             before = len(free)
-            found = {name for name, values in bindings.items() if all(value and _loads(value) <= free for value in values)}
+            found = {name for name, values in bindings.items() if all(value and loads(value) <= free for value in values)}
             free |= found - set(given)
         return free
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self._nodes, self.asked)
 
     @cached_property
     def changeable(self) -> set[str]:
@@ -157,15 +172,15 @@ class Reading:
             if isinstance(node, ast.Expr | ast.Assign) and node.value in calls:
                 _count(shown, calls[node.value])
             elif isinstance(node, ast.Assert):
-                for test in node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]:
+                for test in conjuncts(node.test):
                     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
                         for one, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-                            if _loads(other) <= free:
+                            if loads(other.value if isinstance(other, ast.Subscript) else other) <= free:
                                 _count(shown, calls.get(one) or _shows(one))
                 if node.msg:
                     _count(shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)])
         used = [node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-        return {name for name, count in shown.items() if count == used.count(name)}
+        return {name for name, count in shown.items() if count == used.count(name) and self.flow.unshared(name)}
 
     def _answering(self) -> Iterator[ast.Call]:
         """Calls that may be of the answer: of names that it is asked for, of parameters (`candidate`), of methods of variables."""
@@ -188,13 +203,15 @@ class Reading:
 
     @cached_property
     def harmless(self) -> set[int]:
-        """Lines that raise by themselves, whatever the answer gave."""
-        free = self._free(())
+        """Lines of `with` blocks that raise by themselves, whatever the answer gave."""
+        free = self._free({name for call in self._answering() for name in _given(call)})
         return {
             line
-            for node in self._nodes
+            for block in self._nodes
+            if isinstance(block, ast.With)
+            for node in block.body
             if isinstance(node, ast.Raise | ast.Expr | ast.Assign)
-            and _loads(node) <= (free | self.classes if isinstance(node, ast.Raise) else free)
+            and loads(node) <= (free | self.classes if isinstance(node, ast.Raise) else free)
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
 
@@ -228,23 +245,6 @@ def _library(name: str) -> Iterator[Any]:
 def _camel(name: str) -> bool:
     """Whether a name is written as classes are."""
     return re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) is not None
-
-
-def _loads(node: ast.AST) -> set[str]:
-    """Names that an expression reads and does not bind itself."""
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-    return names - _stores(node) - {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
-
-
-def _stores(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-
-
-def _pairs(target: ast.AST, value: ast.AST | None) -> list[tuple[ast.AST, ast.AST | None]]:
-    """What an assignment assigns to what."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(target, value)]
 
 
 def _given(call: ast.Call) -> set[str]:

@@ -7,7 +7,8 @@ gives another proxy.
 """
 
 import itertools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tasks.sandbox.plain import NAMES
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tasks.sandbox.client import Client
 
 _MOST_ITEMS = 10_000
+_ALWAYS = ("__class__", "__mro_entries__", "__name__", "__qualname__", "__doc__")
 ENDED = object()
 
 
@@ -30,6 +32,11 @@ class Remote:
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         return self.__client.call(self, arguments, named)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__") and name not in _ALWAYS and sys._getframe(1).f_code.co_filename == "<tests>":
+            return self.__client.special(self, name)
+        return object.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__qualname__"):
@@ -55,7 +62,9 @@ class Remote:
         return type(kind) is Remote and self.__client.plain("issubclass", bool, kind, self)
 
     def __len__(self) -> int:
-        return self.__client.plain("len", int, self)
+        length = self.__client.plain("len", int, self)
+        self.__client.measured(self, length, self.__client.changes)
+        return length
 
     def __bool__(self) -> bool:
         return self.__client.plain("bool", bool, self)
@@ -79,7 +88,15 @@ class Remote:
         self.__client.ask("delitem", self, key)
 
     def __iter__(self) -> Any:
-        return self.__client.remote("iter", self)
+        iterator, changes = self.__client.remote("iter", self), self.__client.changes
+        return iterator if iterator is self else self.__items(iterator, changes)
+
+    def __items(self, iterator: "Remote", changes: int) -> Iterator[Any]:
+        count = 0
+        for item in iterator:
+            count += 1
+            yield item
+        self.__client.measured(self, count, changes)
 
     def __next__(self) -> Any:
         item = self.__client.ask("next", self)
@@ -142,7 +159,7 @@ class ErrorClass(type):
     """An exception class of the answer. Calling it asks the candidate for the exception that the answer's class makes of it."""
 
     _client: "Client"
-    _number: int
+    _number: int | None
 
     def __call__(cls, /, *arguments: Any, **named: Any) -> Any:
         try:

@@ -4,7 +4,7 @@ A frame is 8 bytes of length and a JSON list. The examiner asks, the candidate a
 that it belongs to. While a request is under way the candidate may ask back for what the tests passed to it:
 
 examiner   [number, "do", operation, object, arguments, named]
-candidate  [number, "value", value, changed arguments] | [number, "end"] | [number, "raise", names, text, arguments, attributes]
+candidate  [number, "value", value, changed arguments] | [number, "end"] | [number, "raise", names, text, arguments, attributes, object]
            [number, "back", operation, object, arguments, named]
 examiner   [number, "value", value] | [number, "end"] | [number, "raise", names, text, arguments]
 

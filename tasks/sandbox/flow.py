@@ -1,0 +1,162 @@
+"""Where values go in tests: which come of the answer, and which share data with an argument. Runs inside the sandbox.
+
+Names count wherever they stand: two variables of one name are taken for one. That errs on the strict side.
+"""
+
+import ast
+import builtins
+from collections.abc import Collection, Iterator
+from functools import cached_property
+
+_BUILTINS = frozenset(dir(builtins))
+_COPYING = {"list", "dict", "set", "sorted", "bytearray", "deque", "copy", "deepcopy"}
+_FILLING = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault"}
+_Source = tuple[ast.AST | None, bool]
+"""What a name is bound to (None: nobody knows), and whether the name is all of it instead of a part."""
+
+
+class Flow:
+    """Tests as values run through them.
+
+    Args:
+        nodes: all nodes of the tests.
+        asked: names that are the answer's.
+    """
+
+    def __init__(self, nodes: Collection[ast.AST], asked: Collection[str]) -> None:
+        self._nodes = nodes
+        self._functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        self._parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self._bound = self._bindings()
+        called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        self.answers = self._forward(set(asked) | (self._parameters & called))
+        self._loaded = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+
+    def _bindings(self) -> dict[str, list[_Source]]:
+        bound: dict[str, list[_Source]] = {name: self._given(name) for name in self._parameters}
+        for node in self._nodes:
+            if isinstance(node, ast.Assign):
+                targets = [pair for target in node.targets for pair in pairs(target, node.value)]
+            elif isinstance(node, ast.For | ast.comprehension):
+                targets = [(node.target, node.iter)]
+            elif isinstance(node, ast.AugAssign | ast.NamedExpr | ast.AnnAssign):
+                targets = [(node.target, node.value)]
+            elif isinstance(node, ast.withitem) and node.optional_vars:
+                targets = [(node.optional_vars, node.context_expr)]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
+                targets = [(node.func.value, one) for one in node.args]  # `results.append(f(x))`
+            else:
+                continue
+            for target, value in targets:
+                whole = isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign) and isinstance(target, ast.Name)
+                for name in stores(target) or roots(target):
+                    bound.setdefault(name, []).append((value, whole))
+        return bound
+
+    def _given(self, parameter: str) -> list[_Source]:
+        """What calls of the tests' functions give for a parameter."""
+        found: list[_Source] = []
+        for name, function in self._functions.items():
+            names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+            if parameter in names:
+                place = names.index(parameter)
+                uses = [node for node in self._nodes if isinstance(node, ast.Name) and node.id == name]
+                calls = [node for node in self._nodes if isinstance(node, ast.Call) and node.func in uses]
+                plain = [one for one in calls if not one.keywords and len(one.args) == len(names)]
+                plain = [one for one in plain if not any(isinstance(arg, ast.Starred) for arg in one.args)]
+                found += [(call.args[place], True) for call in plain] if calls and len(plain) == len(uses) else [(None, False)]
+        return found or [(None, False)]
+
+    def _forward(self, names: set[str], outside: Collection[ast.AST] = ()) -> set[str]:
+        """Names with those beside them that are made of them, outside of some expressions."""
+        reached, before = set(names), 0
+        while len(reached) > before:
+            before = len(reached)
+            for name, sources in self._bound.items():
+                if any(value and loads(value, outside) & reached for value, _ in sources):
+                    reached.add(name)
+            for name, function in self._functions.items():
+                own = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
+                if any(loads(line, outside) & (reached - own) for line in function.body):
+                    reached.add(name)
+        return reached
+
+    def sources(self, name: str) -> set[str] | None:
+        """A name with those that it may share data with because it was taken out of them. None: nobody knows."""
+        reached, left = {name}, [name]
+        while left:
+            for value, whole in self._bound.get(left.pop(), []):
+                if value is None:
+                    return None
+                new = set() if whole and _copies(value) else loads(value) - _BUILTINS - self._functions.keys() - reached
+                reached |= new
+                left += new
+        return reached
+
+    def unshared(self, name: str) -> bool:
+        """Whether nothing else in the tests has the data that a variable has."""
+        sources = self.sources(name)
+        return sources is not None and all(self._loaded.count(one) == 1 for one in sources - {name} - self.answers)
+
+    @cached_property
+    def measures(self) -> set[str]:
+        """Variables passed to the answer that tests also hold against what comes of it: `h.build(xs); assert h.total() == sum(xs)`."""
+        calls = [node for node in self._nodes if isinstance(node, ast.Call) and roots(node.func) & self.answers]
+        passed = {one for call in calls for one in [*call.args, *(keyword.value for keyword in call.keywords)]}
+        checks: list[ast.AST] = [part for node in self._nodes if isinstance(node, ast.Assert) for part in conjuncts(node.test)]
+        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp)]
+        checks += [node.test for node in self._nodes if isinstance(node, ast.If | ast.While)]
+        checks += [node for node in self._nodes if isinstance(node, ast.Call) and not roots(node.func) & self.answers]
+        return {name for name in {name for one in passed for name in loads(one) - _BUILTINS} if self._measures(name, passed, checks)}
+
+    def _measures(self, name: str, passed: Collection[ast.AST], checks: Collection[ast.AST]) -> bool:
+        sources = self.sources(name)
+        if sources is None:
+            return True
+        shared = self._forward(sources - self.answers | {name}, passed)
+        answers = self.answers - shared
+        return any(loads(check) & answers and loads(check, passed) & shared for check in checks)
+
+
+def conjuncts(test: ast.expr) -> list[ast.expr]:
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def loads(node: ast.AST, outside: Collection[ast.AST] = ()) -> set[str]:
+    """Names that an expression reads and does not bind itself, outside of some of its parts."""
+    left: list[ast.AST] = [node]
+    found = set()
+    while left:
+        one = left.pop()
+        if one not in outside:
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+                found.add(one.id)
+            left += ast.iter_child_nodes(one)
+    return found - stores(node) - {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+
+
+def stores(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def roots(node: ast.AST) -> set[str]:
+    """The name that an attribute, an item or a call is of: `s` of `s.items[0].get(x)`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    """What an assignment assigns to what."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        yield from zip(target.elts, value.elts, strict=True)
+    else:
+        yield target, value
+
+
+def _copies(value: ast.AST) -> bool:
+    """Whether an expression makes a container of its own."""
+    if isinstance(value, ast.Call):
+        name = value.func.id if isinstance(value.func, ast.Name) else value.func.attr if isinstance(value.func, ast.Attribute) else ""
+        return name in _COPYING
+    return isinstance(value, ast.ListComp | ast.BinOp) or (isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice))
