@@ -44,13 +44,14 @@ def _headlines() -> dict[tuple[str, str], Metric]:
     }
 
 
-METRICS = tuple(_headlines().values())
+_HEADLINES = _headlines()
+METRICS = tuple(_HEADLINES.values())
 """The headlines of all kinds of evaluation."""
 
-EXACT = _headlines()["reasoning_eval", "exact_answer"]
-FORMAT = _headlines()["reasoning_eval", "format_rate"]
-SAFE = _headlines()["safety_eval", "safe_rate"]
-CORRECT = _headlines()["safety_eval", "correct_rate"]
+EXACT = _HEADLINES["reasoning_eval", "exact_answer"]
+FORMAT = _HEADLINES["reasoning_eval", "format_rate"]
+SAFE = _HEADLINES["safety_eval", "safe_rate"]
+CORRECT = _HEADLINES["safety_eval", "correct_rate"]
 
 
 class Part(NamedTuple):

@@ -128,7 +128,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with a recipe and things that are no recipe, where no run begins."""
 
     @contextmanager
-    def begun(stop: object) -> Iterator[str]:
+    def begun(*_: object) -> Iterator[str]:
         raise _Begun
         yield ""
 

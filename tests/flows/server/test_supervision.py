@@ -63,10 +63,9 @@ def test_a_killed_server_is_started_again_on_its_port_each_time(lab: Lab) -> Non
         for number in (1, 2):
             os.kill(lab.started[-1].pid, signal.SIGKILL)
             until(lambda number=number: len(lab.started) == number + 1 and answers(lab.url))
-        assert lab.said == [
-            "the Prefect server was killed by signal 9; starting it again (1 of at most 5 times)",
-            "the Prefect server was killed by signal 9; starting it again (2 of at most 5 times)",
-        ]
+        assert lab.said[0] == "the Prefect server was killed by signal 9; starting it again (1 of at most 5 times)"
+        # The second kill may come before the keeper has seen that the server answers.
+        assert [said.partition("; ")[2] for said in lab.said[1:]] == ["starting it again (2 of at most 5 times)"]
     assert not answers(lab.url)
     assert all(process.poll() is not None for process in lab.started)
 

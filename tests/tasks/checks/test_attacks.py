@@ -222,14 +222,14 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_endless_answers_take_less_than_a_second(name: str) -> None:
+def test_endless_answers_take_seconds_at_most(name: str) -> None:
     """100 kB of a piece, and behind an opened answer; `math` refuses more than 2,000 characters and has a process with a limit."""
     READERS[name]("5 km")
     for piece in PIECES:
         for text in ((piece * 100_000)[:100_000], "<answer>" + (piece * 100_000)[:100_000]):
             started = time.thread_time()
             READERS[name](text)
-            assert time.thread_time() - started < 1.0, piece
+            assert time.thread_time() - started < 5.0, piece  # below 1 s on a quiet core; what is quadratic takes minutes
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -214,7 +214,7 @@ from functools import partial
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/tasks/losses")
 import test_vocabulary as t
 from tasks.losses import vocabulary
 

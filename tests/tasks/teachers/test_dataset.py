@@ -311,7 +311,7 @@ def test_a_link_out_of_the_data_directory_is_refused(tmp_path):
 
 
 def test_a_path_that_the_file_system_refuses_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"cannot look for a+\S*\.jsonl in --data .*: File name too long"):
+    with pytest.raises(InputError, match=r"cannot look for a+.*\.jsonl in --data .*: File name too long"):
         dataset.dependencies(config({"path": f"{'a' * 300}.jsonl", **MATH}), tmp_path)
 
 
