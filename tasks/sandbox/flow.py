@@ -102,7 +102,7 @@ class Flow:
         calls = [node for node in self._nodes if isinstance(node, ast.Call) and roots(node.func) & self.answers]
         passed = {one for call in calls for one in [*call.args, *(keyword.value for keyword in call.keywords)]}
         checks: list[ast.AST] = [part for node in self._nodes if isinstance(node, ast.Assert) for part in conjuncts(node.test)]
-        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp)]
+        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict)]
         checks += [node.test for node in self._nodes if isinstance(node, ast.If | ast.While)]
         checks += [node for node in self._nodes if isinstance(node, ast.Call) and not roots(node.func) & self.answers]
         edges = self._edges(passed)
