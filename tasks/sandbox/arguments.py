@@ -2,9 +2,10 @@
 
 An answer gets copies. What it made of them comes back as data and counts only where a function that works in place would be looked
 at: where the call returned nothing and had one argument to change (as `list.sort`), or where every use of the variable in the tests
-compares it with the tests' own data (`reading.Reading.changeable`). Else an answer could clear its input and be right:
-`r = f(xs); assert r == sorted(xs)`. Tests that an answer passes while they keep such a copy are run once more, with the changes
-(`tasks.sandbox.examination`): `assert f(xs) == 4; assert xs == before` is no test that an answer passes by changing `xs`.
+compares it with the tests' own data (`reading.Reading.changeable`). It never counts where tests hold the argument against what comes of
+the answer (`flow.Flow.measures`). Else an answer could clear its input and be right: `r = f(xs); assert r == sorted(xs)`.
+Tests that an answer passes while they keep such a copy are run once more, with the changes (`tasks.sandbox.examination`):
+`assert f(xs) == 4; assert xs == before` is no test that an answer passes by changing `xs`.
 """
 
 import sys

@@ -5,7 +5,8 @@ Names count wherever they stand: two variables of one name are taken for one. Th
 
 import ast
 import builtins
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 _BUILTINS = frozenset(dir(builtins))
@@ -29,8 +30,8 @@ class Flow:
         self._parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
         self._bound = self._bindings()
         called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-        self.answers = self._forward(set(asked) | (self._parameters & called))
-        self._loaded = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+        self.answers = _reached(set(asked) | (self._parameters & called), self._edges())
+        self._loaded = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
 
     def _bindings(self) -> dict[str, list[_Source]]:
         bound: dict[str, list[_Source]] = {name: self._given(name) for name in self._parameters}
@@ -67,19 +68,16 @@ class Flow:
                 found += [(call.args[place], True) for call in plain] if calls and len(plain) == len(uses) else [(None, False)]
         return found or [(None, False)]
 
-    def _forward(self, names: set[str], outside: Collection[ast.AST] = ()) -> set[str]:
-        """Names with those beside them that are made of them, outside of some expressions."""
-        reached, before = set(names), 0
-        while len(reached) > before:
-            before = len(reached)
-            for name, sources in self._bound.items():
-                if any(value and loads(value, outside) & reached for value, _ in sources):
-                    reached.add(name)
-            for name, function in self._functions.items():
-                own = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
-                if any(loads(line, outside) & (reached - own) for line in function.body):
-                    reached.add(name)
-        return reached
+    def _edges(self, outside: Collection[ast.AST] = ()) -> dict[str, set[str]]:
+        """Of each name those that are made of it, outside of some expressions."""
+        made: dict[str, set[str]] = {}
+        for name, sources in self._bound.items():
+            for one in {one for value, _ in sources if value for one in loads(value, outside)}:
+                made.setdefault(one, set()).add(name)
+        for name, function in self._functions.items():
+            for one in {one for line in function.body for one in loads(line, outside)} - stores(function):
+                made.setdefault(one, set()).add(name)
+        return made
 
     def sources(self, name: str) -> set[str] | None:
         """A name with those that it may share data with because it was taken out of them. None: nobody knows."""
@@ -96,7 +94,7 @@ class Flow:
     def unshared(self, name: str) -> bool:
         """Whether nothing else in the tests has the data that a variable has."""
         sources = self.sources(name)
-        return sources is not None and all(self._loaded.count(one) == 1 for one in sources - {name} - self.answers)
+        return sources is not None and all(self._loaded[one] == 1 for one in sources - {name} - self.answers)
 
     @cached_property
     def measures(self) -> set[str]:
@@ -104,18 +102,32 @@ class Flow:
         calls = [node for node in self._nodes if isinstance(node, ast.Call) and roots(node.func) & self.answers]
         passed = {one for call in calls for one in [*call.args, *(keyword.value for keyword in call.keywords)]}
         checks: list[ast.AST] = [part for node in self._nodes if isinstance(node, ast.Assert) for part in conjuncts(node.test)]
-        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp)]
+        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict)]
         checks += [node.test for node in self._nodes if isinstance(node, ast.If | ast.While)]
         checks += [node for node in self._nodes if isinstance(node, ast.Call) and not roots(node.func) & self.answers]
-        return {name for name in {name for one in passed for name in loads(one) - _BUILTINS} if self._measures(name, passed, checks)}
+        edges = self._edges(passed)
+        read = [(loads(one), loads(one, passed)) for one in checks]
+        mixed = [(names, beside) for names, beside in read if names & self.answers and beside]
+        given = {name for one in passed for name in loads(one) - _BUILTINS}
+        return {name for name in given if self._measures(name, edges, mixed)}
 
-    def _measures(self, name: str, passed: Collection[ast.AST], checks: Collection[ast.AST]) -> bool:
+    def _measures(self, name: str, edges: Mapping[str, set[str]], checks: Collection[tuple[set[str], set[str]]]) -> bool:
         sources = self.sources(name)
         if sources is None:
             return True
-        shared = self._forward(sources - self.answers | {name}, passed)
+        shared = _reached(sources - self.answers | {name}, edges)
         answers = self.answers - shared
-        return any(loads(check) & answers and loads(check, passed) & shared for check in checks)
+        return any(names & answers and beside & shared for names, beside in checks)
+
+
+def _reached(names: set[str], edges: Mapping[str, set[str]]) -> set[str]:
+    """Names with those beside them that are made of them."""
+    reached, left = set(names), list(names)
+    while left:
+        new = edges.get(left.pop(), set()) - reached
+        reached |= new
+        left += new
+    return reached
 
 
 def conjuncts(test: ast.expr) -> list[ast.expr]:
