@@ -20,7 +20,7 @@ from infra.store.store import open_store
 from tests.fakes.served import PATIENCE, ROOT, SLOW, Served, until
 
 MARK = "LYCEUM_TEST_MARK"
-SERVER, WORKER = re.compile(r"prefect server |prefect\.server|flows\.server"), re.compile(r"-m tasks\.worker")
+SERVER, WORKER = re.compile(r"prefect server |prefect\.server|flows\.server\.app"), re.compile(r"-m tasks\.worker")
 
 
 class Run:
@@ -127,7 +127,7 @@ def test_serve_starts_its_server_again_and_the_runs_go_on(finished: tuple[Path, 
     other.mkdir()
     with Served(tmp_path / "served") as served:
         run = served.start(recipe=str(tiny_recipe))
-        shared = Run(tiny_recipe, other, PREFECT_API_URL=served.api)
+        shared = Run(tiny_recipe, other, **served.reach.environment)
         until(lambda: in_process(served, WORKER) and shared.pids(WORKER))
         kill(in_process(served, SERVER), signal.SIGKILL)
         until(lambda: "starting it again (1 of" in served.said)
