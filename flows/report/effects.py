@@ -36,15 +36,11 @@ class Metric:
     outcome: Outcome
 
 
-def _headlines() -> dict[tuple[str, str], Metric]:
-    return {
-        (kind, name): Metric(kind, name, label, evaluation_of(kind).outcomes[name])
-        for kind in kinds_producing(Product.ANSWERS)
-        for name, label in evaluation_of(kind).headlines.items()
-    }
-
-
-_HEADLINES = _headlines()
+_HEADLINES = {
+    (kind, name): Metric(kind, name, label, evaluation_of(kind).outcomes[name])
+    for kind in kinds_producing(Product.ANSWERS)
+    for name, label in evaluation_of(kind).headlines.items()
+}
 METRICS = tuple(_HEADLINES.values())
 """The headlines of all kinds of evaluation."""
 

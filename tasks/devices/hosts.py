@@ -196,7 +196,7 @@ def make_mesh(batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[j
         StageFailed: there are several hosts, and only this one computes.
     """
     if hosts() > 1 and _connected is None:
-        raise StageFailed("a stage that computes on devices says so: its file must set USES_DEVICES = True")
+        raise StageFailed("a stage that computes on devices says so: its Kind must set `devices`")
     import jax
     from jax.sharding import Mesh
 

@@ -122,5 +122,5 @@ def test_as_many_devices_are_used_as_divide_all_batches(monkeypatch: pytest.Monk
         "4 of 8 devices are used: sampling_batch_size = 24, micro_batch_size = 20; a multiple of 8 (8, 16, 24, ...) uses all" in caplog.text
     )
     monkeypatch.setenv("LYCEUM_HOSTS", "2")
-    with pytest.raises(StageFailed, match="USES_DEVICES"):
+    with pytest.raises(StageFailed, match="its Kind must set `devices`"):
         make_mesh({"batch_size": 32})
