@@ -38,8 +38,8 @@ from tasks.teachers import procedural
 from tasks.training import preferences
 from tasks.training.loop import fit
 from tasks.training.optimizers import make_optimizer
-from tasks.training.trainers import TUNIX_LOOP
 
+TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 MODEL = "gemma3-tiny"
 TOKENS = 2048
 """Of a step of SFT, padding included."""

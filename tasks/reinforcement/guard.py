@@ -21,7 +21,7 @@ from tasks.reinforcement.config import GrpoConfig
 
 if TYPE_CHECKING:
     from tasks.training.checkpoints import Checkpoint
-    from tasks.training.trainers import OneProgramStep
+    from tasks.training.trainer import Trainer
 
 FOLDER = "best"
 
@@ -56,7 +56,7 @@ class Guard:
         because: what was wrong, the last time.
     """
 
-    def __init__(self, config: GrpoConfig, run: Run, trainer: "OneProgramStep", job: Job[Any]) -> None:
+    def __init__(self, config: GrpoConfig, run: Run, trainer: "Trainer", job: Job[Any]) -> None:
         self._run, self._trainer, self._work, self._log = run, trainer, job.work, job.log
         self._steps, self._updates, self._window = config.steps, config.num_iterations, config.collapse.window
         self._detector = Detector(config.collapse)

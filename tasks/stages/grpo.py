@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
-    from tasks.training.trainers import PolicyTrainer
+    from tasks.training.trainer import Trainer
 
 
 class Config(GrpoConfig):
@@ -71,12 +71,12 @@ def has_judge(config: Config) -> bool:
     return any(hasattr(plugin_module("rewards", reward.name), "programs") and _models(reward) != () for reward in rewards)
 
 
-def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
+def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     """The trainer of this stage, on PolicyBatches."""
     from tasks.losses.grpo import grpo_loss_fn
-    from tasks.training.trainers import PolicyTrainer, make_trainer
+    from tasks.training.trainer import make_trainer
 
-    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    trainer = make_trainer(loaded, config, config.seed)
     loss = grpo_loss_fn(
         pad_id=loaded.tokenizer.pad_id,
         beta=config.beta,
@@ -105,7 +105,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
     from tasks.losses.grpo import PolicyBatch
     from tasks.planning.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     own = others = model
     if has_judge(config):
@@ -160,7 +160,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.reinforcement.batches import RolloutBatches
     from tasks.reinforcement.guard import Guard
     from tasks.training.loop import fit, save_trained
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     config = job.config
     ours, theirs = halves() if has_judge(config) else (None, None)

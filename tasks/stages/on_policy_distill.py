@@ -35,7 +35,7 @@ from tasks.sampling.rollouts import curve_mean, fitting_prompts
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-    from tasks.training.trainers import PolicyTrainer
+    from tasks.training.trainer import Trainer
 
 
 class PolicyGradient(StrictModel):
@@ -123,18 +123,18 @@ def require_one_teacher(config: Config, inputs: Mapping[str, Any]) -> None:
 
 def batch_sizes(config: Config) -> dict[str, int]:
     """How many rows the programs take at a time, for `make_mesh`."""
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     return {**rows_at_once(config), "sampled responses": config.sampled}
 
 
-def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "PolicyTrainer":
+def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "Trainer":
     """The trainer of this stage. With `gkd` the student gets the teacher's embedding."""
     from tasks.losses.distillation import attach_teacher, gkd_loss_fn
     from tasks.losses.grpo import grpo_loss_fn
-    from tasks.training.trainers import PolicyTrainer, make_trainer
+    from tasks.training.trainer import make_trainer
 
-    trainer = make_trainer(PolicyTrainer, loaded, config, config.seed)
+    trainer = make_trainer(loaded, config, config.seed)
     shared: dict[str, Any] = {"pad_id": loaded.tokenizer.pad_id, "temperature": config.temperature}
     if isinstance(config.loss, Gkd):
         assert teacher is not None, "the config is refused otherwise"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tasks.planning.programs import Program
     from tasks.reward_models.scoring import Scores, TraceScorer
     from tasks.sampling.sampler import Sampler
-    from tasks.training.trainers import SftTrainer
+    from tasks.training.trainer import Trainer
 
 
 WELL_FORMED: tuple[Rejection, ...] = ("wrong",)
@@ -113,14 +113,14 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     return {**model_dependencies(config.model), "data.steps": steps.VERSION, **(check_versions() if config.prompts else {})}
 
 
-def trainer_of(config: Config, loaded: "LoadedModel") -> "SftTrainer":
+def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     """The trainer of this stage; the model gets its head."""
     from tasks.losses.bradley_terry import bradley_terry_loss_fn
     from tasks.models.scalar_head import add_head
-    from tasks.training.trainers import SftTrainer, make_trainer
+    from tasks.training.trainer import make_trainer
 
     add_head(loaded, beside_adapters=config.lora is not None)
-    trainer = make_trainer(SftTrainer, loaded, config, config.seed)
+    trainer = make_trainer(loaded, config, config.seed)
     fixed = {"pad_id": loaded.tokenizer.pad_id, "centering": config.centering, "step_weight": config.step_weight}
     return trainer.with_loss_fn(bradley_terry_loss_fn, has_aux=True).with_gen_model_input_fn(lambda batch: {"pairs": batch, **fixed})
 
@@ -145,7 +145,7 @@ def scorer_of(config: Config, loaded: "LoadedModel") -> "TraceScorer":
 
 def batch_sizes(config: Config) -> dict[str, int]:
     """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     return {**({"sampling_batch_size": config.sampling_batch_size} if config.prompts else {}), **rows_at_once(config)}
 

@@ -24,7 +24,7 @@ from tasks.models.source import model_dependencies
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-    from tasks.training.trainers import SftTrainer
+    from tasks.training.trainer import Trainer
 
 
 class Config(TrainerConfig):
@@ -125,18 +125,18 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     return model_dependencies(config.model)
 
 
-def trainer_of(config: Config, loaded: "LoadedModel") -> "SftTrainer":
+def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     """The trainer of this stage."""
     from tasks.losses.cross_entropy import cross_entropy
-    from tasks.training.trainers import SftTrainer, make_trainer
+    from tasks.training.trainer import make_trainer
 
-    return make_trainer(SftTrainer, loaded, config, config.seed).with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
+    return make_trainer(loaded, config, config.seed).with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles. As many tokens are supervised as a row has: how many really are, the data decides."""
     from tasks.planning.programs import on_devices, vocabulary_trips
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     trainer = trainer_of(config, on_devices(model, rows_at_once(config)))
     shape = (config.batch_size, config.sequence_length)
@@ -156,7 +156,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
     from tasks.models.loading import policy_or_base
     from tasks.training.loop import fit, rows_of_step, save_trained
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     config = job.config
     loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)), trained=config.lora is None)

@@ -1,1 +1,1 @@
-"""Training: the trainers, their loop, checkpoints, optimizers, and preference pairs."""
+"""Training: the trainer, its loop, checkpoints, optimizers, and preference pairs."""

@@ -1,11 +1,14 @@
 """Training: batches by step number, a curve, checkpoints, resumed where it was interrupted.
 
-Tunix resumes by iterating over the data again; here batch n is `batch_at(n)`, a function of the step alone (and of what a stage `Keeps`),
-and a resumed run ends with the bytes of an undisturbed one.
+The loop is that of Tunix's `PeftTrainer.train`. It asks an iterator of ours for each batch, and what
+is to be done between two updates is done when it asks. (Its hook `on_train_step_end` comes when the
+next update has been dispatched: too late for a checkpoint.) Tunix resumes by iterating over the data
+again; here batch n is `batch_at(n)`, a function of the step alone (and of what a stage `Keeps`), and
+a resumed run ends with the bytes of an undisturbed one.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -20,8 +23,7 @@ from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
 from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.training.optimizers import learning_rate_schedule
-from tasks.training.trainers import OneProgramStep
-from tasks.training.tunix_parts import peft_trainer
+from tasks.training.trainer import Reported, Trainer
 
 
 class Keeps(Protocol):
@@ -34,7 +36,7 @@ class Keeps(Protocol):
         """Go on after `step` finished steps with what `kept` returned then."""
 
 
-def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any], step: int | None = None) -> None:
+def save_trained(trainer: Trainer, loaded: LoadedModel, job: Job[Any], step: int | None = None) -> None:
     """Write the model, with its adapters merged, and `state.json`. `step`: how many updates made it, if not `config.steps`.
 
     `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the optimizer's state after the last step:
@@ -51,7 +53,7 @@ def save_trained(trainer: OneProgramStep, loaded: LoadedModel, job: Job[Any], st
 
 
 def fit(
-    trainer: OneProgramStep,
+    trainer: Trainer,
     batch_at: Callable[[int], Any],
     config: TrainerConfig,
     job: Job[Any],
@@ -91,43 +93,35 @@ def fit(
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
     if validation and not start:
         curves.add({"step": 0, "validation_loss": _validate(trainer, validation)})
-    unread: tuple[dict[str, float], peft_trainer.MetricsBuffer] | None = None
-    for step in range(start + 1, config.steps + 1):
-        dispatched = run_step(trainer, batch_at(step - 1))
-        if unread:  # only now, so that the host need not wait for a step before it dispatches the next
+
+    def batches() -> Iterator[Any]:
+        unread: tuple[dict[str, float], Reported | None] | None = None
+        for step in range(start + 1, config.steps + 1):
+            yield batch_at(step - 1)
+            if unread:  # only now, so that the next update is dispatched before one is waited for
+                curves.add(*unread)
+            unread = ({"step": step}, trainer.reported)
+            if validation and step % validation_every == 0:
+                unread[0]["validation_loss"] = _validate(trainer, validation)
+            due = checkpoints.due(step)
+            if due or after:
+                curves.add(*unread)
+                unread = None
+                if "stopped" in curves.rows[-1]:
+                    break
+            if due:
+                _save(trainer, checkpoints, curves, step, keeps)
+        if unread:
             curves.add(*unread)
-        unread = ({"step": step}, dispatched)
-        if validation and step % validation_every == 0:
-            unread[0]["validation_loss"] = _validate(trainer, validation)
-        due = checkpoints.due(step)
-        if due or after:
-            curves.add(*unread)
-            unread = None
-            if "stopped" in curves.rows[-1]:
-                break
-        if due:
-            _save(trainer, checkpoints, curves, step, keeps)
-    if unread:
-        curves.add(*unread)
+
+    trainer.train(batches(), skip_jit=True)
     curves.close()
     if trainer.compiles != 1:
         raise StageFailed(f"the training step compiled {trainer.compiles} times; a stage compiles each program once (fixed shapes)")
     return [row for row in curves.rows if "loss" in row]
 
 
-def run_step(trainer: OneProgramStep, batch: Any) -> peft_trainer.MetricsBuffer:
-    """Dispatch one step. What it reports can be read from the result, which waits for the step to finish."""
-    with jax.set_mesh(trainer.mesh):
-        trained, optimizer, loss, aux, grad_norm = trainer.train_step(*trainer.state(), spread(batch, trainer.mesh))
-    nnx.update(trainer.model, trained)
-    nnx.update(trainer.optimizer, optimizer)
-    reported = {"grad_norm": (grad_norm, np.mean)}
-    buffer = trainer._buffered_train_metrics = trainer._buffer_metrics(None, loss, step=0, additional_metrics=reported)
-    trainer._post_process_train_step(aux)  # adds to the buffer
-    return buffer
-
-
-def _validate(trainer: OneProgramStep, batches: Sequence[Any]) -> float:
+def _validate(trainer: Trainer, batches: Sequence[Any]) -> float:
     """The mean of the batches' losses."""
     trained, _, frozen = trainer.state()
     with jax.set_mesh(trainer.mesh):
@@ -154,15 +148,16 @@ class _Curves:
         self._file = (job.out / "curves.jsonl").open("w", encoding="utf-8")
         self.rows: list[dict[str, float]] = []
 
-    def add(self, row: dict[str, float], reported: peft_trainer.MetricsBuffer | None = None) -> None:
+    def add(self, row: dict[str, float], reported: Reported | None = None) -> None:
         """Complete a step's row with what the step reported, once it is finished. Raises StageFailed when its loss is not finite."""
         step = int(row["step"])
         if reported:
-            row["loss"] = float(reported.loss)
+            loss, metrics, grad_norm = reported
+            row["loss"] = float(loss)
             if not np.isfinite(row["loss"]):
                 raise StageFailed(f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate")
-            for name, (values, reduce) in reported.additional_metrics.items():
-                row[name] = float(reduce([np.asarray(value, np.float32) for value in values]))
+            row["grad_norm"] = float(grad_norm)
+            row |= {name: float(value) for name, value in metrics.items()}
             row["learning_rate"] = float(self._schedule(step - 1))
             row |= self._extra(step)
             shown = {name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row}
@@ -186,9 +181,8 @@ class _Curves:
         self._file.flush()
 
 
-def _variables(model: nnx.Module, optimizer: nnx.Optimizer, lora: bool) -> dict[str, dict[str, nnx.Variable[Any]]]:
+def _variables(model: nnx.Module, optimizer: nnx.Optimizer, trained: type[nnx.Variable[Any]]) -> dict[str, dict[str, nnx.Variable[Any]]]:
     """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
-    trained = nnx.LoRAParam if lora else nnx.Param
     return {
         part: {
             ".".join(map(str, path)): node
@@ -199,20 +193,20 @@ def _variables(model: nnx.Module, optimizer: nnx.Optimizer, lora: bool) -> dict[
     }
 
 
-def _trained(trainer: OneProgramStep) -> dict[str, dict[str, nnx.Variable[Any]]]:
-    return _variables(trainer.model, trainer.optimizer, trainer._lora_enabled)
+def _trained(trainer: Trainer) -> dict[str, dict[str, nnx.Variable[Any]]]:
+    return _variables(trainer.model, trainer.optimizer, trainer.trained)
 
 
-def _state(trainer: OneProgramStep) -> dict[str, dict[str, Array]]:
+def _state(trainer: Trainer) -> dict[str, dict[str, Array]]:
     return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _trained(trainer).items()}
 
 
-def trained_arrays(trainer: OneProgramStep) -> dict[str, Array]:
+def trained_arrays(trainer: Trainer) -> dict[str, Array]:
     """What a step changes, by its name in a checkpoint."""
     return {f"{part}/{name}": value for part, values in _state(trainer).items() for name, value in values.items()}
 
 
-def put_back(trainer: OneProgramStep, found: Checkpoint, *, counters: bool) -> None:
+def put_back(trainer: Trainer, found: Checkpoint, *, counters: bool) -> None:
     """Give the trainer the parameters and the optimizer of a checkpoint again. Without `counters`, what the optimizer counts goes on, and
     with it the schedule of the learning rate."""
     for key, node in _nodes(trainer).items():
@@ -220,16 +214,14 @@ def put_back(trainer: OneProgramStep, found: Checkpoint, *, counters: bool) -> N
             node.set_value(put(found.read(key), node.get_value().sharding))
 
 
-def _save(trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
+def _save(trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
     arrays = trained_arrays(trainer)
     kept, values = keeps.kept(step) if keeps else ({}, {})
     arrays |= {f"kept/{name}": value for name, value in kept.items()}
     checkpoints.save(step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values})
 
 
-def _resume(
-    trainer: OneProgramStep, checkpoints: Checkpoints, curves: _Curves, config: TrainerConfig, job: Job[Any], keeps: Keeps | None
-) -> int:
+def _resume(trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, config: TrainerConfig, job: Job[Any], keeps: Keeps | None) -> int:
     """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is none that fits the trainer."""
     found = checkpoints.newest()
     if found is None:
@@ -250,12 +242,12 @@ def _resume(
     return found.step
 
 
-def _nodes(trainer: OneProgramStep) -> dict[str, nnx.Variable[Any]]:
+def _nodes(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
     """What a step changes, by its name in a checkpoint."""
     return {f"{part}/{name}": node for part, nodes in _trained(trainer).items() for name, node in nodes.items()}
 
 
-def _difference(trainer: OneProgramStep, found: Checkpoint) -> str | None:
+def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
     """How the arrays of a checkpoint differ in name, shape or dtype from those that the trainer has, or None."""
     expected = {key: (node.get_value().shape, node.get_value().dtype) for key, node in _nodes(trainer).items()}
     forms = {key: form for key, form in found.forms.items() if not key.startswith("kept/")}
@@ -266,7 +258,7 @@ def _difference(trainer: OneProgramStep, found: Checkpoint) -> str | None:
     return f"{len(differing)} arrays differ: {shown}"
 
 
-def _restore(trainer: OneProgramStep, found: Checkpoint) -> dict[str, np.ndarray]:
+def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
     """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that are not the trainer's."""
     for key, node in _nodes(trainer).items():
         node.set_value(put(found.read(key), node.get_value().sharding))

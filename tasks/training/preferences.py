@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
-    from tasks.training.trainers import PreferenceTrainer
+    from tasks.training.trainer import Trainer
 
 
 class PreferenceConfig(TrainerConfig):
@@ -113,7 +113,7 @@ def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: P
 
 def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
     """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
-    from tasks.training.trainers import rows_at_once
+    from tasks.training.trainer import rows_at_once
 
     return {"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)}
 
@@ -127,14 +127,14 @@ def sampler_of(config: PreferenceConfig, loaded: "LoadedModel") -> "Sampler":
     )
 
 
-def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "PreferenceTrainer":
+def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "Trainer":
     """The trainer of a loss that takes (model, train_example: PairRows); its training input is a PairBatch."""
     import jax
 
     from tasks.losses.pairs import stack_pairs
-    from tasks.training.trainers import PreferenceTrainer, make_trainer
+    from tasks.training.trainer import make_trainer
 
-    trainer = make_trainer(PreferenceTrainer, loaded, config, config.seed)
+    trainer = make_trainer(loaded, config, config.seed)
     trainer.with_loss_fn(loss, has_aux=True)
     return trainer.with_gen_model_input_fn(lambda batch: {"train_example": jax.tree.map(by_rows, stack_pairs(batch))})
 

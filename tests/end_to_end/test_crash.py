@@ -27,10 +27,10 @@ POINTS = [
     ("sft", "infra.store.files:Files.put_tree", 3, "before"),  # a checkpoint is written and not kept
     ("distill", "infra.store.store:Store.commit", 1, "before"),  # everything is written, nothing is committed
     ("rebalance", "os:link", 1, "after"),  # the manifest is there, and nobody heard of it
-    *(("sft", "tasks.training.loop:run_step", step, "after") for step in range(1, 9)),
+    *(("sft", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 9)),
     ("sft", "tasks.training.checkpoints:Checkpoints.save", 3, "after"),
-    *(("simpo", "tasks.training.loop:run_step", step, "after") for step in range(1, 5)),
-    *(("grpo", "tasks.training.loop:run_step", step, "before") for step in range(1, 5)),
+    *(("simpo", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 5)),
+    *(("grpo", "tasks.training.trainer:Trainer.step", step, "before") for step in range(1, 5)),
     ("reasoning_eval", "tasks.contract.journal:Journal.put", 1, "after"),
     ("reasoning_eval", "tasks.sampling.slots:SlotSampler._advance", 2, "after"),  # with some of the answers under way
     ("safety_eval", "infra.store.store:Store.commit", 1, "after"),
@@ -115,7 +115,7 @@ def test_a_killed_worker_s_successor_ends_with_the_same_bytes(chain: Chain, poin
 
 
 def test_a_successor_does_only_the_work_since_the_last_checkpoint(chain: Chain) -> None:
-    second = killed_and_resumed(chain, ("sft", "tasks.training.loop:run_step", 6, "before"))
+    second = killed_and_resumed(chain, ("sft", "tasks.training.trainer:Trainer.step", 6, "before"))
     assert "resuming at step 4 of 8" in chain.log(second)
     status = chain.store.read_json(f"work/{second.key}/{second.attempt}/status.json", JobStatus)
     assert status is not None

@@ -136,7 +136,7 @@ def test_two_hosts_train_and_the_first_one_commits(slice_of: SliceOf) -> None:
 @pytest.mark.slow
 def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(slice_of: SliceOf) -> None:
     slice = slice_of()
-    manifest, second = resumed(slice, "sft", ("sft", "tasks.training.loop:run_step", 6, "before"), victim=1)
+    manifest, second = resumed(slice, "sft", ("sft", "tasks.training.trainer:Trainer.step", 6, "before"), victim=1)
     for host in range(2):
         assert "resuming at step 4 of 8" in slice.log(second, host)
         assert slice.status(second, host).artifact == manifest.ref()
@@ -148,7 +148,7 @@ def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(s
     [
         ("sft", ("tasks.training.checkpoints:Checkpoints.save", 2, "before"), 0),  # the committer dies while the other one waits for it
         ("simpo", ("tasks.contract.journal:Journal.put", 1, "after"), 0),  # all samples are kept
-        ("grpo", ("tasks.training.loop:run_step", 4, "before"), 1),  # in the middle of a rollout
+        ("grpo", ("tasks.training.trainer:Trainer.step", 4, "before"), 1),  # in the middle of a rollout
         ("reasoning_eval", ("tasks.sampling.slots:SlotSampler._advance", 2, "before"), 1),  # in the middle of its answers
     ],
 )

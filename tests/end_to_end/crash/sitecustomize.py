@@ -37,7 +37,7 @@ WATCHED = (
     "tasks.contract.journal:Journal.put",
     "tasks.sampling.sampler:Sampler.generate",
     "tasks.sampling.slots:SlotSampler._advance",
-    "tasks.training.loop:run_step",
+    "tasks.training.trainer:Trainer.step",
     "tasks.training.loop:save_trained",
 )
 """Functions at whose calls a process can be crashed: every step, every part of a checkpoint and of a commit, and what lies between."""

@@ -16,8 +16,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PRELOADED = (
-    "tunix.rl.trainer",
-    "tunix.sft.dpo.dpo_trainer",
     "tasks.training.loop",
     "tasks.sampling.sampler",
     "tasks.training.checkpoints",

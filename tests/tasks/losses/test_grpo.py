@@ -15,7 +15,7 @@ from tunix.rl.grpo.grpo_learner import GRPOConfig
 
 from tasks.devices.hosts import make_mesh
 from tasks.losses.grpo import Aggregation, PolicyBatch, group_advantages, grpo_loss_fn, k3, row_weights, token_logps_fn
-from tasks.training.trainers import PolicyTrainer
+from tasks.training.trainer import Trainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, TunixBigram, completion_logps
 
 # Advantages ----------------------------------------------------------------------------------------------------------------------
@@ -298,8 +298,7 @@ def test_loss_metrics_and_gradients_are_the_same_for_any_number_of_micro_batches
     batch = batch.replace(weights=weights)
     found = []
     for accumulation in accumulations:
-        trainer = PolicyTrainer(Bigram(), optax.sgd(1.0))
-        trainer.accumulation = accumulation
+        trainer = Trainer(Bigram(), optax.sgd(1.0), make_mesh(), accumulation)
         for part in (trainer.model, trainer.optimizer):
             nnx.update(part, jax.device_put(nnx.state(part), NamedSharding(make_mesh(), PartitionSpec())))
         trainer.with_loss_fn(grpo_loss_fn(**LOSS | knobs), has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})

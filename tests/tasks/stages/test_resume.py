@@ -25,8 +25,8 @@ from tasks.models.loading import base_model, save_model
 from tasks.sampling.sampler import Sampler
 from tasks.stages import dpo, grpo, reasoning_eval, safety_eval, sft, simpo
 from tasks.training import loop as training
-from tasks.training import trainers
 from tasks.training.checkpoints import Checkpoints, fingerprint
+from tasks.training.trainer import Trainer, make_trainer
 from tests.tasks.stages.tiny_stages import ADAMW, DPO, GRPO, LORA, PREFERENCES, SFT, example
 
 pytestmark = pytest.mark.usefixtures("one_layer")
@@ -40,7 +40,7 @@ Point = tuple[str, int, str]
 """Where an attempt ends: a function of WATCHED, its call in this attempt (from 1), and whether before or after it."""
 
 WATCHED: dict[str, tuple[Any, str]] = {
-    "step": (training, "run_step"),
+    "step": (Trainer, "step"),
     "save": (Checkpoints, "save"),
     "seal": (Workspace, "save_tree"),
     "put": (Journal, "put"),
@@ -249,7 +249,7 @@ def test_a_checkpoint_with_other_arrays_is_not_used(bench: Bench, caplog: pytest
 def test_arrays_lie_where_they_lay_before_a_restart(tmp_path: Path):
     """The step compiles a second time, and `fit` fails the stage, when some of its arrays are committed to other devices than before."""
     checkpoints = Checkpoints(Workspace(open_store(tmp_path), "key", "1"), seconds=1, log=logging.getLogger("lyceum"))
-    trainer = trainers.make_trainer(trainers.SftTrainer, base_model("gemma3-tiny", 0), sft.Config.parse(SFT), 0)
+    trainer = make_trainer(base_model("gemma3-tiny", 0), sft.Config.parse(SFT), 0)
     before = training._state(trainer)
     checkpoints.save(1, {f"{part}/{name}": value for part, values in before.items() for name, value in values.items()}, {})
     with checkpoints.newest() as found:

@@ -18,7 +18,7 @@ from schemas.examples import Domain, Example, prompt_id
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.models.loading import load_model
 from tasks.stages import grpo, sft
-from tasks.training import loop as training
+from tasks.training.trainer import Trainer
 
 CHANGE = 17
 SFT = {"model": "gemma3-tiny", "steps": 25, "batch_size": 4, "sequence_length": 64, "validation_every": 100}
@@ -88,15 +88,15 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
         pass
 
     steps: list[int] = []
-    run_step = training.run_step
+    step = Trainer.step
 
     def dying(*arguments: Any) -> Any:
         steps.append(1)
         if len(steps) == metrics["rolled_back_at"] + 3:
             raise Killed
-        return run_step(*arguments)
+        return step(*arguments)
 
-    monkeypatch.setattr(training, "run_step", dying)
+    monkeypatch.setattr(Trainer, "step", dying)
     with pytest.raises(Killed):
         run(tmp_path / "killed", grpo, GRPO, inputs)
     again, resumed = run(tmp_path / "killed", grpo, GRPO, inputs)
@@ -109,16 +109,16 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
 def test_a_dying_run_ends_with_its_best_checkpoint(tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """An accident after 20 updates, with no change of weights to blame: the stage ends, with a policy from before."""
     steps: list[int] = []
-    run_step = training.run_step
+    step = Trainer.step
 
     def accident(trainer: Any, batch: Any) -> Any:
-        found = run_step(trainer, batch)
+        found = step(trainer, batch)
         steps.append(1)
         if len(steps) == 20:
             trainer.model.final_norm.set_value(0 * trainer.model.final_norm.get_value() - 1)  # all words are equally likely
         return found
 
-    monkeypatch.setattr(training, "run_step", accident)
+    monkeypatch.setattr(Trainer, "step", accident)
     rewards = [{"name": "format"}, {"name": "overlong", "cache": 15, "weight": 2.0}]
     metrics, out = run(tmp_path, grpo, {**GRPO, "rewards": rewards}, inputs)
     assert metrics["rolled_back_at"] is None

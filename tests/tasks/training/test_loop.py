@@ -22,7 +22,7 @@ from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.lora import merge_lora
 from tasks.training.loop import fit, rows_of_step
 from tasks.training.optimizers import learning_rate_schedule, make_optimizer
-from tasks.training.trainers import SftTrainer, make_trainer
+from tasks.training.trainer import make_trainer
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 BATCH, LENGTH = 4, 12
@@ -43,7 +43,7 @@ def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def train(tmp_path, batch_at, lora: LoraConfig | None = None, **config) -> tuple[LoadedModel, list[dict[str, float]]]:
     config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), lora=lora, **config)
     loaded = base_model("gemma3-tiny", seed=0)
-    trainer = make_trainer(SftTrainer, loaded, config, seed=0)
+    trainer = make_trainer(loaded, config, seed=0)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
     tmp_path.mkdir(exist_ok=True)
     job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"), log=logging.getLogger("test"))

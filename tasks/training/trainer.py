@@ -1,65 +1,96 @@
-"""Trainers: Tunix's, with one compiled step.
+"""The trainer: Tunix's `PeftTrainer`, which runs one compiled program of ours for each update.
 
-Tunix accumulates with `optax.MultiSteps`, one dispatch per micro-batch and a second copy of the gradients; here a `lax.scan` over
-micro-batches is part of the one compiled step.
+Tunix's own step accumulates with `optax.MultiSteps`, one dispatch per micro-batch and a second copy
+of the gradients, and returns what is frozen. Here a `lax.scan` over micro-batches is part of the one
+program, which is given what is trained and gives it back in place.
+
+Of Tunix are used: the model, its optimizer and its loss as `PeftTrainer` holds them, its loop
+(`train`), which asks `create_train_step_fn` for the step, and the hooks (`tasks.training.loop`).
+Its checkpoints (Orbax; no pure function of the step goes on from them), its accumulation and its
+metrics logger (which writes on host 0 alone, and clears all of JAX's listeners when it closes) are
+not. Importing Tunix costs 1.7 s of CPU time and 110 MB, in workers that train alone.
 """
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
+from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
+from tunix.sft.utils import is_lora_enabled
 
 from schemas.training import TrainerConfig
-from tasks.devices.hosts import by_rows, constrained
-from tasks.models.gemma import Gemma
+from tasks.devices.hosts import by_rows, constrained, spread
 from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora
 from tasks.models.sharding import place, weight_specs
 from tasks.models.weights import widen
 from tasks.planning.programs import Program, rows, shapes
 from tasks.training.optimizers import make_optimizer
-from tasks.training.tunix_parts import dpo_trainer, peft_trainer, policy_trainer
 
-TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
-"""Arguments that Tunix's trainers require for their own loop, which is not used."""
+Reported = tuple[jax.Array, dict[str, jax.Array], jax.Array]
+"""Of an update: the loss, the loss function's metrics, the gradient norm; reading one waits for it."""
 
 
-class OneProgramStep(peft_trainer.PeftTrainer):
-    """A Tunix trainer whose step averages loss, metrics and gradients over `accumulation` micro-batches in one compiled program.
+class Trainer(PeftTrainer):
+    """A Tunix trainer that averages loss, metrics and gradients over micro-batches in one program.
 
-    Every array of the training input has the batch as its first axis, and micro-batch k holds rows k*B/A to (k+1)*B/A. Each device of the
-    mesh computes its part of the rows of every micro-batch. What is trained is given to the program and taken back from it in place; what
-    is frozen (with LoRA: everything but the adapters) is only read, where Tunix's step returns it.
+    Every array of the training input has the batch as its first axis, and micro-batch k of A holds
+    rows k*B/A to (k+1)*B/A. Each device of the mesh computes its part of the rows of every
+    micro-batch. What is trained is given to the program and taken back from it in place; what is
+    frozen (with LoRA: everything but the adapters) is only read.
+
+    Attributes:
+        reported: what the newest update reported; None before the first.
+        compiled_before: how many programs the step compiled in the attempt that this one resumes.
     """
 
-    mesh: jax.sharding.Mesh
-    accumulation: int = 1
+    reported: Reported | None = None
     compiled_before: int = 0
-    """How many programs the step compiled in the attempt that this one goes on from."""
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: optax.GradientTransformation,
+        mesh: jax.sharding.Mesh,
+        accumulation: int = 1,
+    ) -> None:
+        config = TrainingConfig(eval_every_n_steps=1, pbar_description=None)  # the loop has both
+        super().__init__(model, optimizer, config)
+        self.mesh, self.accumulation = mesh, accumulation
+        self.trained: type[nnx.Param[Any]] = nnx.LoRAParam if is_lora_enabled(model) else nnx.Param
+
+    def create_train_step_fn(self) -> Callable[..., Any]:
+        """What Tunix's loop calls with each batch; with `skip_jit`, since it is compiled here."""
+        return lambda batch: self.step(batch)
+
+    def step(self, batch: Any) -> Reported:
+        """Dispatch one update. Returns what it reports."""
+        with jax.set_mesh(self.mesh):
+            after = self.train_step(*self.state(), spread(batch, self.mesh))
+        trained, optimizer, loss, metrics, grad_norm = after
+        nnx.update(self.model, trained)
+        nnx.update(self.optimizer, optimizer)
+        self.reported = loss, metrics, grad_norm
+        return loss, metrics, grad_norm
 
     @property
     def compiles(self) -> int:
-        """How many programs the step has compiled: 1 after any number of steps of one shape, in this attempt or in one before it."""
+        """How many programs the step has compiled: 1 after any number of steps of one shape."""
         return max(self.train_step._cache_size(), self.compiled_before)
 
     def state(self) -> tuple[nnx.State, nnx.State, nnx.State]:
-        """The first arguments of `train_step`: what is trained, the optimizer's state, and what is frozen."""
-        trained, frozen = nnx.state(self.model, self._wrt, ...)
+        """What `train_step` takes first: the trained, the optimizer's state, the frozen."""
+        trained, frozen = nnx.state(self.model, self.trained, ...)
         return trained, nnx.state(self.optimizer), frozen
-
-    @property
-    def _wrt(self) -> type[nnx.Param[Any]]:
-        return nnx.LoRAParam if self._lora_enabled else nnx.Param
 
     @cached_property
     def train_step(self) -> Any:
         """The program (trained, optimizer state, frozen, batch) -> (trained, optimizer state, loss, metrics, gradient norm)."""
-        graph, *_ = nnx.split(self.model, self._wrt, ...)
+        graph, *_ = nnx.split(self.model, self.trained, ...)
         optimizer_graph, _ = nnx.split(self.optimizer)
         specs = [leaf.sharding.spec for leaf in jax.tree.leaves(self.state()[:2])]
 
@@ -71,21 +102,17 @@ class OneProgramStep(peft_trainer.PeftTrainer):
             model = nnx.merge(graph, trained, frozen, copy=True)
             optimizer = nnx.merge(optimizer_graph, optimizer_state, copy=True)
             optimizer.update(model, gradients)
-            leaves, tree = jax.tree.flatten((nnx.state(model, self._wrt), nnx.state(optimizer)))
+            leaves, tree = jax.tree.flatten((nnx.state(model, self.trained), nnx.state(optimizer)))
             # the next step finds them where this one did, whatever the compiler would choose
             after = [constrained(leaf, *spec) for leaf, spec in zip(leaves, specs, strict=True)]
             return *jax.tree.unflatten(tree, after), loss, aux, optax.global_norm(gradients)
 
         return jax.jit(train_step, donate_argnums=(0, 1))
 
-    def _post_process_train_step(self, aux: Any) -> None:
-        """Whatever the loss reports becomes part of the step's row of the curve."""
-        self._buffered_train_metrics.additional_metrics |= {name: ([value], np.mean) for name, value in (aux or {}).items()}
-
-    def _loss(self, model: nnx.Module, batch: Any) -> tuple[jax.Array, Any]:
-        """Loss and metrics, or None where the loss function gives none."""
+    def _loss(self, model: nnx.Module, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Loss and metrics; a loss function may return the loss alone."""
         out = self.loss_fn(model, **self.gen_model_input_fn(batch))
-        return out if self._has_aux else (out, None)
+        return out if isinstance(out, tuple) else (out, {})
 
     def _accumulated(self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any) -> Any:
         """The mean over the micro-batches of what `loss_and_gradients` returns."""
@@ -104,7 +131,7 @@ class OneProgramStep(peft_trainer.PeftTrainer):
     @cached_property
     def validation_loss(self) -> Any:
         """The program (trained, frozen, micro-batch) -> loss."""
-        graph, *_ = nnx.split(self.model, self._wrt, ...)
+        graph, *_ = nnx.split(self.model, self.trained, ...)
 
         def validation_loss(trained: nnx.State, frozen: nnx.State, batch: Any) -> jax.Array:
             return self._loss(nnx.merge(graph, trained, frozen, copy=True), batch)[0]
@@ -134,31 +161,7 @@ class OneProgramStep(peft_trainer.PeftTrainer):
         return found
 
 
-class SftTrainer(OneProgramStep):
-    """Supervised fine-tuning on `tasks.losses.cross_entropy`, and reward models on `tasks.losses.bradley_terry`."""
-
-    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
-        super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP))
-
-
-class PreferenceTrainer(OneProgramStep, dpo_trainer.DPOTrainer):
-    """Tunix's preference trainer on inputs that are already tokenised, padded and stacked."""
-
-    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
-        super().__init__(model, None, optimizer, dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP))
-
-
-class PolicyTrainer(OneProgramStep, policy_trainer.Trainer):
-    """Tunix's RL trainer."""
-
-    def __init__(self, model: Gemma, optimizer: optax.GradientTransformation) -> None:
-        super().__init__(model, optimizer, peft_trainer.TrainingConfig(**TUNIX_LOOP), custom_checkpoint_metadata_fn=dict)
-
-
-TrainerT = TypeVar("TrainerT", SftTrainer, PreferenceTrainer, PolicyTrainer)
-
-
-def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfig, seed: int) -> TrainerT:
+def make_trainer(loaded: LoadedModel, config: TrainerConfig, seed: int) -> Trainer:
     """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained.
 
     What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for training. With shapes in place of weights,
@@ -172,8 +175,8 @@ def make_trainer(kind: type[TrainerT], loaded: LoadedModel, config: TrainerConfi
     model.remat = config.remat
     specs = weight_specs(loaded.config, loaded.mesh, trained=config.lora is None)
     place(model, loaded.mesh, specs)
-    trainer = kind(model, for_shapes(make_optimizer(config.optimizer, config.steps)))
-    trainer.mesh, trainer.accumulation = loaded.mesh, config.accumulation
+    optimizer = for_shapes(make_optimizer(config.optimizer, config.steps))
+    trainer = Trainer(model, optimizer, loaded.mesh, config.accumulation)
     place(trainer.optimizer, loaded.mesh, specs)
     return trainer
 
