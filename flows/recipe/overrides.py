@@ -1,0 +1,81 @@
+"""`--set`: one value of a recipe's table is changed, before the table becomes a Recipe."""
+
+import re
+from typing import Any
+
+from schemas.base import InputError, nearest
+from schemas.recipe import Recipe, StageSpec
+from schemas.toml import MOST_LEVELS, NotToml, toml_table
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
+    """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
+
+    The path names a top-level key, or a key below an existing stage; list elements are numbered from 0. Keys of a config that the recipe
+    leaves at their default may be set too; whether a config has that key is checked when its stage is validated.
+
+    Raises:
+        InputError: no `=`, a value that is no TOML, or a path that leads nowhere.
+    """
+    path, equals, text = override.partition("=")
+    if not equals:
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+    set_value(table, path.strip(), _override_value(text.strip(), override), override)
+
+
+def set_value(table: dict[str, Any], path: str, value: Any, override: str) -> None:
+    """Set the value at a path, in place; messages call it `override`."""
+    parts = path.split(".")
+    if len(parts) > MOST_LEVELS:
+        raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
+    if not all(parts):
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+    _check_override_path(table, parts, override)
+    _assign(table, parts, 0, value, override)
+
+
+def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
+    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
+    levels: list[tuple[str, list[str]]] = [("recipe", [key for key in Recipe.model_fields if key != "tiny"])]
+    if parts[0] == "stages":
+        levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
+        if len(parts) < 3:
+            raise InputError(f"--set {override!r}: {'.'.join(parts)} is a table; name a key in it, e.g. stages.sft.config.steps=20.")
+    elif len(parts) > 1 and parts[0] != "gate":
+        raise InputError(f"--set {override!r}: {parts[0]!r} has no keys below it. Valid: {', '.join(Recipe.model_fields)}.")
+    for part, (level, valid) in zip(parts, levels, strict=False):
+        if part not in valid:
+            raise InputError(f"--set {override!r}: {level} has no key {part!r}.{nearest(part, valid)}")
+
+
+def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) -> None:
+    """Set `parts[depth:]` below `here`, making the tables that are not there yet."""
+    part, above, last = parts[depth], ".".join(parts[:depth]), depth == len(parts) - 1
+    if isinstance(here, list):
+        if not part.isdecimal() or int(part) >= len(here):
+            raise InputError(f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index below {len(here)}.")
+        index = int(part)
+        if last:
+            here[index] = value
+        else:
+            _assign(here[index], parts, depth + 1, value, override)
+    elif isinstance(here, dict):
+        if last:
+            here[part] = value
+        else:
+            _assign(here.setdefault(part, {}), parts, depth + 1, value, override)
+    else:
+        raise InputError(f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}.")
+
+
+def _override_value(text: str, override: str) -> Any:
+    """A TOML value; text that is none and looks like a plain word or path is a string, so that `--set model=gemma3-tiny` works."""
+    try:
+        table = toml_table(f"value = {text}")
+    except NotToml as error:
+        if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
+            return text
+        raise InputError(
+            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false, [1, 2], {{a = 1}} or 'text'."
+        ) from error
+    return table["value"]
