@@ -16,6 +16,15 @@ inputs = { examples = "distill" }
 File order is execution order. `model` and `seed` are the defaults of every stage whose Config has a field of that name. There is no
 inheritance and no templating; unknown keys are refused.
 
+What all stages of a kind begin with is said once. A stage's own config counts more, key by key: tables merge, all else replaces.
+A Recipe has no defaults: its stages have all of their config.
+
+```toml
+[defaults.reasoning_eval]
+prompt_length = 512
+batch_size = 256
+```
+
 A recipe for a TPU may say how it runs on a laptop in minutes, as `--set` would: the same stages, smaller.
 
 ```toml
@@ -37,7 +46,9 @@ margin = 0.05
 ```
 """
 
+import copy
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -191,23 +202,61 @@ def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
     stages = table.get("stages")
     if not isinstance(stages, dict):
         raise InputError(f"recipe {where}: 'stages' must be a table such as [stages.distill] with a kind; found {stages!r}.")
-    listed: list[Any] = []
     for name, stage in stages.items():
         if not isinstance(stage, dict):
             raise InputError(f"recipe {where}: stages.{name} = {stage!r} must be a table such as [stages.{name}].")
         if "name" in stage:
             raise InputError(f"recipe {where}: unknown key 'stages.{name}.name'; a stage's name is its table's name, {name!r}.")
-        listed.append({"name": name, **stage})
+    whole = with_defaults(table, where)
+    listed: list[Any] = [{"name": name, **stage} for name, stage in whole["stages"].items()]
     try:
-        return Recipe.parse({**table, "stages": listed})
+        return Recipe.parse({**whole, "stages": listed})
     except ValidationError as error:
         raise InputError(_explain(error, where, listed)) from error
 
 
+def with_defaults(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A copy of a recipe's table without `defaults`, in which each stage has those of its kind below its own config.
+
+    Raises:
+        InputError: `defaults` are no table of tables, or are of a kind that no stage has.
+    """
+    whole = copy.deepcopy({key: value for key, value in table.items() if key != "defaults"})
+    defaults = table.get("defaults", {})
+    if not isinstance(defaults, dict):
+        raise InputError(f"recipe {where}: defaults = {defaults!r} must be tables such as [defaults.sft].")
+    kinds = [stage["kind"] for stage in whole["stages"].values() if isinstance(stage.get("kind"), str)]
+    for kind, config in defaults.items():
+        if kind not in kinds:
+            raise InputError(f"recipe {where}: defaults.{kind} is of no use: no stage is of that kind.{nearest(kind, {*kinds})}")
+        if not isinstance(config, dict):
+            raise InputError(f"recipe {where}: defaults.{kind} = {config!r} must be a table such as [defaults.{kind}].")
+    for stage in whole["stages"].values():
+        own = stage.get("config", {})
+        if stage.get("kind") in [*defaults] and isinstance(own, dict):
+            stage["config"] = _merged(defaults[stage["kind"]], own)
+    return whole
+
+
+def _merged(default: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` above `default`: where both have a table, their tables merge."""
+    merged = copy.deepcopy({**default, **own})
+    for key in default.keys() & own.keys():
+        if isinstance(default[key], dict) and isinstance(own[key], dict):
+            merged[key] = _merged(default[key], own[key])
+    return merged
+
+
 def _explain(error: ValidationError, where: str, stages: list[dict[str, Any]]) -> str:
     """Recipe problems with stages named instead of numbered."""
-    text = explain_validation(error, Recipe, f"recipe {where}")
+    text = explain_validation(error, _RecipeFile, f"recipe {where}")
     return re.sub(r"stages\.(\d+)", lambda match: f"stages.{stages[int(match[1])]['name']}", text)
+
+
+class _RecipeFile(Recipe):
+    """The keys that a recipe's file may have."""
+
+    defaults: dict[str, dict[str, Any]]
 
 
 def recipe_text(path: Path) -> str:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from flows.cli import commands
 from flows.cli.plain import plain
 from flows.planning.plan import DoesNotFit
-from flows.recipe.resolve import TINY
+from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
 from infra.settings import Settings
 from infra.store.objects import Damaged

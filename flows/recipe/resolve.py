@@ -4,27 +4,22 @@ A `ResolvedStage` holds what identifies a stage apart from its inputs' digests: 
 executes (store, target, the data directory's path) never enters.
 """
 
-import copy
 import importlib.resources
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from flows.recipe.overrides import TINY, apply_override, order, set_value
 from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.evaluation import HELDOUT
-from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text
-from schemas.toml import MOST_LEVELS, NotToml, toml_table
+from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text, with_defaults
 from tasks.contract.kind import Kind
 from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
 from tasks.models.source import check_model, extra_dependencies
-
-TINY = "tiny"
-"""Among the overrides of a recipe, the bare word that stands for all of its `[tiny]` table; `--tiny` on the command line."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,15 @@ def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None
     """
     if data is not None:
         _check_data(data)
-    loaded, where = load_recipe(recipe, overrides)
+    loaded, where, defaults = load_recipe(recipe, overrides)
     check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
-    resolved = ResolvedRecipe(loaded, tuple(_resolve_stage(spec, loaded, kinds, data, where, need_data) for spec in loaded.stages))
+    stages = []
+    for spec in loaded.stages:
+        place = f"recipe {where}, stages.{spec.name}"
+        below = f" (begins with defaults.{spec.kind})" if spec.kind in defaults else ""
+        stages.append(_resolve_stage(spec, loaded, kinds, data, place, below, need_data))
+    resolved = ResolvedRecipe(loaded, tuple(stages))
     _check_gate(resolved, where)
     return resolved
 
@@ -101,113 +101,47 @@ def shipped_recipes() -> dict[str, Recipe]:
     return {name: parse_recipe(_shipped_text(name), f"{name}.toml") for name in _shipped_names()}
 
 
-def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
-    """The recipe called or stored at `recipe`, overrides applied, and what to call it in messages. Raises InputError."""
+def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str, Collection[str]]:
+    """The recipe called or stored at `recipe`, overrides applied; what to call it in messages; kinds that have defaults in it.
+
+    Raises:
+        InputError: there is no such recipe, it is wrong, or an override is.
+    """
     if recipe in _shipped_names():
         text, where = _shipped_text(recipe), recipe
     elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
         raise InputError(f"unknown recipe {recipe!r}.{nearest(recipe, _shipped_names())} Or give the path of a TOML file.")
     else:
         text, where = recipe_text(Path(recipe)), recipe
-    table = recipe_table(text, where)
-    loaded = recipe_from_table(table, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    file = recipe_table(text, where)
+    loaded = recipe_from_table(file, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    table, written = with_defaults(file, where), file["stages"]
     table.pop("tiny", None)
-    for override in sorted(overrides, key=lambda override: override != TINY):  # what is set by hand counts
+    for override in sorted(overrides, key=order):
         if override == TINY:
-            _make_tiny(table, loaded.tiny, where)
+            _make_tiny(table, loaded.tiny, where, written)
         else:
-            apply_override(table, override)
+            apply_override(table, override, written)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
-    return recipe_from_table(table, where), where
+    return recipe_from_table(table, where), where, file.get("defaults", {})
 
 
-def _make_tiny(table: dict[str, Any], tiny: Mapping[str, Any], where: str) -> None:
+def _make_tiny(table: dict[str, Any], tiny: Mapping[str, Any], where: str, written: Mapping[str, Any]) -> None:
     if not tiny:
         having = ", ".join(name for name, one in shipped_recipes().items() if one.tiny)
         raise InputError(f"recipe {where} has no [tiny] table that says how it runs on a laptop. Shipped recipes that have one: {having}.")
     for path, value in tiny.items():
-        _set(table, path, copy.deepcopy(value), f"{path} (of [tiny])")
+        set_value(table, path, value, f"{path} (of [tiny])", written)
 
 
-def apply_override(table: dict[str, Any], override: str) -> None:
-    """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
-
-    The path names a top-level key, or a key below an existing stage; list elements are numbered from 0. Keys of a config that the recipe
-    leaves at their default may be set too; whether a config has that key is checked when its stage is validated.
-
-    Raises:
-        InputError: no `=`, a value that is no TOML, or a path that leads nowhere.
-    """
-    path, equals, text = override.partition("=")
-    if not equals:
-        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
-    _set(table, path.strip(), _override_value(text.strip(), override), override)
-
-
-def _set(table: dict[str, Any], path: str, value: Any, override: str) -> None:
-    """Set the value at a path, in place; messages call it `override`."""
-    parts = path.split(".")
-    if len(parts) > MOST_LEVELS:
-        raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
-    if not all(parts):
-        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
-    _check_override_path(table, parts, override)
-    _assign(table, parts, 0, value, override)
-
-
-def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
-    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
-    levels: list[tuple[str, list[str]]] = [("recipe", [key for key in Recipe.model_fields if key != "tiny"])]
-    if parts[0] == "stages":
-        levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
-        if len(parts) < 3:
-            raise InputError(f"--set {override!r}: {'.'.join(parts)} is a table; name a key in it, e.g. stages.sft.config.steps=20.")
-    elif len(parts) > 1 and parts[0] != "gate":
-        raise InputError(f"--set {override!r}: {parts[0]!r} has no keys below it. Valid: {', '.join(Recipe.model_fields)}.")
-    for part, (level, valid) in zip(parts, levels, strict=False):
-        if part not in valid:
-            raise InputError(f"--set {override!r}: {level} has no key {part!r}.{nearest(part, valid)}")
-
-
-def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) -> None:
-    """Set `parts[depth:]` below `here`, making the tables that are not there yet."""
-    part, above, last = parts[depth], ".".join(parts[:depth]), depth == len(parts) - 1
-    if isinstance(here, list):
-        if not part.isdecimal() or int(part) >= len(here):
-            raise InputError(f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index below {len(here)}.")
-        index = int(part)
-        if last:
-            here[index] = value
-        else:
-            _assign(here[index], parts, depth + 1, value, override)
-    elif isinstance(here, dict):
-        if last:
-            here[part] = value
-        else:
-            _assign(here.setdefault(part, {}), parts, depth + 1, value, override)
-    else:
-        raise InputError(f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}.")
-
-
-def _override_value(text: str, override: str) -> Any:
-    """A TOML value; text that is none and looks like a plain word or path is a string, so that `--set model=gemma3-tiny` works."""
-    try:
-        table = toml_table(f"value = {text}")
-    except NotToml as error:
-        if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
-            return text
-        raise InputError(
-            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false, [1, 2], {{a = 1}} or 'text'."
-        ) from error
-    return table["value"]
-
-
-def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, where: str, need_data: bool) -> ResolvedStage:
-    place = f"recipe {where}, stages.{spec.name}"
+def _resolve_stage(
+    spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, place: str, below: str, need_data: bool
+) -> ResolvedStage:
+    """Validate a stage. Messages call it `place`, and add what is `below` its config."""
     try:
         kind = stage_kind(spec.kind)
         _check_inputs(spec, kind, kinds)
-        config = _stage_config(kind.config, spec, recipe, f"{place}.config")
+        config = _stage_config(kind.config, spec, recipe, f"{place}.config{below}")
         extra = kind.extra_models(config.model_dump(mode="json"))
         for model in filter(None, (getattr(config, "model", None), *extra)):
             check_model(model)
@@ -215,7 +149,7 @@ def _resolve_stage(spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data:
         dependencies |= extra_dependencies(extra)
     except InputError as error:
         text = str(error)
-        raise InputError(text if text.startswith(place) else f"{place}: {text}") from error
+        raise InputError(text if text.startswith(place) else f"{place}{below}: {text}") from error
     return ResolvedStage(spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe.resolve import apply_override, resolve, shipped_recipes
+from flows.recipe.resolve import resolve, shipped_recipes
 from schemas.base import InputError
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -29,51 +29,6 @@ def test_every_shipped_recipe_resolves(name: str) -> None:
 def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> None:
     assert resolve(str(tiny_recipe)).recipe.name == "tiny"
     assert resolve("quickstart").recipe.name == "quickstart"
-
-
-@pytest.mark.parametrize(
-    ("override", "path", "value"),
-    [
-        ("seed=5", ("seed",), 5),
-        ("model=gemma3-tiny", ("model",), "gemma3-tiny"),
-        ("stages.rebalance.config.heldout_fraction=0.25", ("stages", "rebalance", "config", "heldout_fraction"), 0.25),
-        ("stages.rebalance.config.quotas.math.train = 4", ("stages", "rebalance", "config", "quotas", "math", "train"), 4),
-        ("stages.distill.config.teachers.0.rows={ math = 5 }", ("stages", "distill", "config", "teachers", 0, "rows"), {"math": 5}),
-        ("stages.distill.config.teachers.0.name='a b'", ("stages", "distill", "config", "teachers", 0, "name"), "a b"),
-        ("stages.rebalance.inputs.examples=other", ("stages", "rebalance", "inputs", "examples"), "other"),
-        ("stages.rebalance.kind=a=b", None, "is no TOML value"),
-        ("seed", None, "is not of the form path=value"),
-        ("=3", None, "is not of the form path=value"),
-        ("stages..config=3", None, "is not of the form path=value"),
-        ("sead=3", None, "recipe has no key 'sead'. Did you mean 'seed'? Valid: gate, model, name, seed, stages."),
-        ("seed.low=3", None, "'seed' has no keys below it"),
-        ("stages.sft.config.steps=3", None, "stages has no key 'sft'. Valid: distill, rebalance."),
-        ("stages.distill=3", None, "is a table; name a key in it"),
-        ("stages.distill.confg.seed=3", None, "stages.distill has no key 'confg'. Did you mean 'config'? Valid: config, inputs, kind."),
-        ("stages.distill.config.teachers.1.rows=3", None, "is a list of 1; '1' is not an index below 1"),
-        ("stages.distill.config.teachers.name=3", None, "is a list of 1; 'name' is not an index below 1"),
-        ("stages.distill.kind.name=3", None, "stages.distill.kind = 'distill' is a value, it has no key 'name'"),
-        ("seed=[1, 2", None, "is no TOML value"),
-        ("seed=", None, "is no TOML value"),
-    ],
-)
-def test_overrides_change_one_value_or_say_what_is_wrong(override: str, path: tuple[str | int, ...] | None, value: object) -> None:
-    """`--set` values are TOML; bare words are strings; the path must lead to a key of the recipe."""
-    table: dict[str, object] = {
-        "name": "tiny",
-        "stages": {"distill": {"kind": "distill", "config": {"teachers": [{"name": "procedural"}]}}, "rebalance": {"kind": "rebalance"}},
-    }
-    if path is None:
-        with pytest.raises(InputError) as error:
-            apply_override(table, override)
-        assert override in str(error.value)
-        assert str(value) in str(error.value)
-        return
-    apply_override(table, override)
-    found: object = table
-    for part in path:
-        found = found[part]  # type: ignore[index]
-    assert found == value
 
 
 def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recipe: Path) -> None:

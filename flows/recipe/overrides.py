@@ -1,0 +1,127 @@
+"""`--set`: one value of a recipe's table is changed, before the table becomes a Recipe.
+
+`defaults.KIND.x=5` is for the stages of that kind that leave x open in the file: it is set in each of them, and counts less than what
+`stages.NAME.config.x=5` says of one. `tiny` counts less than either.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.base import InputError, nearest
+from schemas.recipe import Recipe, StageSpec
+from schemas.toml import MOST_LEVELS, NotToml, toml_table
+
+TINY = "tiny"
+"""Among the overrides of a recipe, the bare word for "as it runs on a laptop"; `--tiny` on the command line."""
+
+
+def order(override: str) -> int:
+    """What is more general is set first, so that what is said of one stage by hand counts."""
+    return 0 if override == TINY else 1 if override.startswith("defaults.") else 2
+
+
+def apply_override(table: dict[str, Any], override: str, written: Mapping[str, Any]) -> None:
+    """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
+
+    The path names a top-level key, a key below an existing stage, or one below the defaults of a kind; list elements are numbered from 0.
+    Keys of a config that the recipe leaves at their default may be set too; whether a config has that key is checked when its stage is
+    validated.
+
+    Args:
+        table: with the defaults in its stages (`schemas.recipe.with_defaults`).
+        written: its stages as they are in the file.
+
+    Raises:
+        InputError: no `=`, a value that is no TOML, or a path that leads nowhere.
+    """
+    path, equals, text = override.partition("=")
+    if not equals:
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+    set_value(table, path.strip(), _override_value(text.strip(), override), override, written)
+
+
+def set_value(table: dict[str, Any], path: str, value: Any, override: str, written: Mapping[str, Any]) -> None:
+    """Set the value at a path, in place; messages call it `override`. The rest is as in `apply_override`."""
+    parts = path.split(".")
+    if len(parts) > MOST_LEVELS:
+        raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
+    if not all(parts):
+        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+    _check_override_path(table, parts, override)
+    for place in _stages_that_take(parts, override, written) if parts[0] == "defaults" else [parts]:
+        _assign(table, place, 0, copy.deepcopy(value), override)
+
+
+def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
+    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
+    levels: list[tuple[str, list[str]]] = [("recipe", ["defaults", *(key for key in Recipe.model_fields if key != "tiny")])]
+    if parts[0] in ("stages", "defaults"):
+        if parts[0] == "stages":
+            levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
+        else:
+            levels.append(("defaults", [stage["kind"] for stage in table["stages"].values()]))
+        if len(parts) < 3:
+            example = "stages.sft.config.steps=20" if parts[0] == "stages" else "defaults.sft.steps=20"
+            raise InputError(f"--set {override!r}: {'.'.join(parts)} is a table; name a key in it, e.g. {example}.")
+    elif len(parts) > 1 and parts[0] != "gate":
+        raise InputError(f"--set {override!r}: {parts[0]!r} has no keys below it. Valid: {', '.join(Recipe.model_fields)}.")
+    for part, (level, valid) in zip(parts, levels, strict=False):
+        if part not in valid:
+            raise InputError(f"--set {override!r}: {level} has no key {part!r}.{nearest(part, {*valid})}")
+
+
+def _stages_that_take(parts: list[str], override: str, written: Mapping[str, Any]) -> list[list[str]]:
+    """Where `defaults.KIND.x` is set. Raises InputError: every stage of the kind says x by itself."""
+    kind, rest = parts[1], parts[2:]
+    stages = {name: stage.get("config", {}) for name, stage in written.items() if stage["kind"] == kind}
+    taking = [["stages", name, "config", *rest] for name, config in stages.items() if not _says(config, rest)]
+    if not taking:
+        places = ", ".join(".".join(["stages", name, "config", *rest]) for name in stages)
+        raise InputError(f"--set {override!r}: every stage of kind {kind} says this by itself; set {places}.")
+    return taking
+
+
+def _says(config: Any, path: list[str]) -> bool:
+    """Whether a config has a value at the path, or one above it that is no table."""
+    for part in path:
+        if not isinstance(config, dict):
+            return True
+        if part not in config:
+            return False
+        config = config[part]
+    return True
+
+
+def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) -> None:
+    """Set `parts[depth:]` below `here`, making the tables that are not there yet."""
+    part, above, last = parts[depth], ".".join(parts[:depth]), depth == len(parts) - 1
+    if isinstance(here, list):
+        if not part.isdecimal() or int(part) >= len(here):
+            raise InputError(f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index below {len(here)}.")
+        index = int(part)
+        if last:
+            here[index] = value
+        else:
+            _assign(here[index], parts, depth + 1, value, override)
+    elif isinstance(here, dict):
+        if last:
+            here[part] = value
+        else:
+            _assign(here.setdefault(part, {}), parts, depth + 1, value, override)
+    else:
+        raise InputError(f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}.")
+
+
+def _override_value(text: str, override: str) -> Any:
+    """A TOML value; text that is none and looks like a plain word or path is a string, so that `--set model=gemma3-tiny` works."""
+    try:
+        table = toml_table(f"value = {text}")
+    except NotToml as error:
+        if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
+            return text
+        raise InputError(
+            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false, [1, 2], {{a = 1}} or 'text'."
+        ) from error
+    return table["value"]
