@@ -12,7 +12,7 @@ from flows.cli.plain import plain
 from flows.planning.plan import check_budget, make_plan
 from flows.recipe import explain
 from flows.recipe.resolve import resolve, shipped_recipes
-from flows.report.run_record import read_run, read_runs, record_name, run_status
+from flows.runs.record import read_run, read_runs, record_name, run_status
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from infra.targets import check_target, open_backend
@@ -94,7 +94,7 @@ def runs(options: argparse.Namespace) -> Answer:
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again (HTML, self-contained)."""
     from flows.report.page import report_html, write_report
-    from flows.report.results import read_results
+    from flows.runs.results import read_results
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
@@ -147,8 +147,8 @@ def scores(options: argparse.Namespace) -> Answer:
     Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval what lm_eval writes with --log_samples,
     DIR/tensorboard event files of every stage, DIR/parquet a table of answers per evaluation.
     """
-    from flows.report.results import read_results
-    from flows.scores.export import export_scores
+    from flows.cli.scores import export_scores
+    from flows.runs.results import read_results
 
     store = open_store(options.store, write=False)
     value = export_scores(read_results(store, read_run(store, options.run)), options.to, options.formats)

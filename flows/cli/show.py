@@ -71,7 +71,7 @@ def show_run(record: RunRecord) -> None:
 def show_plan(plan: dict[str, Any]) -> None:
     """What a run would do; on a TPU program by program."""
     from flows.planning.plan import what_is_wrong
-    from flows.report.wording import duration
+    from flows.runs.wording import duration
 
     local = plan["target"] == "local"
     programs = [(stage["name"], program) for stage in plan["stages"] for program in stage["programs"]]
@@ -144,7 +144,7 @@ def show_runs(runs: dict[str, Any]) -> None:
 
 def show_garbage(garbage: dict[str, Any]) -> None:
     """What `lyceum gc` found, the totals, and what became of it."""
-    from flows.report.wording import duration, size
+    from flows.runs.wording import duration, size
 
     now = time.time()
     rows = [
@@ -188,7 +188,7 @@ def show_machines(machines: dict[str, Any]) -> None:
 
 def show_export(export: dict[str, Any]) -> None:
     """What was exported, and what the proof found."""
-    from flows.report.wording import size
+    from flows.runs.wording import size
 
     proof = export["verification"]
     table(f"{export['stage']} of {export['run_id']}", ("file", "size"), [(name, size(count)) for name, count in export["files"].items()])

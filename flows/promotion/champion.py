@@ -21,9 +21,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from flows.cli import show
-from flows.report.effects import METRICS
-from flows.report.results import read_results
-from flows.report.run_record import read_run, run_status
+from flows.runs.effects import METRICS
+from flows.runs.record import read_run, run_status
+from flows.runs.results import read_results
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest

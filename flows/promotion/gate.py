@@ -13,8 +13,8 @@ from flows.cli import show
 from flows.promotion.champion import current, model_of
 from flows.promotion.gate_rules import Answers, Finding, Side, default_gate, findings
 from flows.promotion.rematch import Match, meet
-from flows.report.run_record import read_run
-from flows.report.wording import bounds, percent, points
+from flows.runs.record import read_run
+from flows.runs.wording import bounds, percent, points
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel

@@ -1,7 +1,7 @@
 """Runs side by side: every rate that they measured, with the interval of its difference; how their recipes differ; what they took.
 
 Models are matched by name (the stage that trained them, or `base`), and the last model of one run with the last of the other. A difference
-is the other run minus the first, paired over the prompts that both runs asked (see `flows.report.effects`). It counts as a gain or a loss
+is the other run minus the first, paired over the prompts that both runs asked (see `flows.runs.effects`). It counts as a gain or a loss
 after Holm's correction over all rows of its metric: those over all prompts, and apart from them those in parts.
 """
 
@@ -13,7 +13,8 @@ from markupsafe import Markup
 from flows.cli import show
 from flows.recipe.explain import flat
 from flows.report import plots
-from flows.report.effects import (
+from flows.report.page import rendered
+from flows.runs.effects import (
     ALL,
     METRICS,
     Change,
@@ -26,9 +27,8 @@ from flows.report.effects import (
     outcomes_in,
     parts,
 )
-from flows.report.page import rendered
-from flows.report.results import Model, RunResults, StageOutput, read_results
-from flows.report.wording import TONES, bounds, change_text, duration, percent, points, sample_text
+from flows.runs.results import Model, RunResults, StageOutput, read_results
+from flows.runs.wording import TONES, bounds, change_text, duration, percent, points, sample_text
 from infra.store.store import Store
 from schemas.base import digest
 from schemas.reports import RunRecord

@@ -6,8 +6,8 @@ Rates come from the kind and suites from the items, so a new suite or a new outc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.report.effects import Rate, parts
-from flows.report.wording import bounds, percent
+from flows.runs.effects import Rate, parts
+from flows.runs.wording import bounds, percent
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 

@@ -7,10 +7,10 @@ from typing import Any, get_args
 from markupsafe import Markup
 
 from flows.report import plots, rates
-from flows.report.effects import EXACT, SAFE, Rate
 from flows.report.rates import Row, Side, Table
-from flows.report.results import RunResults
-from flows.report.wording import bounds, figure, percent
+from flows.runs.effects import EXACT, SAFE, Rate
+from flows.runs.results import RunResults
+from flows.runs.wording import bounds, figure, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
 from tasks.contract.plugins import evaluation_of

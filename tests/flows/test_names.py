@@ -32,7 +32,7 @@ from tasks.contract.plugins import parse_plugin, stage_kind
 from tasks.data.directory import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.conftest import TINY
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \\[red]"

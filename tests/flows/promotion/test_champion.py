@@ -14,13 +14,13 @@ from flows.promotion.champion import Champion, current, history, line, promote, 
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.reports import RunRecord
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 ROOT = Path(__file__).resolve().parents[3]
 RACER = """
 import sys
 from flows.promotion.champion import current, promote
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import open_store
 store, run = open_store(sys.argv[1]), sys.argv[2]
 record, before = read_run(store, run), current(store, "demo")

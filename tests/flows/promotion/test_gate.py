@@ -10,7 +10,7 @@ from flows.cli.main import main
 from flows.promotion.champion import promote_by_hand
 from flows.promotion.gate import Gate, gate, gate_run, rematches, show_gate
 from flows.promotion.gate_rules import Finding
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.examples import Domain

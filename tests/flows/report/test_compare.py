@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flows.report.compare import compare_runs, comparison_tables, render_comparison, show_comparisons
-from flows.report.effects import METRICS
+from flows.runs.effects import METRICS
 from infra.store.store import Store
-from tests.flows.report.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, write_run
 
 BETTER = {**SKILL, "simpo": 0.6, "grpo": 0.9}
 

@@ -27,7 +27,7 @@ from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 from tasks.stages import reasoning_eval
 from tasks.stages.export import export_model
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 transformers = pytest.importorskip("transformers")
 needs_torch = pytest.mark.skipif(
@@ -264,7 +264,7 @@ def test_files_of_the_base_model_are_kept(tmp_path: Path) -> None:
 
 def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A finished run whose trained stages hold a real model. Returns the store."""
-    from tests.flows.report import synthetic_run
+    from tests.flows.runs import synthetic_run
 
     real = synthetic_run._write_training
 

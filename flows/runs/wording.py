@@ -6,7 +6,7 @@ Rates are percent, differences are percentage points, intervals are 95 %; a true
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from flows.report.effects import Change, Direction, Rate
+from flows.runs.effects import Change, Direction, Rate
 from tasks.statistics.intervals import Interval
 
 Tone = Literal["good", "bad", "flat", "plain"]
