@@ -10,7 +10,7 @@ from flows.report import plots, rates
 from flows.report.rates import Row, Side, Table
 from flows.runs.effects import EXACT, SAFE, Rate
 from flows.runs.results import RunResults
-from flows.runs.wording import bounds, figure, percent
+from flows.runs.wording import bounds, figure, label, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
 from tasks.contract.plugins import evaluation_of
@@ -97,7 +97,7 @@ def _gym(sides: Sequence[Side]) -> Table:
         rows = [Row("points, mean", [(figure(one["points_mean"]), f"sd {figure(one['points_sd'])}") for one in found])]
         for name in (name for name in found[0] if f"{name}_low" in found[0]):
             spans = [Interval(one[f"{name}_low"], one[f"{name}_high"]) for one in found]
-            rows.append(Row(rates.label(name), [(percent(one[name]), bounds(span)) for one, span in zip(found, spans, strict=True)]))
+            rows.append(Row(label(name), [(percent(one[name]), bounds(span)) for one, span in zip(found, spans, strict=True)]))
         groups.append((f"{version} ({found[0]['n']:,} prompts)", rows))
     return Table([(side.label, side.control) for side in sides], groups)
 

@@ -23,9 +23,9 @@ from rich.console import Console
 
 from flows.cli import show
 from flows.cli.main import main
-from flows.cli.plain import plain
 from flows.cli.terminal import Terminal
 from infra.store.store import open_store
+from infra.visible import plain
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
 from tasks.contract.plugins import parse_plugin, stage_kind

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import show
 from flows.promotion import champion as champions
 from flows.promotion.champion import Champion, current, history, line, promote, promote_by_hand, protected, rollback, withdrawn
 from infra.store.store import Store, open_store
@@ -315,11 +316,11 @@ def test_the_history_is_shown_with_what_a_rollback_would_do(store: Store, capsys
     json.dumps(value)
     assert [one["run_id"] for one in value["history"]] == ["a", "b"]
     assert value["rollbacks"] == [1]
-    champions.show_history(value)
+    show.show_champions(value)
     shown = capsys.readouterr().out
     assert "because b" in shown
     assert "A rollback would lead to number 1." in shown
-    champions.show_entry(value["history"][1])
+    show.show_champion(value["history"][1])
     shown = capsys.readouterr().out
     assert "Champion of demo, number 2: promoted run b (because b)." in shown
     assert value["history"][1]["location"] in shown
