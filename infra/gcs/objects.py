@@ -1,29 +1,28 @@
-"""A prefix of a Cloud Storage bucket as a place for objects (`infra.store.objects`).
+"""The objects below a prefix of a Cloud Storage bucket, one request each.
 
 Everything that must happen once is a request with a precondition, which the service checks atomically. A request whose answer was lost is
 repeated, and the repetition is refused because the request had won: so each object that is created carries the mark of its writer, which is
 looked up before defeat is admitted.
 
-`STORAGE_EMULATOR_HOST` points the client library at a fake. Transfer of whole trees is in `infra.gcs.upload` and `infra.gcs.download`.
+`STORAGE_EMULATOR_HOST` points the client library at a fake. Whole trees are `infra.gcs.bucket.Bucket`'s.
 """
 
 import base64
 import functools
 import hashlib
+import mimetypes
 import os
 import re
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
-from infra.gcs.download import Receiver
 from infra.gcs.requests import Changed, Missing, Requests, Stored, Timeout, Unusable, in_parallel
-from infra.gcs.upload import content_type, send_tree
 from infra.settings import Settings
 from infra.store.objects import Found, checked_name, name_problem
 from schemas.artifact import FileEntry
@@ -40,7 +39,7 @@ _WRITER = "lyceum-writer"
 """Key of the metadata in which `create` leaves its mark."""
 
 
-class Bucket:
+class BucketObjects:
     """Objects below `gs://bucket/prefix`. Cheap to construct: the first request connects. Safe to use from several threads.
 
     Requests are repeated for `settings.store_seconds` while the service does not answer. After that a ConnectionError is raised, which is
@@ -177,25 +176,10 @@ class Bucket:
         path = self.path(name)
         self._delete_all([path, *(blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs)])
 
-    def put_tree(self, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
-        """See Objects. The service compares every file with the crc32c of its entry.
-
-        Raises:
-            Damaged: a file of the directory is no longer what its entry says.
-            InputError: another file lies in the place of one of these.
-        """
-        send_tree(self, directory, name, entries)
-
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
         """See Objects: one listing, and one more look at whatever seems wrong in it, for listings may lag behind."""
         _, problems = self.examine(name, entries, extra=True)
         return [f"{path}: {problem}" for path, problem in problems.items()]
-
-    def get_tree(self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None) -> Path:
-        """See Objects. The directory is a copy in this machine's cache; every file of it that is wanted is read and compared."""
-        return Receiver(self, self.cache, checked_name(name)).receive(
-            [entry for entry in entries if wanted is None or entry.path in wanted]
-        )
 
     # For infra.gcs.upload and infra.gcs.download
 
@@ -345,6 +329,11 @@ class Bucket:
 def crc32c(data: bytes) -> str:
     """As Cloud Storage writes it: base64 of the big-endian 32 bits."""
     return base64.b64encode(google_crc32c.Checksum(data).digest()).decode("ascii")
+
+
+def content_type(name: str) -> str:
+    """By the name's suffix, for the Cloud console and browsers."""
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 def _difference(entry: FileEntry | None, stored: Stored | None) -> str | None:
