@@ -33,12 +33,13 @@ from schemas.examples import Domain, Grounding
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.data import card
-from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
+from tasks.data.cleaning import Cleaned, clean
 from tasks.data.evaluations import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
 from tasks.data.pairs import write_pairs
 from tasks.data.pools import Pools, by_level
 from tasks.data.quotas import Amount, Quota, Shortfall, shortfall_table
+from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 from tasks.data.splits import SPLITS, Split
 from tasks.evaluation.suite import complete_suites, parse_suites, question_of, suite_dependencies, suite_prompts
 from tasks.models.download import fetch
