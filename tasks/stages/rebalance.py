@@ -44,7 +44,7 @@ from tasks.data.splits import SPLITS, Split
 from tasks.evaluation.suite import complete_suites, parse_suites, question_of, suite_dependencies, suite_prompts
 from tasks.models.download import fetch
 from tasks.models.source import TOKENIZER, model_dependencies, source_of
-from tasks.stages import distill
+from tasks.teaching.teachers import asks_an_api
 from tasks.teaching.topping_up import KnownIds, Round, Teachers, unsolved_ids, wanted
 
 _SMALL = 32_000_000
@@ -177,7 +177,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
     """Where distill asks an API from, a top-up has to ask it from too."""
-    return config["top_up"] > 0 and distill.at_home(inputs["examples"], {})
+    return config["top_up"] > 0 and any(map(asks_an_api, inputs["examples"]["teachers"]))
 
 
 @dataclass(frozen=True)

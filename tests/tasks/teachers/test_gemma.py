@@ -46,7 +46,7 @@ def test_what_was_sampled_is_sampled_once(tmp_path: Path) -> None:
     run(tmp_path / "store", tmp_path / "first")
     (tally,) = run(tmp_path / "store", tmp_path / "second")["teachers"]
     assert (tally.get("requests", 0), tally["cached"]) == (0, 12)
-    for file in distill.FILES.values():
+    for file in FILES.values():
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
     (other,) = run(tmp_path / "store", tmp_path / "third", temperature=0.5)["teachers"]
     assert other["requests"] == 12
