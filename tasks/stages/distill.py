@@ -28,6 +28,7 @@ from tasks.contract.job import Job
 from tasks.contract.kind import Kind, Product
 from tasks.contract.plugins import plugin_versions
 from tasks.data import card
+from tasks.data.dropped import Dropped
 from tasks.routing.confusion import rates
 from tasks.teaching.lesson import FILES, Lesson, Row
 from tasks.teaching.teachers import asks_an_api, teachers_of
@@ -93,12 +94,8 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles, if it has a teacher that computes."""
-    return [
-        program
-        for module, teacher in teachers_of(config.teachers)
-        if hasattr(module, "programs")
-        for program in module.programs(teacher, model)
-    ]
+    computing = [(module, teacher) for module, teacher in teachers_of(config.teachers) if hasattr(module, "programs")]
+    return [program for module, teacher in computing for program in module.programs(teacher, model)]
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from schemas.base import InputError
 from tasks.contract.job import Job, read_rows
 from tasks.contract.plugins import stage_kind
 from tasks.stages import distill
+from tasks.teaching.lesson import FILES
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 TEACHER = {
