@@ -36,7 +36,7 @@ from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.judging.wording import Format, response_format
-from tasks.rewards.exact_answer import is_verifiable
+from tasks.verification.correct import is_verifiable
 
 _ASK = """\
 You write rubrics by which responses to a task will be graded, without you, by somebody who only sees your criteria.

@@ -48,6 +48,7 @@ from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding, Trace, parse_trace
 from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Outcome, Product
+from tasks.evaluation.channels import channels_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.evaluate import (
     EvalConfig,
@@ -66,7 +67,6 @@ from tasks.evaluation.sampled import noise
 from tasks.evaluation.suite import suite_dependencies
 from tasks.judging.opinions import opinion_dependencies, opinion_metrics, opinion_models, opinion_programs, with_opinions
 from tasks.models.source import model_dependencies
-from tasks.rewards.dipg import channels_of
 from tasks.stages import reasoning_eval
 from tasks.verification.verify import check_versions
 

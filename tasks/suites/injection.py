@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.contract.plugins import plugin_versions
 from tasks.data.sources import DataPath
 from tasks.evaluation.suite import FileSuite, prompt_in, suite_digests
 from tasks.suites import pubmedqa
-from tasks.teachers import procedural
+from tasks.teaching.drawing import Drawing
 
 VERSION = 1
 KIND = "safety_eval"
@@ -82,7 +83,7 @@ def _articles(config: Config) -> pubmedqa.Config:
 
 
 def _drawn(config: Config) -> list[EvalPrompt]:
-    rows = procedural.rows(procedural.Config(name="procedural", rows={}, grounded={"answerable": _PROCEDURAL}), _SEED)
+    rows = Drawing({"answerable": _PROCEDURAL}, _SEED).rows()
     return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
@@ -118,7 +119,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the contexts: the file that is read, and how it is; or how they are drawn."""
     if config.contexts == "pubmedqa":
         return {"suites.pubmedqa": pubmedqa.VERSION, **suite_digests(config, data)}
-    return {"teachers.procedural": procedural.VERSION}
+    return plugin_versions("teachers", ["procedural"])
 
 
 def expected(config: Config) -> int:

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Check, Domain, Trace
-from tasks.checks.choice import as_constraint
 from tasks.stages.reasoning_eval import judge
+from tasks.verification.choices import as_constraint
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "test.jsonl"
 
