@@ -36,8 +36,8 @@ def export(
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.exporting.exported import export_model
     from tasks.exporting.round_trip import require_transformers
-    from tasks.stages.export import export_model
 
     require_transformers()  # before anything is downloaded
     results = read_results(store, record)
@@ -115,7 +115,7 @@ def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
 
 def _prompts(line: list[Model]) -> list[str]:
     """Some prompts of each evaluation of the exported model."""
-    from tasks.stages.export import PROMPTS_OF_EVALUATION
+    from tasks.exporting.exported import PROMPTS_OF_EVALUATION
 
     outputs = [output for found in line[-1].evaluations.values() for output in found]
     return [item.prompt for output in outputs for item in output.items[:PROMPTS_OF_EVALUATION]]

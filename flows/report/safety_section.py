@@ -16,8 +16,8 @@ from schemas.examples import Grounding
 from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.gym.metrics import protocol_metrics
+from tasks.evaluation.safety import judge
 from tasks.judging.opinions import opinion_metrics
-from tasks.stages import safety_eval
 from tasks.statistics.intervals import Interval
 
 
@@ -46,9 +46,7 @@ def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
     """What the two models of no understanding, which refuse everything and nothing, would have got on the same prompts."""
     prompts = [EvalPrompt.of(item) for item in items]
-    return {
-        name.replace("_", " "): [safety_eval.judge(prompt, control(prompt)) for prompt in prompts] for name, control in CONTROLS.items()
-    }
+    return {name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts] for name, control in CONTROLS.items()}
 
 
 def safety(run: RunResults) -> Safety | None:

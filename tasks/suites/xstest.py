@@ -10,8 +10,8 @@ from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.data.sources import DataPath
+from tasks.evaluation.requests import RequestColumn, request_prompts
 from tasks.evaluation.suite import FileSuite, suite_digests
-from tasks.suites import requests
 
 VERSION = 1
 KIND = "safety_eval"
@@ -25,15 +25,9 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    table = {
-        "name": "requests",
-        "label": config.suite,
-        "path": config.path,
-        "prompt": "prompt",
-        "family": "type",
-        "expected": expected(config),
-    }
-    return requests.prompts(requests.Config.parse({**table, "request": {"column": "label"}}), data)
+    """One prompt for each row. Raises InputError: the file has other rows than were published."""
+    request = RequestColumn(column="label")
+    return request_prompts(config, data, prompt="prompt", request=request, family="type", expected=expected(config))
 
 
 dependencies = suite_digests

@@ -30,12 +30,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     if not is_serve_available():
         pytest.skip("transformers serve needs fastapi and uvicorn")
     from tasks.devices.hosts import make_mesh
+    from tasks.exporting.exported import export_model
     from tasks.exporting.model_card import Card
     from tasks.models.gemma import SIZES
     from tasks.models.loading import LoadedModel, save_model
     from tasks.models.tiny import tiny_tokenizer
     from tasks.models.weights import initialise
-    from tasks.stages.export import export_model
 
     root = tmp_path_factory.mktemp("served")
     config = replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64, hidden_dim=64)
