@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.data.mapping import Pick
 from tasks.data.sources import DataPath
 from tasks.evaluation.requests import RequestColumn, request_prompts
 from tasks.evaluation.suite import FileSuite, suite_digests
@@ -26,8 +27,8 @@ class Config(FileSuite):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each row. Raises InputError: the file has other rows than were published."""
-    request = RequestColumn(column="label")
-    return request_prompts(config, data, prompt="prompt", request=request, family="type", expected=expected(config))
+    asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
+    return request_prompts(config, data, prompt=asked, request=request, family="type", expected=expected(config))
 
 
 dependencies = suite_digests
