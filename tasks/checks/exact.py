@@ -1,9 +1,8 @@
 """Exact answers: equal after NFKC, case folding, white space collapsed and one trailing period dropped."""
 
-import unicodedata
-
 from schemas.examples import Prompt
 from tasks.checks import Outcome, unusable
+from tasks.verification.text import normalise_answer
 
 VERSION = 2
 
@@ -15,9 +14,3 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if normalise_answer(answer) == normalise_answer(prompt.answer):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}")
-
-
-def normalise_answer(answer: str) -> str:
-    """NFKC, case folded, runs of white space as one space, one trailing period dropped: answers that agree after this are equal."""
-    folded = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
-    return folded.removesuffix(".").rstrip()

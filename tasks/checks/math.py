@@ -26,9 +26,9 @@ from typing import Any
 
 from schemas.examples import Prompt
 from tasks.checks import Outcome, is_copied, unusable
-from tasks.checks.exact import normalise_answer
-from tasks.checks.numeric import parse_number, says_two
 from tasks.verification.apart import Apart, LimitMet, serve
+from tasks.verification.numbers import parse_number, says_two
+from tasks.verification.text import normalise_answer
 
 VERSION = 2
 SLOW = True

@@ -20,12 +20,12 @@ from typing import Any
 
 from schemas.evaluation import EvalItem
 from schemas.examples import Check, parse_trace
-from tasks.checks.choice import choices_of, chosen
-from tasks.checks.exact import normalise_answer
-from tasks.checks.numeric import parse_number
-from tasks.checks.quantity import parse_quantity
 from tasks.statistics.intervals import bootstrap_share
 from tasks.statistics.noise import noise_floor
+from tasks.verification.choices import choices_of, chosen
+from tasks.verification.numbers import parse_number
+from tasks.verification.quantities import parse_quantity
+from tasks.verification.text import normalise_answer
 
 VOTED = ("exact", "numeric", "quantity", "math", "choice")
 """Checks of answers that can be voted on."""

@@ -10,7 +10,6 @@ from pydantic import Field
 from schemas.base import InputError, StrictModel
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import Example, Prompt
-from tasks.checks.choice import asked, choices_of
 from tasks.contract.job import read_jsonl
 from tasks.contract.plugins import parse_plugin, plugin_module, plugin_names, plugin_versions
 from tasks.data.directory import data_files, file_digest
@@ -18,6 +17,7 @@ from tasks.data.mapping import Columns
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable
 from tasks.data.sources import DataPath, NotAnExample, PromptMapping, prompt_of
+from tasks.verification.choices import asked, choices_of
 
 
 class SuiteConfig(StrictModel):

@@ -18,27 +18,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import Domain, Example, PreferencePair, Prompt
+from schemas.examples import Domain, Example, PreferencePair
 from tasks.contract.job import Job
 from tasks.contract.kind import Kind, Product
-from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.contract.plugins import plugin_versions
 from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.routing.confusion import rates
-from tasks.teaching.lesson import Lesson, Row
+from tasks.teaching.lesson import FILES, Lesson, Row
+from tasks.teaching.teachers import asks_an_api, teachers_of
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
-"""Which file a row goes to, by its type."""
 
 _REPORT_EVERY = 500
 """Rows between two progress reports."""
@@ -73,19 +70,14 @@ class Config(StrictModel):
         names = [table.get("name") for table in config.teachers]
         if names.count("gemma") > 1:
             raise InputError("teachers: 'gemma' is listed more than once; give each model that computes here a distill stage of its own.")
-        complete = [teacher.model_dump(mode="json") for teacher in teachers(config)]
+        complete = [teacher.model_dump(mode="json") for _, teacher in teachers_of(config.teachers)]
         return config.model_copy(update={"teachers": tuple(complete)})
-
-
-def teachers(config: Config) -> list[StrictModel]:
-    """The teachers' own configs. Raises InputError: an unknown teacher, or a table that does not validate."""
-    return [parse_plugin("teachers", table, f"teachers.{index}", needs="teach") for index, table in enumerate(config.teachers)]
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """VERSION of each teacher, and what each depends on: digests of files, versions of packages. Raises InputError for a missing file."""
     found = plugin_versions("teachers", [table["name"] for table in config.teachers])
-    for module, teacher in modules(config):
+    for module, teacher in teachers_of(config.teachers):
         found |= module.dependencies(teacher, data)
     return found
 
@@ -97,27 +89,24 @@ def base_model(config: Mapping[str, Any]) -> str | None:
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     """What an API is asked waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
-    return any(map(_asks_an_api, config["teachers"]))
-
-
-def _asks_an_api(table: Mapping[str, Any]) -> bool:
-    return table["name"] == "openai_compatible" or bool(table.get("routing")) or any(map(_asks_an_api, table.get("prompts", ())))
+    return any(map(asks_an_api, config["teachers"]))
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles, if it has a teacher that computes."""
-    return [program for module, teacher in modules(config) if hasattr(module, "programs") for program in module.programs(teacher, model)]
+    computing = [(module, teacher) for module, teacher in teachers_of(config.teachers) if hasattr(module, "programs")]
+    return [program for module, teacher in computing for program in module.programs(teacher, model)]
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Ask every teacher and write the rows. Raises InputError where a teacher does."""
     config = job.config
-    expected = sum(module.expected(teacher) for module, teacher in modules(config))
+    expected = sum(module.expected(teacher) for module, teacher in teachers_of(config.teachers))
     counts = Counts()
     lessons = []
     with ExitStack() as stack:
         files = {kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()}
-        for module, teacher in modules(config):
+        for module, teacher in teachers_of(config.teachers):
             lesson = Lesson(
                 seed=config.seed,
                 data=job.data,
@@ -136,11 +125,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
     tallies = [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]
     metrics = {**counts.metrics(), "teachers": tallies, **_router(lessons)}
     return {**metrics, **card.of_distill(job.out, config.teachers, metrics)}
-
-
-def modules(config: Config) -> list[tuple[ModuleType, StrictModel]]:
-    """Each teacher's module and config."""
-    return [(plugin_module("teachers", table["name"]), teacher) for table, teacher in zip(config.teachers, teachers(config), strict=True)]
 
 
 def _write(files: Mapping[type, IO[str]], row: Row) -> None:

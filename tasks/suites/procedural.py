@@ -10,8 +10,9 @@ from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
+from tasks.contract.plugins import plugin_versions
 from tasks.evaluation.suite import SuiteConfig, prompt_in
-from tasks.teachers import procedural
+from tasks.teaching import drawing
 
 VERSION = 1
 KIND = "reasoning_eval"
@@ -28,13 +29,13 @@ class Config(SuiteConfig):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """The problems, domain by domain. Raises InputError: a family has fewer."""
-    rows = procedural.rows(procedural.Config(name="procedural", rows=dict.fromkeys(Domain, config.per_domain), grounded={}), _SEED)
+    rows = drawing.Drawing(dict.fromkeys(Domain, config.per_domain), _SEED).rows()
     return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the problems."""
-    return {"teachers.procedural": procedural.VERSION, **procedural.dependencies(procedural.Config(name="procedural"), data)}
+    return {**plugin_versions("teachers", ["procedural"]), **drawing.dependencies()}
 
 
 def expected(config: Config) -> int:

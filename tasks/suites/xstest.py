@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.data.mapping import Pick
 from tasks.data.sources import DataPath
+from tasks.evaluation.requests import RequestColumn, request_prompts
 from tasks.evaluation.suite import FileSuite, suite_digests
-from tasks.suites import requests
 
 VERSION = 1
 KIND = "safety_eval"
@@ -25,15 +26,9 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    table = {
-        "name": "requests",
-        "label": config.suite,
-        "path": config.path,
-        "prompt": "prompt",
-        "family": "type",
-        "expected": expected(config),
-    }
-    return requests.prompts(requests.Config.parse({**table, "request": {"column": "label"}}), data)
+    """One prompt for each row. Raises InputError: the file has other rows than were published."""
+    asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
+    return request_prompts(config, data, prompt=asked, request=request, family="type", expected=expected(config))
 
 
 dependencies = suite_digests

@@ -23,8 +23,8 @@ from schemas.base import StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
 from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
 from tasks.data.dropped import Dropped
-from tasks.rewards.exact_answer import is_verifiable
 from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
 INSTRUCTIONS = (

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from schemas.base import StrictModel
-from schemas.examples import Domain, Example, Grounding
+from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
+from tasks.data.dropped import Dropped
 from tasks.data.quotas import Shortfall
 from tasks.data.splits import Split
-from tasks.stages import distill
-from tasks.teaching.lesson import Cell, Lesson
+from tasks.teaching.lesson import FILES, Cell, Lesson
+from tasks.teaching.teachers import teachers_of
 
 LEAST_YIELD = 0.05
 """However few rows of a group survived so far, at most so much more is asked for: twenty for each that is missing."""
@@ -90,7 +91,7 @@ class KnownIds(Set[str]):
 
 def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
     """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked again, they would give the same."""
-    rows = (row for directory in directories for row in read_rows(directory / distill.FILES[distill.Dropped]))
+    rows = (row for directory in directories for row in read_rows(directory / FILES[Dropped]))
     return np.array([int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64)
 
 
@@ -102,7 +103,7 @@ class Teachers:
         about = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))
         self._job = job
         self._seed: int = about["seed"]
-        self._modules = distill.modules(distill.Config.parse({"teachers": about["teachers"], "seed": about["seed"]}))
+        self._modules = teachers_of(about["teachers"])
         self._names = [table["name"] for table in about["teachers"]]
         self._spent: list[dict[str, float]] = about["spent"]
 
@@ -128,8 +129,7 @@ class Teachers:
         spent, tallies = [], []
         with ExitStack() as stack:
             files = {
-                kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n"))
-                for kind, name in distill.FILES.items()
+                kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()
             }
             for index, (module, teacher) in enumerate(self._modules):
                 lesson = self._lesson(index, {cell: count for cell, count in missing.items() if count > 0}, known)
@@ -144,7 +144,7 @@ class Teachers:
                 spent.append(lesson.spent())
                 tallies.append({"name": self._names[index], **dict(sorted(lesson.tally.items()))})
         asked = [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()]
-        given, unsolved = counts[distill.Example], counts[distill.Prompt]
+        given, unsolved = counts[Example], counts[Prompt]
         return {"wanted": asked, "given": given, "unsolved": unsolved, "spent": spent, "teachers": tallies}
 
     def _teach(self, module: ModuleType, teacher: StrictModel, lesson: Lesson) -> Iterator[Any]:

@@ -18,9 +18,9 @@ import re
 from collections.abc import Sequence
 
 from schemas.examples import Prompt
-from tasks.checks.choice import choices_of, chosen, letters
-from tasks.checks.numeric import parse_number
-from tasks.checks.quantity import parse_quantity
+from tasks.verification.choices import choices_of, chosen, letters
+from tasks.verification.numbers import parse_number
+from tasks.verification.quantities import parse_quantity
 
 _TAG = re.compile(r"<answer>(.*?)(?:</answer>|(?=<answer>)|\Z)", re.DOTALL)
 _AHEAD = (
