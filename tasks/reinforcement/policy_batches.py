@@ -11,10 +11,8 @@ import numpy as np
 Scale = Literal["group", "none", "batch"]
 """What the rewards' distances from their group's mean are divided by: the group's std, nothing, or the batch's std (2508.08221)."""
 
-
 Aggregation = Literal["sequence", "token", "fixed"]
 """What is the same for all: a response's share of the loss, a token's share, or a token's share as if all responses were full-length."""
-
 
 SAME_REWARD = 1e-9
 """Rewards of one group that differ by no more than this are equal: rounding must not be blown up by the division by a tiny std."""
