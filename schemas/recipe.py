@@ -25,12 +25,13 @@ prompt_length = 512
 batch_size = 256
 ```
 
-A recipe for a TPU may say how it runs on a laptop in minutes, as `--set` would: the same stages, smaller.
+`--tiny` runs it on a laptop in minutes: `gemma3-tiny`, and each stage as its kind runs small. What such a run cannot reach, teachers,
+judges and files, the recipe replaces, as `--set` would.
 
 ```toml
 [tiny]
-model = "gemma3-tiny"
-"stages.sft.config.steps" = 100
+"stages.distill.config.teachers" = [{ name = "procedural" }]
+"defaults.reasoning_eval.suites" = []
 ```
 
 A recipe may say what its model has to prove before it replaces the champion (`lyceum gate`, the nightly flow). It is no part of any stage
@@ -136,7 +137,7 @@ class Recipe(StrictModel):
 
     Attributes:
         gate: what the last trained model has to prove before it replaces the champion.
-        tiny: path -> value, what `--tiny` sets.
+        tiny: path -> value, what `--tiny` sets beside the sizes.
     """
 
     name: str

@@ -19,6 +19,7 @@ from schemas.evaluation import HELDOUT
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text, with_defaults
 from tasks.contract.kind import Kind
 from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
+from tasks.models.source import TINY as TINY_MODEL
 from tasks.models.source import check_model, extra_dependencies
 
 
@@ -119,19 +120,48 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
-            _make_tiny(table, loaded.tiny, where, written)
+            _make_small(table, where)
+            for path, value in loaded.tiny.items():
+                set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
             apply_override(table, override, written)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
     return recipe_from_table(table, where), where, file.get("defaults", {})
 
 
-def _make_tiny(table: dict[str, Any], tiny: Mapping[str, Any], where: str, written: Mapping[str, Any]) -> None:
-    if not tiny:
-        having = ", ".join(name for name, one in shipped_recipes().items() if one.tiny)
-        raise InputError(f"recipe {where} has no [tiny] table that says how it runs on a laptop. Shipped recipes that have one: {having}.")
-    for path, value in tiny.items():
-        set_value(table, path, value, f"{path} (of [tiny])", written)
+def _make_small(table: dict[str, Any], where: str) -> None:
+    """A recipe's table for a laptop, in place: the tiny model, and each stage's config as its kind runs small (`Kind.small`)."""
+    table["model"] = TINY_MODEL
+    for stage in table["stages"].values():
+        stage.get("config", {}).pop("model", None)
+    recipe = recipe_from_table(table, where)
+    for spec in recipe.stages:
+        kind = stage_kind(spec.kind)
+        config = _stage_config(kind.config, spec, recipe, f"recipe {where}, stages.{spec.name}.config")
+        before, after = (one.model_dump(mode="json") for one in (config, kind.small(config)))
+        table["stages"][spec.name]["config"] = _changed(spec.config, before, after)
+
+
+def _changed(written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as it is written, with what has changed. TOML has no null: what is None, by default or by the change, is left out."""
+    found = dict(written)
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if new is None:
+            found.pop(name, None)
+        elif isinstance(new, dict) and isinstance(found.get(name), dict):
+            found[name] = _changed(found[name], old or {}, new)
+        else:
+            found[name] = _without_null(new)
+    return found
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_null(item) for name, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value
 
 
 def _resolve_stage(

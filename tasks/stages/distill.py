@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
 from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.routing.confusion import rates
-from tasks.teaching.lesson import Lesson, Row
+from tasks.teaching.lesson import Lesson, Row, TeacherConfig
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -77,9 +77,10 @@ class Config(StrictModel):
         return config.model_copy(update={"teachers": tuple(complete)})
 
 
-def teachers(config: Config) -> list[StrictModel]:
+def teachers(config: Config) -> list[TeacherConfig]:
     """The teachers' own configs. Raises InputError: an unknown teacher, or a table that does not validate."""
-    return [parse_plugin("teachers", table, f"teachers.{index}", needs="teach") for index, table in enumerate(config.teachers)]
+    parsed = [parse_plugin("teachers", table, f"teachers.{index}", needs="teach") for index, table in enumerate(config.teachers)]
+    return cast(list[TeacherConfig], parsed)
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
@@ -107,6 +108,11 @@ def _asks_an_api(table: Mapping[str, Any]) -> bool:
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles, if it has a teacher that computes."""
     return [program for module, teacher in modules(config) if hasattr(module, "programs") for program in module.programs(teacher, model)]
+
+
+def small(config: Config) -> Config:
+    """Each teacher as it is small."""
+    return config.model_copy(update={"teachers": tuple(teacher.small().model_dump(mode="json") for teacher in teachers(config))})
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
@@ -231,6 +237,7 @@ KIND = Kind(
     inputs={},
     produces=Product.EXAMPLES,
     run=run,
+    small=small,
     programs=programs,
     devices=lambda config: base_model(config) is not None,
     dependencies=dependencies,

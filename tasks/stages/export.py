@@ -105,5 +105,6 @@ KIND = Kind(
     },
     produces=Product.EXPORT,
     run=run,
+    small=lambda config: config,
     at_home=at_home,
 )

@@ -42,6 +42,7 @@ from tasks.evaluation.evaluate import (
     eval_size,
     measure,
     read_baseline,
+    small_eval,
 )
 from tasks.evaluation.sampled import noise, sampled_metrics
 from tasks.evaluation.suite import suite_dependencies
@@ -206,6 +207,7 @@ KIND = Kind(
     },
     produces=Product.ANSWERS,
     run=run,
+    small=small_eval,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

@@ -199,6 +199,18 @@ class Files:
         return [path.name == "examples.jsonl" for path in self.rows]
 
 
+def small(config: Config) -> Config:
+    """600 rows of a domain and 200 of a grounding to train on, and few of the other splits."""
+    return config.model_copy(
+        update={
+            "quotas": {domain: quota.at_most(train=600, validation=8, heldout=40) for domain, quota in config.quotas.items()},
+            "grounding_quotas": {
+                grounding: quota.at_most(train=200, validation=4, heldout=20) for grounding, quota in config.grounding_quotas.items()
+            },
+        }
+    )
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Fill the quotas.
 
@@ -382,6 +394,7 @@ KIND = Kind(
     inputs={"examples": Input(Product.EXAMPLES)},
     produces=Product.ROWS,
     run=run,
+    small=small,
     dependencies=dependencies,
     at_home=at_home,
 )

@@ -58,6 +58,7 @@ from tasks.evaluation.evaluate import (
     eval_size,
     measure,
     read_baseline,
+    small_eval,
 )
 from tasks.evaluation.grounding import follows, judge_grounded
 from tasks.evaluation.gym.metrics import protocol_metrics
@@ -241,6 +242,7 @@ KIND = Kind(
     },
     produces=Product.ANSWERS,
     run=run,
+    small=small_eval,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

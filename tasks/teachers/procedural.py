@@ -10,14 +10,15 @@ import random
 from collections.abc import Iterator, Set
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, field_validator
 
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError
 from schemas.examples import Domain, Example, Grounding, Prompt, prompt_id
+from tasks.contract.small import ROWS, at_most
 from tasks.teaching.families import Family, Problem, domain_of, families
-from tasks.teaching.lesson import Cell, Lesson
+from tasks.teaching.lesson import Cell, Lesson, TeacherConfig
 
 VERSION = 1
 
@@ -29,7 +30,7 @@ Rows = Annotated[int, Field(ge=0)]
 GROUNDINGS: tuple[Grounding, ...] = get_args(Grounding)
 
 
-class Config(StrictModel):
+class Config(TeacherConfig):
     """How many rows to generate.
 
     Attributes:
@@ -55,6 +56,10 @@ class Config(StrictModel):
             if name and name not in families(module):
                 raise ValueError(f"{module} has no family {name!r}; it has {', '.join(families(module))}")
         return names
+
+    def small(self) -> Self:
+        """As many rows as there are by default, at most."""
+        return self.model_copy(update={"rows": at_most(self.rows, ROWS), "grounded": at_most(self.grounded, ROWS // 4)})
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:

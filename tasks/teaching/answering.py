@@ -14,17 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import gcd
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from schemas.base import StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
 from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.contract.small import ROWS, at_most
 from tasks.data.dropped import Dropped
 from tasks.rewards.exact_answer import is_verifiable
-from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.teaching.lesson import Cell, Lesson, Row, TeacherConfig
 from tasks.verification.verify import check_versions, verify_many
 
 INSTRUCTIONS = (
@@ -40,7 +41,7 @@ _VERIFIED_AT_A_TIME = 64
 """Prompts whose samples are verified together, so that slow checks use all cores."""
 
 
-class Answering(StrictModel):
+class Answering(TeacherConfig):
     """What the Config of every answering teacher has.
 
     Attributes:
@@ -70,6 +71,12 @@ class Answering(StrictModel):
         config = super().parse(value)
         complete = [lender.model_dump(mode="json") for lender in lenders(config)]
         return config.model_copy(update={"prompts": tuple(complete)})
+
+    def small(self) -> Self:
+        """Fewer prompts, each asked twice where that divides the batch of a teacher that has one."""
+        first = dict.fromkeys(Domain, ROWS) if self.first is None else at_most(self.first, ROWS)
+        lent = tuple(lender.small().model_dump(mode="json") for lender in lenders(self))
+        return self.model_copy(update={"prompts": lent, "first": first, "samples": gcd(self.samples, 2)})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:
@@ -102,9 +109,10 @@ class Sample:
         return self.text
 
 
-def lenders(config: Answering) -> list[StrictModel]:
+def lenders(config: Answering) -> list[TeacherConfig]:
     """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, or a table that does not validate."""
-    return [parse_plugin("teachers", table, f"prompts.{index}", needs="prompts") for index, table in enumerate(config.prompts)]
+    parsed = [parse_plugin("teachers", table, f"prompts.{index}", needs="prompts") for index, table in enumerate(config.prompts)]
+    return cast(list[TeacherConfig], parsed)
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:

@@ -4,13 +4,23 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from infra.store.answers import Answers
+from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding, PreferencePair, Prompt
 from tasks.data.dropped import Dropped
 
 Row = Example | PreferencePair | Prompt | Dropped
 """A verified trace; a verified beside a rejected response; a prompt that no sample solved; or a row that became none of these, and why."""
+
+
+class TeacherConfig(StrictModel):
+    """What the Config of every teacher has."""
+
+    def small(self) -> Self:
+        """The same teacher with fewer rows (`tasks.contract.small`). One that is as large as its files has no size of its own."""
+        return self
 
 
 @dataclass(frozen=True)
