@@ -1,8 +1,8 @@
 """How a stage runs small: the sizes with which a kind is done on two cores of a laptop in seconds. `Kind.small` is made of this.
 
-What is cut is how often something is done and how much of it there is: steps, rows, batches, quotas, prompts, samples, and how long an
-answer may get. What decides whether a row is taken stays: lengths that prompts and traces have to fit, since one that does not fit is
-refused or left out. Batches get as many rows of these lengths as `TOKENS` allows instead.
+What is cut is how often something is done and how much of it there is: steps, rows, batches, quotas, prompts, samples, tokens. The kinds
+agree on lengths: rows that pass the token limits of a small rebalance stage fit all small stages after it. Where a recipe sets no such
+limits its rows may not fit, and then its `[tiny]` says how long they are.
 
 Nothing is ever larger than it was, so small(small(config)) is small(config).
 """
@@ -13,23 +13,14 @@ from typing import Any, TypeVar
 
 from schemas.training import TrainerConfig
 
-TOKENS = 16_384
-"""Of one batch, padding included."""
-
-ANSWER = 128
-"""Tokens of an answer that is cut off where it is longer. The procedural teacher's longest, plans of robots, have 120."""
+PROMPT = ANSWER = 128
+"""Tokens of a prompt and of an answer, with the turns around them. The procedural teacher's longest, plans of robots, have 96 and 120."""
 
 ROWS = 1200
 """Rows of one domain that a teacher makes or is asked for."""
 
 TrainerT = TypeVar("TrainerT", bound=TrainerConfig)
 KeyT = TypeVar("KeyT")
-
-
-def rows_within(size: int, most: int, length: int) -> int:
-    """Of a batch of `size` rows of `length` tokens: at most `most`, and those that `TOKENS` allows, as a power of two; at least one."""
-    allowed = max(1, TOKENS // length)
-    return min(size, most, 1 << allowed.bit_length() - 1)
 
 
 def at_most(counts: Mapping[KeyT, int], most: int) -> dict[KeyT, int]:

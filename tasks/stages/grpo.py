@@ -25,7 +25,7 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.plugins import plugin_module, plugin_versions
-from tasks.contract.small import ANSWER, rows_within, small_trainer
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import Resources, RewardConfig, parse_rewards
@@ -152,13 +152,13 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 def small(config: Config) -> Config:
     """5 updates on whole groups."""
-    responses = rows_within(config.batch_size, 32, config.prompt_length + min(config.response_length, ANSWER))
-    groups = max(1, responses // config.group_size)
+    groups = max(1, min(config.batch_size, 32) // config.group_size)
     return small_trainer(
         config,
         steps=5,
         batch_size=groups * config.group_size,
         learning_rate=3e-4,
+        prompt_length=min(config.prompt_length, PROMPT),
         response_length=min(config.response_length, ANSWER),
     )
 

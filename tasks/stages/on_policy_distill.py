@@ -24,7 +24,7 @@ from schemas.examples import Example, Prompt
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import ANSWER, rows_within, small_trainer
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import DistillBatches, Scored, fitting_traces, gemma_teacher, make_batch, programs_of
 from tasks.distillation.teacher_logps import TeacherConfig
@@ -209,12 +209,17 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
 
 
 def small(config: Config) -> Config:
-    """5 updates on whole groups. Traces of the data have to fit `response_length`, where the loss takes any."""
-    answer = config.response_length if config.sampled < config.batch_size else min(config.response_length, ANSWER)
-    most = rows_within(config.batch_size, 32, config.prompt_length + answer)
+    """5 updates on whole groups: of the batches of at most 32 responses the largest that a group divides, else the next larger one."""
+    most = min(config.batch_size, 32)
     sizes = (config.model_copy(update={"batch_size": size}) for size in (*range(most, 0, -1), *range(most + 1, config.batch_size + 1)))
-    batch = next(one.batch_size for one in sizes if one.sampled and one.sampled % config.group_size == 0)
-    return small_trainer(config, steps=5, batch_size=batch, learning_rate=3e-4, response_length=answer)
+    return small_trainer(
+        config,
+        steps=5,
+        batch_size=next(one.batch_size for one in sizes if one.sampled and one.sampled % config.group_size == 0),
+        learning_rate=3e-4,
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
+    )
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

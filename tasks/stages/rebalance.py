@@ -32,6 +32,7 @@ from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import ANSWER, PROMPT
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
 from tasks.data.evaluations import EvaluationSet
@@ -200,13 +201,15 @@ class Files:
 
 
 def small(config: Config) -> Config:
-    """600 rows of a domain and 200 of a grounding to train on, and few of the other splits."""
+    """600 rows of a domain and 200 of a grounding to train on, and few of the other splits; short ones, where tokens are counted."""
     return config.model_copy(
         update={
             "quotas": {domain: quota.at_most(train=600, validation=8, heldout=40) for domain, quota in config.quotas.items()},
             "grounding_quotas": {
                 grounding: quota.at_most(train=200, validation=4, heldout=20) for grounding, quota in config.grounding_quotas.items()
             },
+            "max_prompt_tokens": config.max_prompt_tokens and min(config.max_prompt_tokens, PROMPT),
+            "max_response_tokens": config.max_response_tokens and min(config.max_response_tokens, ANSWER),
         }
     )
 

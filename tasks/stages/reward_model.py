@@ -25,7 +25,7 @@ from schemas.examples import Example, PreferencePair, Rejection
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import ROWS, rows_within, small_trainer
+from tasks.contract.small import ANSWER, PROMPT, ROWS, small_trainer
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.source import model_dependencies
@@ -180,17 +180,18 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 def small(config: Config) -> Config:
     """60 updates on at most 1,200 pairs of each source, which tell a wrong step from a right one."""
-    length = config.prompt_length + config.response_length
     return small_trainer(
         config,
         steps=60,
-        batch_size=rows_within(config.batch_size, 32, 2 * length),
+        batch_size=32,
         learning_rate=1e-3,
         prompts=min(config.prompts, 64),
         data_pairs=min(config.data_pairs, ROWS),
         damaged=min(config.damaged, ROWS),
         samples_per_prompt=min(config.samples_per_prompt, 4),
-        sampling_batch_size=rows_within(config.sampling_batch_size, 128, length),
+        sampling_batch_size=min(config.sampling_batch_size, 128),
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
     )
 
 

@@ -24,7 +24,7 @@ from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import rows_within, small_trainer
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.sampling.rollouts import sample_before_training
@@ -173,17 +173,18 @@ def programs(
 
 def small(config: PreferenceConfigT) -> PreferenceConfigT:
     """5 updates on the pairs of 64 prompts."""
-    length = config.prompt_length + config.response_length
     return small_trainer(
         config,
         steps=5,
-        batch_size=rows_within(config.batch_size, 16, 2 * length),
+        batch_size=16,
         learning_rate=1e-4,
         prompts=min(config.prompts, 64),
         data_pairs=min(config.data_pairs, 64),
         samples_per_prompt=min(config.samples_per_prompt, 4),
-        sampling_batch_size=rows_within(config.sampling_batch_size, 128, length),
+        sampling_batch_size=min(config.sampling_batch_size, 128),
         min_pairs=min(config.min_pairs, 4),
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
     )
 
 

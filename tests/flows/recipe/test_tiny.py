@@ -12,7 +12,8 @@ from schemas.recipe import parse_recipe
 from tasks.contract.plugins import stage_kind
 
 SIZES = {
-    *("steps", "batch_size", "micro_batch_size", "sampling_batch_size", "remat", "lora", "optimizer", "response_length"),
+    *("steps", "batch_size", "micro_batch_size", "sampling_batch_size", "remat", "lora", "optimizer"),
+    *("prompt_length", "response_length", "sequence_length", "max_prompt_tokens", "max_response_tokens"),
     *("prompts", "data_pairs", "damaged", "samples_per_prompt", "min_pairs", "min_items", "sampling", "first"),
     *("teachers", "quotas", "grounding_quotas", "suites"),
 }
