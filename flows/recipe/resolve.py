@@ -5,7 +5,8 @@ executes (store, target, the data directory's path) never enters.
 """
 
 import importlib.resources
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,8 @@ def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     stages = []
     for spec in loaded.stages:
-        place = f"recipe {where}, stages.{spec.name}"
-        below = f" (begins with defaults.{spec.kind})" if spec.kind in defaults else ""
-        stages.append(_resolve_stage(spec, loaded, kinds, data, place, below, need_data))
+        with _said_at(_Place(spec, where, defaults)) as place:
+            stages.append(_resolve_stage(spec, loaded, kinds, data, place, need_data))
     resolved = ResolvedRecipe(loaded, tuple(stages))
     _check_gate(resolved, where)
     return resolved
@@ -120,7 +120,7 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
-            _make_small(table, where)
+            _make_small(table, where, file.get("defaults", {}))
             for path, value in loaded.tiny.items():
                 set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
@@ -129,15 +129,16 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     return recipe_from_table(table, where), where, file.get("defaults", {})
 
 
-def _make_small(table: dict[str, Any], where: str) -> None:
+def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) -> None:
     """A recipe's table for a laptop, in place: the tiny model, and each stage's config as its kind runs small (`Kind.small`)."""
     table["model"] = TINY_MODEL
     for stage in table["stages"].values():
         stage.get("config", {}).pop("model", None)
     recipe = recipe_from_table(table, where)
     for spec in recipe.stages:
-        kind = stage_kind(spec.kind)
-        config = _stage_config(kind.config, spec, recipe, f"recipe {where}, stages.{spec.name}.config")
+        with _said_at(_Place(spec, where, defaults)) as place:
+            kind = stage_kind(spec.kind)
+            config = _stage_config(kind.config, spec, recipe, place)
         before, after = (one.model_dump(mode="json") for one in (config, kind.small(config)))
         table["stages"][spec.name]["config"] = _changed(spec.config, before, after)
 
@@ -164,22 +165,44 @@ def _without_null(value: Any) -> Any:
     return [_without_null(item) for item in value] if isinstance(value, list) else value
 
 
-def _resolve_stage(
-    spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, place: str, below: str, need_data: bool
-) -> ResolvedStage:
-    """Validate a stage. Messages call it `place`, and add what is `below` its config."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a stage is written, for messages: its config, too, in the defaults of its kind where the file has some."""
+
+    spec: StageSpec
+    where: str
+    defaults: Collection[str]
+
+    @property
+    def stage(self) -> str:
+        return f"recipe {self.where}, stages.{self.spec.name}"
+
+    @property
+    def below(self) -> str:
+        return f" (begins with defaults.{self.spec.kind})" if self.spec.kind in self.defaults else ""
+
+
+@contextmanager
+def _said_at(place: _Place) -> Iterator[_Place]:
+    """Messages of errors begin with the place."""
     try:
-        kind = stage_kind(spec.kind)
-        _check_inputs(spec, kind, kinds)
-        config = _stage_config(kind.config, spec, recipe, f"{place}.config{below}")
-        extra = kind.extra_models(config.model_dump(mode="json"))
-        for model in filter(None, (getattr(config, "model", None), *extra)):
-            check_model(model)
-        dependencies, missing = _dependencies(kind, config, data, need_data)
-        dependencies |= extra_dependencies(extra)
+        yield place
     except InputError as error:
         text = str(error)
-        raise InputError(text if text.startswith(place) else f"{place}{below}: {text}") from error
+        raise InputError(text if text.startswith(place.stage) else f"{place.stage}{place.below}: {text}") from error
+
+
+def _resolve_stage(
+    spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, place: _Place, need_data: bool
+) -> ResolvedStage:
+    kind = stage_kind(spec.kind)
+    _check_inputs(spec, kind, kinds)
+    config = _stage_config(kind.config, spec, recipe, place)
+    extra = kind.extra_models(config.model_dump(mode="json"))
+    for model in filter(None, (getattr(config, "model", None), *extra)):
+        check_model(model)
+    dependencies, missing = _dependencies(kind, config, data, need_data)
+    dependencies |= extra_dependencies(extra)
     return ResolvedStage(spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing)
 
 
@@ -193,13 +216,13 @@ def _dependencies(kind: Kind[Any], config: StrictModel, data: Path | None, need_
         return {}, str(error)
 
 
-def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: str) -> StrictModel:
+def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: _Place) -> StrictModel:
     shared = {"model": recipe.model, "seed": recipe.seed}
     filled = {name: value for name, value in shared.items() if name in model.model_fields}
     try:
         return model.parse({**filled, **spec.config})
     except ValidationError as error:
-        raise InputError(explain_validation(error, model, place)) from error
+        raise InputError(explain_validation(error, model, f"{place.stage}.config{place.below}")) from error
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from flows.recipe.resolve import resolve, shipped_recipes
 from flows.report.recipe_toml import recipe_toml
+from schemas.base import InputError
 from schemas.recipe import parse_recipe
 from tasks.contract.plugins import stage_kind
 
@@ -66,3 +67,14 @@ def test_the_table_says_no_more_than_what_changed(tiny_recipe: Path) -> None:
     }
     distill = small.stage("distill").config_json["teachers"][0]
     assert distill["rows"] == {"summarization": 1200}
+
+
+def test_what_is_wrong_is_said_at_its_place(tiny_recipe: Path) -> None:
+    """A stage's config is read before it is made small; the message is the same as without --tiny."""
+    tiny_recipe.write_text(tiny_recipe.read_text().replace("near_duplicates = false", "near_duplicate = false"))
+    said = []
+    for overrides in ([], ["tiny"]):
+        with pytest.raises(InputError) as error:
+            resolve(str(tiny_recipe), overrides)
+        said.append(str(error.value).partition("stages.rebalance.config: unknown key 'near_duplicate'")[2])
+    assert said[0] == said[1] != ""
