@@ -103,7 +103,10 @@ def shipped_recipes() -> dict[str, Recipe]:
 
 
 def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str, Collection[str]]:
-    """The recipe called or stored at `recipe`, overrides applied; what to call it in messages; kinds that have defaults in it.
+    """The recipe called or stored at `recipe`, with overrides applied.
+
+    Returns:
+        it, what to call it in messages, and the kinds that have defaults in it.
 
     Raises:
         InputError: there is no such recipe, it is wrong, or an override is.
@@ -115,7 +118,8 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     else:
         text, where = recipe_text(Path(recipe)), recipe
     file = recipe_table(text, where)
-    loaded = recipe_from_table(file, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    loaded = recipe_from_table(file, where)
     table, written = with_defaults(file, where), file["stages"]
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
@@ -130,7 +134,7 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
 
 
 def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) -> None:
-    """A recipe's table for a laptop, in place: the tiny model, and each stage's config as its kind runs small (`Kind.small`)."""
+    """Make a recipe's table one for a laptop, in place: the tiny model, each stage by `Kind.small`."""
     table["model"] = TINY_MODEL
     for stage in table["stages"].values():
         stage.get("config", {}).pop("model", None)
@@ -144,7 +148,7 @@ def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) ->
 
 
 def _changed(written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """A table as it is written, with what has changed. TOML has no null: what is None, by default or by the change, is left out."""
+    """A table as it is written, with what has changed. TOML has no null: what is None is left out."""
     found = dict(written)
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
@@ -167,7 +171,7 @@ def _without_null(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a stage is written, for messages: its config, too, in the defaults of its kind where the file has some."""
+    """Where a stage is written, for messages: also in the defaults of its kind, if the file has any."""
 
     spec: StageSpec
     where: str

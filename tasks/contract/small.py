@@ -1,8 +1,9 @@
-"""How a stage runs small: the sizes with which a kind is done on two cores of a laptop in seconds. `Kind.small` is made of this.
+"""How a stage runs small: sizes with which two cores of a laptop take seconds. `Kind.small` uses this.
 
-What is cut is how often something is done and how much of it there is: steps, rows, batches, quotas, prompts, samples, tokens. The kinds
-agree on lengths: rows that pass the token limits of a small rebalance stage fit all small stages after it. Where a recipe sets no such
-limits its rows may not fit, and then its `[tiny]` says how long they are.
+What is cut is how often something is done and how much of it there is: steps, rows, batches, quotas,
+prompts, samples, tokens. The kinds agree on lengths: rows that pass the token limits of a small
+rebalance stage fit all small stages after it. Where a recipe sets no such limits its rows may not fit,
+and then its `[tiny]` says how long they are.
 
 Nothing is ever larger than it was, so small(small(config)) is small(config).
 """
@@ -14,7 +15,8 @@ from typing import Any, TypeVar
 from schemas.training import TrainerConfig
 
 PROMPT = ANSWER = 128
-"""Tokens of a prompt and of an answer, with the turns around them. The procedural teacher's longest, plans of robots, have 96 and 120."""
+"""Tokens of a prompt and of an answer, with the turns around them. The longest of the procedural
+teacher, plans of robots, have 96 and 120."""
 
 ROWS = 1200
 """Rows of one domain that a teacher makes or is asked for."""
@@ -29,12 +31,19 @@ def at_most(counts: Mapping[KeyT, int], most: int) -> dict[KeyT, int]:
 
 
 def small_trainer(
-    config: TrainerT, *, steps: int, batch_size: int, learning_rate: float, muon_learning_rate: float | None = None, **changes: Any
+    config: TrainerT,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    muon_learning_rate: float | None = None,
+    **changes: Any,
 ) -> TrainerT:
     """A trainer's config for `gemma3-tiny`, in at most `steps` steps of at most `batch_size` rows.
 
-    That model begins with random weights, so adapters beside them would learn next to nothing: all weights are trained (`lora` goes), at
-    a rate that suits such a model and would ruin a trained one. Its activations fit as they are: `remat` goes.
+    That model begins with random weights, so adapters beside them would learn next to nothing: all
+    weights are trained (`lora` goes), at a rate that suits such a model and would ruin a trained one.
+    Its activations fit as they are (`remat` goes).
     """
     rates = {"learning_rate": learning_rate, "muon_learning_rate": muon_learning_rate}
     batch = min(batch_size, config.batch_size)

@@ -87,8 +87,11 @@ EvalConfigT = TypeVar("EvalConfigT", bound=EvalConfig)
 
 
 def small_eval(config: EvalConfigT) -> EvalConfigT:
-    """Fewer prompts of a suite, two samples, short answers. `prompt_length` stays: a prompt that does not fit is refused, and none is left
-    out. A batch has as many rows of these lengths as 32,768 tokens allow, as a power of two."""
+    """Fewer prompts of a suite, two samples, short answers.
+
+    `prompt_length` stays: a prompt that does not fit is refused, and none is left out. A batch has as
+    many rows of these lengths as 32,768 tokens allow, as a power of two.
+    """
     answer = min(config.response_length, ANSWER)
     allowed = max(1, 32_768 // (config.prompt_length + answer))
     return config.model_copy(

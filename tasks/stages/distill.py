@@ -112,7 +112,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 def small(config: Config) -> Config:
     """Each teacher as it is small."""
-    return config.model_copy(update={"teachers": tuple(teacher.small().model_dump(mode="json") for teacher in teachers(config))})
+    small = tuple(teacher.small().model_dump(mode="json") for teacher in teachers(config))
+    return config.model_copy(update={"teachers": small})
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

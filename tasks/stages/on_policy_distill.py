@@ -209,13 +209,14 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
 
 
 def small(config: Config) -> Config:
-    """5 updates on whole groups: of the batches of at most 32 responses the largest that a group divides, else the next larger one."""
+    """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the next."""
     most = min(config.batch_size, 32)
-    sizes = (config.model_copy(update={"batch_size": size}) for size in (*range(most, 0, -1), *range(most + 1, config.batch_size + 1)))
+    sizes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
+    batches = (config.model_copy(update={"batch_size": size}) for size in sizes)
     return small_trainer(
         config,
         steps=5,
-        batch_size=next(one.batch_size for one in sizes if one.sampled and one.sampled % config.group_size == 0),
+        batch_size=next(one.batch_size for one in batches if one.sampled and one.sampled % config.group_size == 0),
         learning_rate=3e-4,
         prompt_length=min(config.prompt_length, PROMPT),
         response_length=min(config.response_length, ANSWER),

@@ -201,13 +201,13 @@ class Files:
 
 
 def small(config: Config) -> Config:
-    """600 rows of a domain and 200 of a grounding to train on, and few of the other splits; short ones, where tokens are counted."""
+    """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are counted."""
+    quotas = {name: one.at_most(train=600, validation=8, heldout=40) for name, one in config.quotas.items()}
+    grounded = {name: one.at_most(train=200, validation=4, heldout=20) for name, one in config.grounding_quotas.items()}
     return config.model_copy(
         update={
-            "quotas": {domain: quota.at_most(train=600, validation=8, heldout=40) for domain, quota in config.quotas.items()},
-            "grounding_quotas": {
-                grounding: quota.at_most(train=200, validation=4, heldout=20) for grounding, quota in config.grounding_quotas.items()
-            },
+            "quotas": quotas,
+            "grounding_quotas": grounded,
             "max_prompt_tokens": config.max_prompt_tokens and min(config.max_prompt_tokens, PROMPT),
             "max_response_tokens": config.max_response_tokens and min(config.max_response_tokens, ANSWER),
         }

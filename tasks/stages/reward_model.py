@@ -179,7 +179,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config) -> Config:
-    """60 updates on at most 1,200 pairs of each source, which tell a wrong step from a right one."""
+    """60 updates on at most 1,200 pairs of the data, and as many of damaged traces."""
     return small_trainer(
         config,
         steps=60,

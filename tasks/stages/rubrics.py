@@ -117,7 +117,8 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
 
 def small(config: Config) -> Config:
     """8 prompts of each domain."""
-    return config.model_copy(update={"first": at_most(dict.fromkeys(Domain, 8) if config.first is None else config.first, 8)})
+    first = dict.fromkeys(Domain, 8) if config.first is None else at_most(config.first, 8)
+    return config.model_copy(update={"first": first})
 
 
 def run(job: Job[Config]) -> dict[str, Any]:

@@ -59,7 +59,8 @@ class Config(TeacherConfig):
 
     def small(self) -> Self:
         """As many rows as there are by default, at most."""
-        return self.model_copy(update={"rows": at_most(self.rows, ROWS), "grounded": at_most(self.grounded, ROWS // 4)})
+        rows, grounded = at_most(self.rows, ROWS), at_most(self.grounded, ROWS // 4)
+        return self.model_copy(update={"rows": rows, "grounded": grounded})
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:

@@ -73,10 +73,11 @@ class Answering(TeacherConfig):
         return config.model_copy(update={"prompts": tuple(complete)})
 
     def small(self) -> Self:
-        """Fewer prompts, each asked twice where that divides the batch of a teacher that has one."""
+        """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
         first = dict.fromkeys(Domain, ROWS) if self.first is None else at_most(self.first, ROWS)
         lent = tuple(lender.small().model_dump(mode="json") for lender in lenders(self))
-        return self.model_copy(update={"prompts": lent, "first": first, "samples": gcd(self.samples, 2)})
+        samples = gcd(self.samples, 2)
+        return self.model_copy(update={"prompts": lent, "first": first, "samples": samples})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:

@@ -19,7 +19,7 @@ class TeacherConfig(StrictModel):
     """What the Config of every teacher has."""
 
     def small(self) -> Self:
-        """The same teacher with fewer rows (`tasks.contract.small`). One that is as large as its files has no size of its own."""
+        """The same teacher with fewer rows (`tasks.contract.small`); one that reads files has them all."""
         return self
 
 

@@ -18,7 +18,7 @@ TRAINER: dict[str, Any] = {
     "optimizer": {"learning_rate": 1e-5, "max_grad_norm": 0.1},
 }
 GRPO = TRAINER | {"rewards": [{"name": "format"}]}
-GKD = TRAINER | {"model": "gemma3-1b-it", "teacher": {"name": "gemma", "model": "gemma3-4b-it"}, "batch_size": 240, "micro_batch_size": 48}
+GKD = TRAINER | {"model": "gemma3-1b-it", "teacher": {"name": "gemma", "model": "gemma3-4b-it"}}
 
 
 @pytest.mark.parametrize(("group", "batch"), [(4, 32), (6, 30), (60, 60)])
