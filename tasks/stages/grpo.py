@@ -151,8 +151,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config) -> Config:
-    """5 updates on whole groups."""
-    groups = max(1, min(config.batch_size, 32) // config.group_size)
+    """5 updates on 16 responses in whole groups; a judge is asked about each of them."""
+    groups = max(1, min(config.batch_size, 16) // config.group_size)
     return small_trainer(
         config,
         steps=5,
