@@ -16,8 +16,8 @@ inputs = { examples = "distill" }
 File order is execution order. `model` and `seed` are the defaults of every stage whose Config has a field of that name. There is no
 inheritance and no templating; unknown keys are refused.
 
-What all stages of a kind begin with is said once. A stage's own config counts more, key by key: tables merge, all else replaces.
-A Recipe has no defaults: its stages have all of their config.
+What all stages of a kind begin with is said once. A stage's own config counts more, key by key:
+tables merge, all else replaces. A Recipe has no defaults: its stages have all of their config.
 
 ```toml
 [defaults.reasoning_eval]
@@ -25,12 +25,13 @@ prompt_length = 512
 batch_size = 256
 ```
 
-A recipe for a TPU may say how it runs on a laptop in minutes, as `--set` would: the same stages, smaller.
+`--tiny` runs it on a laptop in minutes: `gemma3-tiny`, and each stage as its kind runs small. What
+such a run cannot reach, teachers, judges and files, the recipe replaces, as `--set` would.
 
 ```toml
 [tiny]
-model = "gemma3-tiny"
-"stages.sft.config.steps" = 100
+"stages.distill.config.teachers" = [{ name = "procedural" }]
+"defaults.reasoning_eval.suites" = []
 ```
 
 A recipe may say what its model has to prove before it replaces the champion (`lyceum gate`, the nightly flow). It is no part of any stage
@@ -136,7 +137,7 @@ class Recipe(StrictModel):
 
     Attributes:
         gate: what the last trained model has to prove before it replaces the champion.
-        tiny: path -> value, what `--tiny` sets.
+        tiny: path -> value, what `--tiny` sets beside the sizes.
     """
 
     name: str
@@ -216,7 +217,7 @@ def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
 
 
 def with_defaults(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A copy of a recipe's table without `defaults`, in which each stage has those of its kind below its own config.
+    """A copy of a recipe's table without `defaults`: each stage has those of its kind below its own.
 
     Raises:
         InputError: `defaults` are no table of tables, or are of a kind that no stage has.
@@ -228,7 +229,8 @@ def with_defaults(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     kinds = [stage["kind"] for stage in whole["stages"].values() if isinstance(stage.get("kind"), str)]
     for kind, config in defaults.items():
         if kind not in kinds:
-            raise InputError(f"recipe {where}: defaults.{kind} is of no use: no stage is of that kind.{nearest(kind, {*kinds})}")
+            choices = nearest(kind, {*kinds})
+            raise InputError(f"recipe {where}: defaults.{kind}: no stage is of that kind.{choices}")
         if not isinstance(config, dict):
             raise InputError(f"recipe {where}: defaults.{kind} = {config!r} must be a table such as [defaults.{kind}].")
     for stage in whole["stages"].values():

@@ -165,7 +165,11 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="K=V", action="append", default=[], dest="overrides", help="override a value, e.g. stages.grpo.config.steps=20"
     )
     parser.add_argument(
-        "--tiny", action="append_const", const=TINY, dest="overrides", help="the recipe on a laptop, in minutes, as its [tiny] table says"
+        "--tiny",
+        action="append_const",
+        const=TINY,
+        dest="overrides",
+        help="the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
     )
     parser.add_argument("--data", metavar="DIR", type=Path, help="directory of the data files that the recipe reads")
 

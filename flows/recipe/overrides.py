@@ -1,7 +1,7 @@
 """`--set`: one value of a recipe's table is changed, before the table becomes a Recipe.
 
-`defaults.KIND.x=5` is for the stages of that kind that leave x open in the file: it is set in each of them, and counts less than what
-`stages.NAME.config.x=5` says of one. `tiny` counts less than either.
+`defaults.KIND.x=5` is for the stages of that kind that leave x open in the file: it is set in each of
+them, and counts less than what `stages.NAME.config.x=5` says of one. `tiny` counts less than either.
 """
 
 import copy
@@ -14,7 +14,7 @@ from schemas.recipe import Recipe, StageSpec
 from schemas.toml import MOST_LEVELS, NotToml, toml_table
 
 TINY = "tiny"
-"""Among the overrides of a recipe, the bare word for "as it runs on a laptop"; `--tiny` on the command line."""
+"""The override that is a bare word: the recipe as it runs on a laptop; `--tiny` on the command line."""
 
 
 def order(override: str) -> int:
@@ -25,9 +25,9 @@ def order(override: str) -> int:
 def apply_override(table: dict[str, Any], override: str, written: Mapping[str, Any]) -> None:
     """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
 
-    The path names a top-level key, a key below an existing stage, or one below the defaults of a kind; list elements are numbered from 0.
-    Keys of a config that the recipe leaves at their default may be set too; whether a config has that key is checked when its stage is
-    validated.
+    The path names a top-level key, a key below an existing stage, or one below the defaults of a
+    kind; list elements are numbered from 0. Keys of a config that the recipe leaves at their default
+    may be set too; whether a config has that key is checked when its stage is validated.
 
     Args:
         table: with the defaults in its stages (`schemas.recipe.with_defaults`).
@@ -42,8 +42,14 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
     set_value(table, path.strip(), _override_value(text.strip(), override), override, written)
 
 
-def set_value(table: dict[str, Any], path: str, value: Any, override: str, written: Mapping[str, Any]) -> None:
-    """Set the value at a path, in place; messages call it `override`. The rest is as in `apply_override`."""
+def set_value(
+    table: dict[str, Any],
+    path: str,
+    value: Any,
+    override: str,
+    written: Mapping[str, Any],
+) -> None:
+    """Set the value at a path, in place; messages call it `override`. See `apply_override`."""
     parts = path.split(".")
     if len(parts) > MOST_LEVELS:
         raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
@@ -56,15 +62,16 @@ def set_value(table: dict[str, Any], path: str, value: Any, override: str, writt
 
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
     """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
-    levels: list[tuple[str, list[str]]] = [("recipe", ["defaults", *(key for key in Recipe.model_fields if key != "tiny")])]
-    if parts[0] in ("stages", "defaults"):
-        if parts[0] == "stages":
-            levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
-        else:
-            levels.append(("defaults", [stage["kind"] for stage in table["stages"].values()]))
-        if len(parts) < 3:
-            example = "stages.sft.config.steps=20" if parts[0] == "stages" else "defaults.sft.steps=20"
-            raise InputError(f"--set {override!r}: {'.'.join(parts)} is a table; name a key in it, e.g. {example}.")
+    known = ["defaults", *(key for key in Recipe.model_fields if key != "tiny")]
+    levels: list[tuple[str, list[str]]] = [("recipe", known)]
+    examples = {"stages": "stages.sft.config.steps=20", "defaults": "defaults.sft.steps=20"}
+    if parts[0] in examples and len(parts) < 3:
+        path, example = ".".join(parts), examples[parts[0]]
+        raise InputError(f"--set {override!r}: {path} is a table; name a key in it, e.g. {example}.")
+    if parts[0] == "stages":
+        levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
+    elif parts[0] == "defaults":
+        levels.append(("defaults", [stage["kind"] for stage in table["stages"].values()]))
     elif len(parts) > 1 and parts[0] != "gate":
         raise InputError(f"--set {override!r}: {parts[0]!r} has no keys below it. Valid: {', '.join(Recipe.model_fields)}.")
     for part, (level, valid) in zip(parts, levels, strict=False):
@@ -73,13 +80,13 @@ def _check_override_path(table: dict[str, Any], parts: list[str], override: str)
 
 
 def _stages_that_take(parts: list[str], override: str, written: Mapping[str, Any]) -> list[list[str]]:
-    """Where `defaults.KIND.x` is set. Raises InputError: every stage of the kind says x by itself."""
+    """Where `defaults.KIND.x` is set. Raises InputError: every stage of the kind says x itself."""
     kind, rest = parts[1], parts[2:]
-    stages = {name: stage.get("config", {}) for name, stage in written.items() if stage["kind"] == kind}
-    taking = [["stages", name, "config", *rest] for name, config in stages.items() if not _says(config, rest)]
+    places = {name: ["stages", name, "config", *rest] for name in written if written[name]["kind"] == kind}
+    taking = [place for name, place in places.items() if not _says(written[name].get("config", {}), rest)]
     if not taking:
-        places = ", ".join(".".join(["stages", name, "config", *rest]) for name in stages)
-        raise InputError(f"--set {override!r}: every stage of kind {kind} says this by itself; set {places}.")
+        instead = ", ".join(map(".".join, places.values()))
+        raise InputError(f"--set {override!r}: every stage of kind {kind} says this itself; set {instead}.")
     return taking
 
 

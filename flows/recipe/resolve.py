@@ -5,7 +5,8 @@ executes (store, target, the data directory's path) never enters.
 """
 
 import importlib.resources
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from schemas.evaluation import HELDOUT
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text, with_defaults
 from tasks.contract.kind import Kind
 from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
+from tasks.models.source import TINY as TINY_MODEL
 from tasks.models.source import check_model, extra_dependencies
 
 
@@ -88,9 +90,8 @@ def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     stages = []
     for spec in loaded.stages:
-        place = f"recipe {where}, stages.{spec.name}"
-        below = f" (begins with defaults.{spec.kind})" if spec.kind in defaults else ""
-        stages.append(_resolve_stage(spec, loaded, kinds, data, place, below, need_data))
+        with _said_at(_Place(spec, where, defaults)) as place:
+            stages.append(_resolve_stage(spec, loaded, kinds, data, place, need_data))
     resolved = ResolvedRecipe(loaded, tuple(stages))
     _check_gate(resolved, where)
     return resolved
@@ -102,7 +103,10 @@ def shipped_recipes() -> dict[str, Recipe]:
 
 
 def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str, Collection[str]]:
-    """The recipe called or stored at `recipe`, overrides applied; what to call it in messages; kinds that have defaults in it.
+    """The recipe called or stored at `recipe`, with overrides applied.
+
+    Returns:
+        it, what to call it in messages, and the kinds that have defaults in it.
 
     Raises:
         InputError: there is no such recipe, it is wrong, or an override is.
@@ -114,42 +118,95 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     else:
         text, where = recipe_text(Path(recipe)), recipe
     file = recipe_table(text, where)
-    loaded = recipe_from_table(file, where)  # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    # a recipe that is wrong by itself is reported before, and apart from, its overrides
+    loaded = recipe_from_table(file, where)
     table, written = with_defaults(file, where), file["stages"]
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
-            _make_tiny(table, loaded.tiny, where, written)
+            _make_small(table, where, file.get("defaults", {}))
+            for path, value in loaded.tiny.items():
+                set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
             apply_override(table, override, written)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
     return recipe_from_table(table, where), where, file.get("defaults", {})
 
 
-def _make_tiny(table: dict[str, Any], tiny: Mapping[str, Any], where: str, written: Mapping[str, Any]) -> None:
-    if not tiny:
-        having = ", ".join(name for name, one in shipped_recipes().items() if one.tiny)
-        raise InputError(f"recipe {where} has no [tiny] table that says how it runs on a laptop. Shipped recipes that have one: {having}.")
-    for path, value in tiny.items():
-        set_value(table, path, value, f"{path} (of [tiny])", written)
+def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) -> None:
+    """Make a recipe's table one for a laptop, in place: the tiny model, each stage by `Kind.small`."""
+    table["model"] = TINY_MODEL
+    for stage in table["stages"].values():
+        stage.get("config", {}).pop("model", None)
+    recipe = recipe_from_table(table, where)
+    for spec in recipe.stages:
+        with _said_at(_Place(spec, where, defaults)) as place:
+            kind = stage_kind(spec.kind)
+            config = _stage_config(kind.config, spec, recipe, place)
+        before, after = (one.model_dump(mode="json") for one in (config, kind.small(config)))
+        table["stages"][spec.name]["config"] = _changed(spec.config, before, after)
+
+
+def _changed(written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as it is written, with what has changed. TOML has no null: what is None is left out."""
+    found = dict(written)
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if new is None:
+            found.pop(name, None)
+        elif isinstance(new, dict) and isinstance(found.get(name), dict):
+            found[name] = _changed(found[name], old or {}, new)
+        else:
+            found[name] = _without_null(new)
+    return found
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_null(item) for name, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a stage is written, for messages: also in the defaults of its kind, if the file has any."""
+
+    spec: StageSpec
+    where: str
+    defaults: Collection[str]
+
+    @property
+    def stage(self) -> str:
+        return f"recipe {self.where}, stages.{self.spec.name}"
+
+    @property
+    def below(self) -> str:
+        return f" (begins with defaults.{self.spec.kind})" if self.spec.kind in self.defaults else ""
+
+
+@contextmanager
+def _said_at(place: _Place) -> Iterator[_Place]:
+    """Messages of errors begin with the place."""
+    try:
+        yield place
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(place.stage) else f"{place.stage}{place.below}: {text}") from error
 
 
 def _resolve_stage(
-    spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, place: str, below: str, need_data: bool
+    spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, place: _Place, need_data: bool
 ) -> ResolvedStage:
-    """Validate a stage. Messages call it `place`, and add what is `below` its config."""
-    try:
-        kind = stage_kind(spec.kind)
-        _check_inputs(spec, kind, kinds)
-        config = _stage_config(kind.config, spec, recipe, f"{place}.config{below}")
-        extra = kind.extra_models(config.model_dump(mode="json"))
-        for model in filter(None, (getattr(config, "model", None), *extra)):
-            check_model(model)
-        dependencies, missing = _dependencies(kind, config, data, need_data)
-        dependencies |= extra_dependencies(extra)
-    except InputError as error:
-        text = str(error)
-        raise InputError(text if text.startswith(place) else f"{place}{below}: {text}") from error
+    kind = stage_kind(spec.kind)
+    _check_inputs(spec, kind, kinds)
+    config = _stage_config(kind.config, spec, recipe, place)
+    extra = kind.extra_models(config.model_dump(mode="json"))
+    for model in filter(None, (getattr(config, "model", None), *extra)):
+        check_model(model)
+    dependencies, missing = _dependencies(kind, config, data, need_data)
+    dependencies |= extra_dependencies(extra)
     return ResolvedStage(spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing)
 
 
@@ -163,13 +220,13 @@ def _dependencies(kind: Kind[Any], config: StrictModel, data: Path | None, need_
         return {}, str(error)
 
 
-def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: str) -> StrictModel:
+def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: _Place) -> StrictModel:
     shared = {"model": recipe.model, "seed": recipe.seed}
     filled = {name: value for name, value in shared.items() if name in model.model_fields}
     try:
         return model.parse({**filled, **spec.config})
     except ValidationError as error:
-        raise InputError(explain_validation(error, model, place)) from error
+        raise InputError(explain_validation(error, model, f"{place.stage}.config{place.below}")) from error
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:

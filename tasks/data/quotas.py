@@ -40,6 +40,21 @@ class Quota(StrictModel):
         amount: Amount = getattr(self, split)
         return amount
 
+    def at_most(self, **most: int) -> "Quota":
+        """This quota with at most so many rows of each split.
+
+        A table that has more gives each difficulty an even share, or one row.
+        """
+        changed: dict[str, Amount] = {}
+        for split, limit in most.items():
+            amount: Amount = getattr(self, split)
+            if isinstance(amount, int):
+                changed[split] = min(amount, limit)
+            elif sum(amount.values()) > limit:
+                share = max(1, limit // len(amount))
+                changed[split] = {level: min(count, share) for level, count in amount.items()}
+        return self.model_copy(update=changed)
+
     def total(self, split: Split) -> int:
         """How many rows a split is to get."""
         amount = self.amount(split)

@@ -8,7 +8,7 @@ judged when it is made and its verdict is stored in the `EvalItem`; every metric
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -18,6 +18,7 @@ from schemas.evaluation import HELDOUT, EvalItem, EvalPrompt
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
+from tasks.contract.small import ANSWER
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.evaluation.suite import complete_suites, heldout_prompts, parse_suites, suite_prompts, suite_size
@@ -80,6 +81,28 @@ class EvalConfig(StrictModel):
     def asked(self, prompt: str) -> str:
         """What is put to the model."""
         return f"{self.instructions}\n\n{prompt}" if self.instructions else prompt
+
+
+EvalConfigT = TypeVar("EvalConfigT", bound=EvalConfig)
+
+
+def small_eval(config: EvalConfigT) -> EvalConfigT:
+    """Fewer prompts of a suite, two samples, short answers.
+
+    `prompt_length` stays: a prompt that does not fit is refused, and none is left out. A batch has as
+    many rows of these lengths as 32,768 tokens allow, as a power of two.
+    """
+    answer = min(config.response_length, ANSWER)
+    allowed = max(1, 32_768 // (config.prompt_length + answer))
+    return config.model_copy(
+        update={
+            "suites": tuple({**suite, "first": min(suite["first"] or 50, 50)} for suite in config.suites),
+            "sampling": config.sampling and config.sampling.model_copy(update={"samples": 2}),
+            "batch_size": min(config.batch_size, 128, 1 << allowed.bit_length() - 1),
+            "response_length": answer,
+            "min_items": min(config.min_items, 20),
+        }
+    )
 
 
 def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:

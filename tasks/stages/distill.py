@@ -98,6 +98,12 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     return [program for module, teacher in computing for program in module.programs(teacher, model)]
 
 
+def small(config: Config) -> Config:
+    """Each teacher as it is small."""
+    small = tuple(teacher.small().model_dump(mode="json") for _, teacher in teachers_of(config.teachers))  # type: ignore[attr-defined]
+    return config.model_copy(update={"teachers": small})
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Ask every teacher and write the rows. Raises InputError where a teacher does."""
     config = job.config
@@ -215,6 +221,7 @@ KIND = Kind(
     inputs={},
     produces=Product.EXAMPLES,
     run=run,
+    small=small,
     programs=programs,
     devices=lambda config: base_model(config) is not None,
     dependencies=dependencies,

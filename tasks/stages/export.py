@@ -55,5 +55,6 @@ KIND = Kind(
     },
     produces=Product.EXPORT,
     run=run,
+    small=lambda config: config,
     at_home=at_home,
 )

@@ -25,6 +25,7 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.plugins import plugin_module, plugin_versions
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import Resources, RewardConfig, parse_rewards
@@ -149,6 +150,19 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     return found
 
 
+def small(config: Config) -> Config:
+    """5 updates on 16 responses in whole groups; a judge is asked about each of them."""
+    groups = max(1, min(config.batch_size, 16) // config.group_size)
+    return small_trainer(
+        config,
+        steps=5,
+        batch_size=groups * config.group_size,
+        learning_rate=3e-4,
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
+    )
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model.
 
@@ -218,6 +232,7 @@ KIND = Kind(
     },
     produces=Product.MODEL,
     run=run,
+    small=small,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

@@ -22,6 +22,7 @@ from schemas.base import InputError, digest
 from schemas.examples import Example, Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import DistillBatches, Scored, fitting_traces, gemma_teacher, make_batch, programs_of
 from tasks.distillation.config import Config, Gkd
@@ -137,6 +138,21 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     return gemma_teacher(config, model), model
 
 
+def small(config: Config) -> Config:
+    """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the next."""
+    most = min(config.batch_size, 32)
+    sizes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
+    batches = (config.model_copy(update={"batch_size": size}) for size in sizes)
+    return small_trainer(
+        config,
+        steps=5,
+        batch_size=next(one.batch_size for one in batches if one.sampled and one.sampled % config.group_size == 0),
+        learning_rate=3e-4,
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
+    )
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model.
 
@@ -192,6 +208,7 @@ KIND = Kind(
     },
     produces=Product.MODEL,
     run=run,
+    small=small,
     programs=programs,
     devices=lambda config: True,
     extra_models=extra_models,

@@ -40,6 +40,7 @@ from tasks.evaluation.evaluate import (
     eval_size,
     measure,
     read_baseline,
+    small_eval,
 )
 from tasks.evaluation.reasoning import judge
 from tasks.evaluation.sampled import noise, sampled_metrics
@@ -179,6 +180,7 @@ KIND = Kind(
     },
     produces=Product.ANSWERS,
     run=run,
+    small=small_eval,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

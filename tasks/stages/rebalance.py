@@ -32,6 +32,7 @@ from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import ANSWER, PROMPT
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, clean
 from tasks.data.evaluations import EvaluationSet
@@ -198,6 +199,20 @@ class Files:
     def solved(self) -> list[bool]:
         """Which of `rows` hold examples."""
         return [path.name == "examples.jsonl" for path in self.rows]
+
+
+def small(config: Config) -> Config:
+    """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are counted."""
+    quotas = {name: one.at_most(train=600, validation=8, heldout=40) for name, one in config.quotas.items()}
+    grounded = {name: one.at_most(train=200, validation=4, heldout=20) for name, one in config.grounding_quotas.items()}
+    return config.model_copy(
+        update={
+            "quotas": quotas,
+            "grounding_quotas": grounded,
+            "max_prompt_tokens": config.max_prompt_tokens and min(config.max_prompt_tokens, PROMPT),
+            "max_response_tokens": config.max_response_tokens and min(config.max_response_tokens, ANSWER),
+        }
+    )
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
@@ -383,6 +398,7 @@ KIND = Kind(
     inputs={"examples": Input(Product.EXAMPLES)},
     produces=Product.ROWS,
     run=run,
+    small=small,
     dependencies=dependencies,
     at_home=at_home,
 )

@@ -25,6 +25,7 @@ from schemas.examples import Example, PreferencePair, Rejection
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import ANSWER, PROMPT, ROWS, small_trainer
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.source import model_dependencies
@@ -177,6 +178,23 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     ]
 
 
+def small(config: Config) -> Config:
+    """60 updates on at most 1,200 pairs of the data, and as many of damaged traces."""
+    return small_trainer(
+        config,
+        steps=60,
+        batch_size=32,
+        learning_rate=1e-3,
+        prompts=min(config.prompts, 64),
+        data_pairs=min(config.data_pairs, ROWS),
+        damaged=min(config.damaged, ROWS),
+        samples_per_prompt=min(config.samples_per_prompt, 4),
+        sampling_batch_size=min(config.sampling_batch_size, 128),
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
+    )
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Gather pairs, train, measure.
 
@@ -305,6 +323,7 @@ KIND = Kind(
     },
     produces=Product.REWARD,
     run=run,
+    small=small,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

@@ -31,6 +31,7 @@ from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import at_most
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
@@ -113,6 +114,12 @@ class _Written(StrictModel):
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     """It waits for an API, which no machine in the cloud is needed for, and the key to it stays here."""
     return True
+
+
+def small(config: Config) -> Config:
+    """8 prompts of each domain."""
+    first = dict.fromkeys(Domain, 8) if config.first is None else at_most(config.first, 8)
+    return config.model_copy(update={"first": first})
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
@@ -293,5 +300,6 @@ KIND = Kind(
     inputs={"prompts": Input(Product.ROWS)},
     produces=Product.RUBRICS,
     run=run,
+    small=small,
     at_home=at_home,
 )

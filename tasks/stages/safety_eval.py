@@ -57,6 +57,7 @@ from tasks.evaluation.evaluate import (
     eval_size,
     measure,
     read_baseline,
+    small_eval,
 )
 from tasks.evaluation.gym.metrics import protocol_metrics
 from tasks.evaluation.safety import judge
@@ -199,6 +200,7 @@ KIND = Kind(
     },
     produces=Product.ANSWERS,
     run=run,
+    small=small_eval,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

@@ -16,6 +16,7 @@ from schemas.examples import Example
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
@@ -152,6 +153,19 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     )
 
 
+def small(config: Config) -> Config:
+    """300 updates of 2,048 tokens, in which the tiny model learns the format."""
+    length = min(config.sequence_length, PROMPT + ANSWER)
+    return small_trainer(
+        config,
+        steps=300,
+        batch_size=max(1, 2048 // length),
+        learning_rate=6e-3,
+        muon_learning_rate=0.04,
+        sequence_length=length,
+    )
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
     from tasks.models.loading import policy_or_base
@@ -212,6 +226,7 @@ KIND = Kind(
     },
     produces=Product.MODEL,
     run=run,
+    small=small,
     programs=programs,
     devices=lambda config: True,
     dependencies=dependencies,

@@ -26,7 +26,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError
 from schemas.examples import Example, Prompt
 from tasks import routing
 from tasks.data.directory import data_files, file_digest
@@ -36,7 +36,7 @@ from tasks.data.readers import Record, Records, read_records
 from tasks.data.sources import JUDGED, NotAnExample, Source, example_of, prompt_of
 from tasks.routing import Ask
 from tasks.routing.asking import RoutingTeacher, asking
-from tasks.teaching.lesson import Lesson
+from tasks.teaching.lesson import Lesson, TeacherConfig
 from tasks.verification.verify import check_versions
 
 VERSION = 2
@@ -53,7 +53,7 @@ P = TypeVar("P", bound=Prompt)
 Made = Callable[[Source, Mapping[str, Any], str, int, str], P]
 
 
-class Config(StrictModel):
+class Config(TeacherConfig):
     """Data sets.
 
     Attributes:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, field_validator
 
-from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt
+from tasks.contract.small import ROWS, at_most
 from tasks.teaching import drawing
 from tasks.teaching.families import domain_of, families
-from tasks.teaching.lesson import Lesson
+from tasks.teaching.lesson import Lesson, TeacherConfig
 
 VERSION = 1
 
@@ -19,7 +19,7 @@ Rows = Annotated[int, Field(ge=0)]
 GROUNDINGS: tuple[Grounding, ...] = get_args(Grounding)
 
 
-class Config(StrictModel):
+class Config(TeacherConfig):
     """How many rows to generate.
 
     Attributes:
@@ -45,6 +45,11 @@ class Config(StrictModel):
             if name and name not in families(module):
                 raise ValueError(f"{module} has no family {name!r}; it has {', '.join(families(module))}")
         return names
+
+    def small(self) -> Self:
+        """As many rows as there are by default, at most."""
+        rows, grounded = at_most(self.rows, ROWS), at_most(self.grounded, ROWS // 4)
+        return self.model_copy(update={"rows": rows, "grounded": grounded})
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:

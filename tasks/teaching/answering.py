@@ -14,16 +14,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import gcd
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from schemas.base import StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
 from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.contract.small import ROWS, at_most
 from tasks.data.dropped import Dropped
-from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.teaching.lesson import Cell, Lesson, Row, TeacherConfig
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
@@ -40,7 +41,7 @@ _VERIFIED_AT_A_TIME = 64
 """Prompts whose samples are verified together, so that slow checks use all cores."""
 
 
-class Answering(StrictModel):
+class Answering(TeacherConfig):
     """What the Config of every answering teacher has.
 
     Attributes:
@@ -70,6 +71,13 @@ class Answering(StrictModel):
         config = super().parse(value)
         complete = [lender.model_dump(mode="json") for lender in lenders(config)]
         return config.model_copy(update={"prompts": tuple(complete)})
+
+    def small(self) -> Self:
+        """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
+        first = dict.fromkeys(Domain, ROWS) if self.first is None else at_most(self.first, ROWS)
+        lent = tuple(lender.small().model_dump(mode="json") for lender in lenders(self))
+        samples = gcd(self.samples, 2)
+        return self.model_copy(update={"prompts": lent, "first": first, "samples": samples})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:
@@ -102,9 +110,10 @@ class Sample:
         return self.text
 
 
-def lenders(config: Answering) -> list[StrictModel]:
+def lenders(config: Answering) -> list[TeacherConfig]:
     """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, or a table that does not validate."""
-    return [parse_plugin("teachers", table, f"prompts.{index}", needs="prompts") for index, table in enumerate(config.prompts)]
+    parsed = [parse_plugin("teachers", table, f"prompts.{index}", needs="prompts") for index, table in enumerate(config.prompts)]
+    return cast(list[TeacherConfig], parsed)
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:

@@ -24,6 +24,7 @@ from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
+from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.sampling.rollouts import sample_before_training
@@ -168,6 +169,23 @@ def programs(
         fields |= {f"ref_{name}_logps": np.zeros(config.batch_size, np.float32) for name in ("chosen", "rejected")}
     responses = 2 * micro * config.response_length
     return [*before, *trainer.programs(PairBatch(**fields), config.steps, trips=vocabulary_trips(responses, trainer.mesh))]
+
+
+def small(config: PreferenceConfigT) -> PreferenceConfigT:
+    """5 updates on the pairs of 64 prompts."""
+    return small_trainer(
+        config,
+        steps=5,
+        batch_size=16,
+        learning_rate=1e-4,
+        prompts=min(config.prompts, 64),
+        data_pairs=min(config.data_pairs, 64),
+        samples_per_prompt=min(config.samples_per_prompt, 4),
+        sampling_batch_size=min(config.sampling_batch_size, 128),
+        min_pairs=min(config.min_pairs, 4),
+        prompt_length=min(config.prompt_length, PROMPT),
+        response_length=min(config.response_length, ANSWER),
+    )
 
 
 def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
@@ -317,6 +335,7 @@ def preference_kind(
         inputs={"policy": Input(Product.MODEL), "prompts": Input(Product.ROWS)},
         produces=Product.MODEL,
         run=lambda job: run(job, loss_of(job.config), reference=reference),
+        small=small,
         programs=lambda config, model, upstream: programs(config, model, upstream, loss_of(config), reference=reference),
         devices=lambda config: True,
         dependencies=dependencies,

@@ -45,7 +45,7 @@ def run(job):
     exec(job.config.code, scope)
     return scope["metrics"]
 
-KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run)
+KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config)
 """
 BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
 

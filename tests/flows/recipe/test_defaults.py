@@ -1,4 +1,4 @@
-"""`[defaults.KIND]`: what the stages of a kind share is said once, and everything behind the recipe sees it in each of them."""
+"""`[defaults.KIND]`: what the stages of a kind share is said once, and each of them has it."""
 
 from pathlib import Path
 
@@ -61,11 +61,15 @@ def test_set_reaches_what_the_defaults_say(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[defaults.reasoning_eval]", "[defaults.reasoning_evl]", "defaults.reasoning_evl is of no use.*Did you mean 'reasoning_eval'"),
+        (
+            "[defaults.reasoning_eval]",
+            "[defaults.reasoning_evl]",
+            "defaults.reasoning_evl: no stage is of that kind. Did you mean 'reasoning_eval'",
+        ),
         (
             "[defaults.reasoning_eval]",
             "[defaults]\ngrpo = {}\n[defaults.reasoning_eval]",
-            "defaults.grpo is of no use: no stage is of that",
+            "defaults.grpo: no stage is of that kind",
         ),
         ("[defaults.reasoning_eval]", "[default.reasoning_eval]", "unknown key 'default'. Did you mean 'defaults'"),
         ("[defaults.reasoning_eval]", "[defaults]\nreasoning_eval = 3\n[gate]", "defaults.reasoning_eval = 3 must be a table"),

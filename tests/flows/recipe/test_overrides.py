@@ -73,8 +73,8 @@ def test_defaults_are_set_in_the_stages_that_leave_the_value_open() -> None:
     [
         ("defaults.grop.steps=5", "defaults has no key 'grop'. Did you mean 'grpo'? Valid: grpo, sft."),
         ("defaults.sft=5", "defaults.sft is a table; name a key in it, e.g. defaults.sft.steps=20."),
-        ("defaults.sft.steps=5", "every stage of kind sft says this by itself; set stages.a.config.steps, stages.b.config.steps."),
-        ("defaults.sft.rewards.0.name=x", "every stage of kind sft says this by itself"),
+        ("defaults.sft.steps=5", "every stage of kind sft says this itself; set stages.a.config.steps, stages.b.config.steps."),
+        ("defaults.sft.rewards.0.name=x", "every stage of kind sft says this itself"),
     ],
 )
 def test_defaults_that_would_reach_no_stage_are_refused(override: str, message: str) -> None:

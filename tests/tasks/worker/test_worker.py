@@ -41,7 +41,7 @@ def run(job):
     exec(job.config.code, scope)
     return scope["metrics"]
 
-KIND = Kind(version=1, config=Config, inputs={{}}, produces=Product.ROWS, run=run)
+KIND = Kind(version=1, config=Config, inputs={{}}, produces=Product.ROWS, run=run, small=lambda config: config)
 """
 toy = types.ModuleType("tasks.stages.toy")
 exec(STAGE, toy.__dict__)

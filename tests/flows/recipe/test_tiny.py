@@ -1,0 +1,80 @@
+"""`--tiny`: every recipe on a laptop, its stages as small as their kinds say, and nothing else of them changed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.recipe.resolve import resolve, shipped_recipes
+from flows.report.recipe_toml import recipe_toml
+from schemas.base import InputError
+from schemas.recipe import parse_recipe
+from tasks.contract.plugins import stage_kind
+
+SIZES = {
+    *("steps", "batch_size", "micro_batch_size", "sampling_batch_size", "remat", "lora", "optimizer"),
+    *("prompt_length", "response_length", "sequence_length", "max_prompt_tokens", "max_response_tokens"),
+    *("prompts", "data_pairs", "damaged", "samples_per_prompt", "min_pairs", "min_items", "sampling", "first"),
+    *("teachers", "quotas", "grounding_quotas", "suites"),
+}
+RATES = ("learning_rate", "muon_learning_rate")
+STAGES = [
+    pytest.param(stage.kind, stage.config, id=f"{name}.{stage.name}")
+    for name in shipped_recipes()
+    for stage in resolve(name, need_data=False).stages
+]
+
+
+def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Each number in a config, and where it is."""
+    if isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(item, (*path, name))
+    elif isinstance(value, int | float):
+        yield path, value
+
+
+@pytest.mark.parametrize(("name", "config"), STAGES)
+def test_small_cuts_sizes_and_nothing_else(name: str, config: Any) -> None:
+    kind = stage_kind(name)
+    small = kind.small(config)
+    before, after = config.model_dump(mode="json"), small.model_dump(mode="json")
+    assert kind.config.parse(after) == small, "it is a valid config, complete"
+    assert kind.small(small) == small
+    assert {field for field in before if before[field] != after[field]} <= SIZES
+    whole = dict(numbers(before))
+    larger = {place: value for place, value in numbers(after) if place[-1] not in RATES and value > whole.get(place, value)}
+    assert not larger
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes().keys() - {"open_data"}))
+def test_every_recipe_is_small_without_data_and_reads_back(name: str) -> None:
+    small = resolve(name, ["tiny"])
+    assert all(getattr(stage.config, "model", None) in (None, "gemma3-tiny") for stage in small.stages)
+    written = parse_recipe(recipe_toml(small.recipe), "written.toml")
+    assert written == small.recipe
+
+
+def test_the_table_says_no_more_than_what_changed(tiny_recipe: Path) -> None:
+    """A recipe without [tiny] runs small, too; what the file leaves at its default stays there."""
+    text = tiny_recipe.read_text().replace("summarization = 60", "summarization = 6000")
+    tiny_recipe.write_text(text.replace("train = 20", "train = 2000"))
+    small = resolve(str(tiny_recipe), ["tiny"])
+    assert small.recipe.stage("rebalance").config == {
+        "near_duplicates": False,
+        "quotas": {"summarization": {"train": 600, "validation": 1, "heldout": 2}},
+    }
+    distill = small.stage("distill").config_json["teachers"][0]
+    assert distill["rows"] == {"summarization": 1200}
+
+
+def test_what_is_wrong_is_said_at_its_place(tiny_recipe: Path) -> None:
+    """A stage's config is read before it is made small; the message is the one without --tiny."""
+    tiny_recipe.write_text(tiny_recipe.read_text().replace("near_duplicates =", "near_duplicate ="))
+    said = []
+    for overrides in ([], ["tiny"]):
+        with pytest.raises(InputError) as error:
+            resolve(str(tiny_recipe), overrides)
+        said.append(str(error.value).partition("stages.rebalance.config: unknown key 'near_duplicate'")[2])
+    assert said[0] == said[1] != ""
