@@ -73,20 +73,29 @@ class Series:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--most", type=int, default=max(map(max, SIZES.values())), help="leave larger sizes out")
+    parser.add_argument(
+        "--most", type=int, default=max(map(max, SIZES.values())), help="leave larger sizes out"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"{machine('lyceum', 'prefect', 'jax', 'google-cloud-storage')}\n", flush=True)
-    print("| axis, sizes | measure | seconds | MB | requests | listed |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        "| axis, sizes | measure | seconds | MB | requests | listed |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         os.environ |= {"PREFECT_HOME": f"{scratch}/prefect", "LYCEUM_CACHE": f"{scratch}/cache"}
         if {*options.only} - {"rows", "sequence"}:
             stack.enter_context(_prefect())
         for axis in options.only:
-            series = _grow(axis, [size for size in SIZES[axis] if size <= options.most], Path(scratch, axis))
+            series = _grow(
+                axis, [size for size in SIZES[axis] if size <= options.most], Path(scratch, axis)
+            )
             for one in series:
                 print(row(one), flush=True)
             _plot(series, options.out / f"growth-{axis}.svg")
@@ -104,7 +113,11 @@ def _prefect() -> Iterator[None]:
 def _grow(axis: str, sizes: list[int], directory: Path) -> list[Series]:
     """Measure an axis at every size."""
     found: dict[str, Series] = {}
-    points = _of_stores(axis, sizes, directory) if axis in ("artifacts", "runs") else _of_sizes(axis, sizes, directory)
+    points = (
+        _of_stores(axis, sizes, directory)
+        if axis in ("artifacts", "runs")
+        else _of_sizes(axis, sizes, directory)
+    )
     began = time.monotonic()
     for size, point, objects in points:
         for name, values in point.items():
@@ -125,7 +138,10 @@ def _of_sizes(axis: str, sizes: list[int], directory: Path) -> Iterator[tuple[in
 def _of_stores(axis: str, sizes: list[int], directory: Path) -> Iterator[tuple[int, Point, int]]:
     """A store grows from one size to the next, in a directory; a bucket holds the same."""
     directory.mkdir()
-    resolved, store = write_recipe(directory / "growth.toml", STAGES), open_store(directory / "store")
+    resolved, store = (
+        write_recipe(directory / "growth.toml", STAGES),
+        open_store(directory / "store"),
+    )
     with hurried():
         made = commit_chain(store, resolved, directory / "scratch")
     sent: set[str] = set()
@@ -139,19 +155,40 @@ def _of_stores(axis: str, sizes: list[int], directory: Path) -> Iterator[tuple[i
             else:
                 fill_runs(store, resolved, made, range(have, size))
             have = max(have, size)
-            new = [one.name for top in ("artifacts", "work", "runs") for one in store.objects(top) if one.name not in sent]
+            new = [
+                one.name
+                for top in ("artifacts", "work", "runs")
+                for one in store.objects(top)
+                if one.name not in sent
+            ]
             for begin in range(0, len(new), 1000):
-                gcs.fill(bucket, {f"lab/{name}": store.read_bytes(name) or b"" for name in new[begin : begin + 1000]})
+                gcs.fill(
+                    bucket,
+                    {
+                        f"lab/{name}": store.read_bytes(name) or b""
+                        for name in new[begin : begin + 1000]
+                    },
+                )
             sent.update(new)
             point = _point(axis, size, directory, store.uri)
-            for name, values in _point(axis, size, directory, f"gs://{bucket}/lab", gcs.environment).items():
+            for name, values in _point(
+                axis, size, directory, f"gs://{bucket}/lab", gcs.environment
+            ).items():
                 point[name] |= values
             yield size, point, len(gcs.objects(bucket))
 
 
-def _point(axis: str, size: int, directory: Path, uri: str = "", environment: Mapping[str, str] | None = None) -> Point:
+def _point(
+    axis: str,
+    size: int,
+    directory: Path,
+    uri: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Point:
     command = [sys.executable, "-m", "benchmarks.growth_axes", axis, str(size), str(directory), uri]
-    done = subprocess.run(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, check=True
+    )
     return read_point(done.stdout)
 
 
@@ -165,7 +202,9 @@ def too_fast(series: Series, unit: str) -> bool:
     """Whether it grows faster than n log n at the end, or a listing returns a whole bucket."""
     values = series.of(unit)
     small, large = sorted(values)[-2:]
-    bound = math.log((large * math.log(large)) / (small * math.log(small))) / math.log(large / small)
+    bound = math.log((large * math.log(large)) / (small * math.log(small))) / math.log(
+        large / small
+    )
     steep = values[large] > FELT[unit] and slope(values) > bound + NOISE
     return steep or (unit == "listed" and values[large] >= series.objects[large])
 
@@ -180,7 +219,9 @@ def row(series: Series) -> str:
             cells.append(" to ".join(format(value, form) for value in values.values()))
             continue
         mark = " !" if too_fast(series, unit) else ""
-        cells.append(f"{values[sizes[0]]:{form}} to {values[sizes[-1]]:{form}} (n^{slope(values):.2f}{mark})")
+        cells.append(
+            f"{values[sizes[0]]:{form}} to {values[sizes[-1]]:{form}} (n^{slope(values):.2f}{mark})"
+        )
     return f"| {' | '.join(cells)} |"
 
 
@@ -190,13 +231,22 @@ def _plot(series: list[Series], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    units = list(dict.fromkeys(unit for one in series for point in one.points.values() for unit in point))
-    figure, grid = pyplot.subplots(len(units) // 2, 2, figsize=(10, 1.6 * len(units)), squeeze=False, layout="constrained")
+    units = list(
+        dict.fromkeys(unit for one in series for point in one.points.values() for unit in point)
+    )
+    figure, grid = pyplot.subplots(
+        len(units) // 2, 2, figsize=(10, 1.6 * len(units)), squeeze=False, layout="constrained"
+    )
     for unit, axis in zip(units, grid.flat, strict=True):
         for one in series:
             values = one.of(unit)
             axis.plot(
-                list(values), [max(value, LEAST[unit]) for value in values.values()], marker="o", markersize=3, linewidth=1, label=one.name
+                list(values),
+                [max(value, LEAST[unit]) for value in values.values()],
+                marker="o",
+                markersize=3,
+                linewidth=1,
+                label=one.name,
             )
         axis.set(xscale="log", yscale="log", xlabel=series[0].axis, title=unit)
         axis.grid(alpha=0.3)

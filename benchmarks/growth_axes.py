@@ -54,7 +54,9 @@ class Meter:
         best, rise = float("inf"), 0.0
         for _ in range(3):
             gc.collect()
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from what is resident now
+            Path("/proc/self/clear_refs").write_text(
+                "5", encoding="ascii"
+            )  # the peak starts again from what is resident now
             before = _memory("VmRSS")
             with _children() as children:
                 began = time.perf_counter()
@@ -69,10 +71,15 @@ class Meter:
         self._listed = 0
         self._control("forget_requests")
         call()
-        return {"requests": sum(json.loads(self._control("requests")).values()), "listed": self._listed}
+        return {
+            "requests": sum(json.loads(self._control("requests")).values()),
+            "listed": self._listed,
+        }
 
     def _control(self, verb: str) -> str:
-        request = urllib.request.Request(f"{self._url}/_control/{verb}", b"{}", {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self._url}/_control/{verb}", b"{}", {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
 
@@ -145,7 +152,14 @@ def rows(meter: Meter, size: int, directory: Path, _: str) -> None:
         def run() -> None:
             out = where / f"out-{time.monotonic_ns()}"
             out.mkdir()
-            rebalance.run(Job(config, {"examples": source}, out, Workspace(open_store(where / "store"), "key", "0")))
+            rebalance.run(
+                Job(
+                    config,
+                    {"examples": source},
+                    out,
+                    Workspace(open_store(where / "store"), "key", "0"),
+                )
+            )
 
         return run
 
@@ -164,10 +178,19 @@ def sequence(meter: Meter, size: int, directory: Path, _: str) -> None:
     from tasks.training.loop import run_step
 
     draw = np.random.default_rng(0)
-    texts = [(draw.integers(10, 200, 20).tolist(), draw.integers(10, 200, 44).tolist()) for _ in range(4 * size // 64)]
+    texts = [
+        (draw.integers(10, 200, 20).tolist(), draw.integers(10, 200, 44).tolist())
+        for _ in range(4 * size // 64)
+    ]
     packed = pack(texts, size, 0)
     config = sft.Config.parse(
-        {"model": "gemma3-tiny", "steps": 1000, "batch_size": 4, "sequence_length": size, "optimizer": {"learning_rate": 1e-3}}
+        {
+            "model": "gemma3-tiny",
+            "steps": 1000,
+            "batch_size": 4,
+            "sequence_length": size,
+            "optimizer": {"learning_rate": 1e-3},
+        }
     )
     trainer = sft.trainer_of(config, base_model("gemma3-tiny", 0))
     batch = sft.batch(packed, np.arange(4), 1 / packed.mask[:4].sum())
@@ -183,7 +206,11 @@ def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
     from flows.report.run_record import read_run
     from infra.store.store import open_store
 
-    store, recipe, small = open_store(directory / "store"), directory / "growth.toml", directory / "small.toml"
+    store, recipe, small = (
+        open_store(directory / "store"),
+        directory / "growth.toml",
+        directory / "small.toml",
+    )
     write_recipe(small, 3)  # the first stages of the other
     resolved = write_recipe(recipe, size)
     with hurried():
@@ -208,7 +235,10 @@ def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
     store = open_store(uri, write=False)
     first, changed = resolve(str(recipe)).stages[0], resolve(str(recipe), [CHANGE])
     meter.measure("lookup of one artifact", lambda: store.valid(first.kind, first.key({})))
-    meter.measure("lyceum why, stage changed", lambda: _lyceum("why", str(recipe), "rebalance", "--store", uri, "--set", CHANGE))
+    meter.measure(
+        "lyceum why, stage changed",
+        lambda: _lyceum("why", str(recipe), "rebalance", "--store", uri, "--set", CHANGE),
+    )
     _plans(meter, recipe, uri)
     meter.measure("plan shown as a run starts", lambda: plan(changed, store))
     _commands(meter, recipe, uri)
@@ -229,7 +259,10 @@ def runs(meter: Meter, size: int, directory: Path, uri: str) -> None:
 
 def _plans(meter: Meter, recipe: Path, uri: str) -> None:
     meter.measure("plan, all cached", lambda: _lyceum("plan", str(recipe), "--store", uri))
-    meter.measure("plan, the first stage cached", lambda: _lyceum("plan", str(recipe), "--store", uri, "--set", CHANGE))
+    meter.measure(
+        "plan, the first stage cached",
+        lambda: _lyceum("plan", str(recipe), "--store", uri, "--set", CHANGE),
+    )
 
 
 def _commands(meter: Meter, recipe: Path, uri: str) -> None:
@@ -269,7 +302,10 @@ def _run(recipe: Path, uri: str) -> str:
 def _lyceum(*arguments: str) -> None:
     from flows.cli.main import main
 
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as said,
+    ):
         code = main([*arguments, "--json"])
     assert code == 0, said.getvalue()
 

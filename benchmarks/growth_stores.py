@@ -51,14 +51,28 @@ def recipe_text(stages: int) -> str:
         if place == 0:
             data = 'examples = "rebalance"' if kind == "sft" else 'prompts = "rebalance"'
             parts.append(
-                _stage(f"{kind}{model}", kind, data + (f', policy = "{policy}"' if policy else ""), f"seed = {model}\n{TRAIN[kind]}")
+                _stage(
+                    f"{kind}{model}",
+                    kind,
+                    data + (f', policy = "{policy}"' if policy else ""),
+                    f"seed = {model}\n{TRAIN[kind]}",
+                )
             )
             policy = f"{kind}{model}"
         else:
             kind = tuple(evaluations)[place - 1]
             before, name = evaluations[kind], f"{kind}{model}"
-            inputs = f'prompts = "rebalance", policy = "{policy}"' + (f', baseline = "{before}"' if before else "")
-            parts.append(_stage(name, kind, inputs, "prompt_length = 60\nresponse_length = 24\nbatch_size = 4\nmin_items = 8"))
+            inputs = f'prompts = "rebalance", policy = "{policy}"' + (
+                f', baseline = "{before}"' if before else ""
+            )
+            parts.append(
+                _stage(
+                    name,
+                    kind,
+                    inputs,
+                    "prompt_length = 60\nresponse_length = 24\nbatch_size = 4\nmin_items = 8",
+                )
+            )
             evaluations[kind] = name
     return "".join(parts)
 
@@ -80,17 +94,31 @@ def commit_chain(store: Store, resolved: ResolvedRecipe, scratch: Path) -> list[
         out = scratch / f"{stage.name}-out"
         out.mkdir(parents=True)
         skill: defaultdict[str, float] = defaultdict(lambda: 0.5, base=0.0)
-        metrics = synthetic_run._write_stage(resolved.recipe.stage(stage.name), out, skill, stage.name, "held", (HELDOUT,), 5, 0, 0)
+        metrics = synthetic_run._write_stage(
+            resolved.recipe.stage(stage.name), out, skill, stage.name, "held", (HELDOUT,), 5, 0, 0
+        )
         inputs = {name: made[source].ref() for name, source in stage.inputs.items()}
         key = stage.key({name: ref.digest for name, ref in inputs.items()})
-        made[stage.name] = _commit(store, stage.kind, key, stage.version, stage.dependencies, stage.config_json, inputs, metrics, out)
+        made[stage.name] = _commit(
+            store,
+            stage.kind,
+            key,
+            stage.version,
+            stage.dependencies,
+            stage.config_json,
+            inputs,
+            metrics,
+            out,
+        )
     return list(made.values())
 
 
 def fill_artifacts(store: Store, resolved: ResolvedRecipe, numbers: range, scratch: Path) -> None:
     """Artifacts of no run, each of its own seed: the stages of the recipe in turns, two small files and a released lease each."""
     inputs = {"policy": ArtifactRef(kind="sft", key="0" * 64, digest="0" * 64)}
-    released = LeaseRecord(**this_process().model_dump(), owner="growth", nonce="0" * 16, renewed=0.0, released=True)
+    released = LeaseRecord(
+        **this_process().model_dump(), owner="growth", nonce="0" * 16, renewed=0.0, released=True
+    )
 
     def one(number: int) -> None:
         stage = resolved.stages[number % len(resolved.stages)]
@@ -98,14 +126,32 @@ def fill_artifacts(store: Store, resolved: ResolvedRecipe, numbers: range, scrat
         out.mkdir(parents=True)
         for name in ("state.json", "rows.jsonl"):
             (out / name).write_text(f'{{"number": {number}}}\n', encoding="utf-8")
-        key = stage_key(stage.kind, stage.version, stage.dependencies, config, {name: ref.digest for name, ref in inputs.items()})
+        key = stage_key(
+            stage.kind,
+            stage.version,
+            stage.dependencies,
+            config,
+            {name: ref.digest for name, ref in inputs.items()},
+        )
         store.create_json(attempt_file(key, "1", "lease.json"), released)
-        _commit(store, stage.kind, key, stage.version, stage.dependencies, config, inputs, {"loss_last": 1.0}, out)
+        _commit(
+            store,
+            stage.kind,
+            key,
+            stage.version,
+            stage.dependencies,
+            config,
+            inputs,
+            {"loss_last": 1.0},
+            out,
+        )
 
     _all(one, numbers)
 
 
-def fill_runs(store: Store, resolved: ResolvedRecipe, made: Sequence[Manifest], numbers: range) -> None:
+def fill_runs(
+    store: Store, resolved: ResolvedRecipe, made: Sequence[Manifest], numbers: range
+) -> None:
     """Finished runs of the recipe, one a minute, that all found everything cached; none of them was a nightly one."""
     stages = tuple(
         StageRecord(

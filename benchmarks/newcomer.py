@@ -42,7 +42,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "newcomer_peers"
 PATIENCE = 1800.0
 """Seconds after which a command is ended."""
-OURS_ONLY = ("PIP_", "UV_", "VIRTUAL_ENV", "PYTHON", "CONDA_", "HF_", "LYCEUM_", "PREFECT_", "JAX_", "XLA_")
+OURS_ONLY = (
+    "PIP_",
+    "UV_",
+    "VIRTUAL_ENV",
+    "PYTHON",
+    "CONDA_",
+    "HF_",
+    "LYCEUM_",
+    "PREFECT_",
+    "JAX_",
+    "XLA_",
+)
 """Settings of this machine that a newcomer has not."""
 STEPS = {"trl": 2, "tunix": 2}
 """Measured training steps of each shape; the first one warms up or compiles, and is not counted in the rate."""
@@ -68,7 +79,9 @@ class Command:
             if re.search(pattern, line):
                 return seconds
         tail = "\n".join(line for _, line in self.lines[-20:])
-        raise SystemExit(f"`{self.text}` printed no line like {pattern!r}, and ended with {self.code}; its last lines:\n{tail}")
+        raise SystemExit(
+            f"`{self.text}` printed no line like {pattern!r}, and ended with {self.code}; its last lines:\n{tail}"
+        )
 
 
 @dataclass
@@ -101,12 +114,23 @@ class Newcomer:
 
     def environment(self) -> dict[str, str]:
         """This machine's, less its own settings: certificates stay, as the way out needs them."""
-        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(OURS_ONLY)}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.upper().startswith(OURS_ONLY)
+        }
         path = os.pathsep.join([str(self.bare / "bin"), "/usr/local/bin", "/usr/bin", "/bin"])
-        own = {"HOME": str(self.home), "PATH": path, "PIP_CONFIG_FILE": os.devnull, "PYTHONUNBUFFERED": "1"}
+        own = {
+            "HOME": str(self.home),
+            "PATH": path,
+            "PIP_CONFIG_FILE": os.devnull,
+            "PYTHONUNBUFFERED": "1",
+        }
         return kept | own | self.proxy.environment
 
-    def type(self, text: str, where: Path | None = None, limit: float = PATIENCE, counted: bool = True) -> Command:
+    def type(
+        self, text: str, where: Path | None = None, limit: float = PATIENCE, counted: bool = True
+    ) -> Command:
         """A line of a shell. Commands that fail end the benchmark; `counted` False: a measurement of ours, not a newcomer's."""
         sys.stderr.write(f"[{self.name}] {text}\n")
         before, begun, lines = dict(self.proxy.down), time.perf_counter(), []
@@ -121,9 +145,15 @@ class Newcomer:
             _, status, usage = os.wait4(process.pid, 0)
             code = process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - begun
-        down = {host: amount - before.get(host, 0) for host, amount in self.proxy.down.items() if amount > before.get(host, 0)}
+        down = {
+            host: amount - before.get(host, 0)
+            for host, amount in self.proxy.down.items()
+            if amount > before.get(host, 0)
+        }
         command = Command(text, seconds, down, lines, code, usage.ru_maxrss * 1024)
-        sys.stderr.write(f"[{self.name}]   {seconds:.1f} s, {sum(down.values()) / 1e6:.1f} MB {down}, exit {code}\n")
+        sys.stderr.write(
+            f"[{self.name}]   {seconds:.1f} s, {sum(down.values()) / 1e6:.1f} MB {down}, exit {code}\n"
+        )
         if code:
             tail = "\n".join(line for _, line in lines[-30:])
             raise SystemExit(f"{self.name}: `{text}` ended with {code}:\n{tail}")
@@ -134,9 +164,18 @@ class Newcomer:
     def measured(self, peer: str, before: str) -> tuple[dict[str, Any], float, int]:
         """What `newcomer_peers/PEER_measured.py` found; seconds of its imports and from "ready" to the first step; its memory."""
         out = self.directory / f"{peer}.json"
-        command = self.type(f"{before}python {PEERS / peer}_measured.py {STEPS[peer]} {out}", counted=False)
+        command = self.type(
+            f"{before}python {PEERS / peer}_measured.py {STEPS[peer]} {out}", counted=False
+        )
         found = json.loads(out.read_text(encoding="utf-8"))
-        return found, command.at("^imported") + command.at("^step 1 of") - found["seconds"][0] - command.at("^ready"), command.memory
+        return (
+            found,
+            command.at("^imported")
+            + command.at("^step 1 of")
+            - found["seconds"][0]
+            - command.at("^ready"),
+            command.memory,
+        )
 
     @property
     def seconds(self) -> float:
@@ -199,7 +238,11 @@ def lyceum(newcomer: Newcomer) -> Row:
     newcomer.type(f"git clone --no-local {ROOT} lyceum")
     clone = newcomer.work / "lyceum"
     pack = sum(path.stat().st_size for path in (clone / ".git" / "objects" / "pack").iterdir())
-    block = re.search(r"^```\n(.+?)\n```", (clone / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    block = re.search(
+        r"^```\n(.+?)\n```",
+        (clone / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
     if not block:
         raise SystemExit("README.md has no block of commands")
     quickstart = block[1].splitlines()[0]
@@ -207,7 +250,9 @@ def lyceum(newcomer: Newcomer) -> Row:
         newcomer.type(command, clone)
     *before, run = newcomer.commands
     spent = sum(command.seconds for command in before)
-    record = json.loads(next((clone / ".lyceum" / "runs").glob("*/run.json")).read_text(encoding="utf-8"))
+    record = json.loads(
+        next((clone / ".lyceum" / "runs").glob("*/run.json")).read_text(encoding="utf-8")
+    )
     rates = {stage["name"]: stage["metrics"] for stage in record["stages"]}
     (total, index), base, end = newcomer.downloaded(), rates["base_eval"], rates["grpo_eval"]
     safe = rates["base_safety"]["safe_rate"], rates["safety_eval"]["safe_rate"]
@@ -236,10 +281,14 @@ def trl(newcomer: Newcomer) -> Row:
     steps = round(math.ceil(CAPYBARA_ROWS / rows) * found["epochs"])
     by = f"{step:.0f} s each by {found['seconds'][-1]:.1f} s for {found['rows']} rows"
     holds = f"{steps:,} steps of {rows} x {found['length']:,} tokens, {by}"
-    refused = f'never as printed: "{found["refused"]}"; with `use_cpu=True`, ' if found["refused"] else ""
+    refused = (
+        f'never as printed: "{found["refused"]}"; with `use_cpu=True`, ' if found["refused"] else ""
+    )
     return Row(
         commands="2: `pip install trl`, and `python` with a file of 7 lines from its README",
-        needs="no account; an accelerator, though its README names none" if found["refused"] else "no account; no accelerator is named",
+        needs="no account; an accelerator, though its README names none"
+        if found["refused"]
+        else "no account; no accelerator is named",
         installed=installed,
         first=f"~{minutes(installed + begin + found['logging_steps'] * step)} ({found['logging_steps']} steps)",
         finished=f"{refused}~{minutes(installed + begin + steps * step)} ({holds})",
@@ -260,7 +309,9 @@ def tunix(newcomer: Newcomer) -> Row:
     installed, (total, index), disk = newcomer.seconds, newcomer.downloaded(), newcomer.disk()
     found, begin, memory = newcomer.measured("tunix", f"{enter} && ")
     few, many = (found["by_rows"][str(rows)] for rows in found["rows"])
-    whole = few + (many - few) / (found["rows"][1] - found["rows"][0]) * (TUNIX_BATCH - found["rows"][0])
+    whole = few + (many - few) / (found["rows"][1] - found["rows"][0]) * (
+        TUNIX_BATCH - found["rows"][0]
+    )
     begin += max(0.0, found["seconds"][0] - few)
     wrong = ", ".join(f"`{each}`" for each in found["unknown"])
     holds = f"{TUNIX_STEPS} steps of {TUNIX_BATCH} x {found['length']} tokens"
@@ -318,7 +369,9 @@ def size(amount: float) -> str:
 def show(rows: dict[str, Row]) -> None:
     """Print the table, then what each command took."""
     titles = {"lyceum": "Lyceum", "trl": f"TRL {TRL}", "tunix": f"Tunix {TUNIX}"}
-    print(f"{machine()}; one round\n\n| | {' | '.join(titles[name] for name in rows)} |\n|---|{'---|' * len(rows)}")
+    print(
+        f"{machine()}; one round\n\n| | {' | '.join(titles[name] for name in rows)} |\n|---|{'---|' * len(rows)}"
+    )
     cells: dict[str, Callable[[Row], str]] = {
         "commands": lambda row: row.commands,
         "accounts, accelerator": lambda row: row.needs,
@@ -341,9 +394,13 @@ def show(rows: dict[str, Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scratch", type=Path)
-    parser.add_argument("--only", default=",".join(PROJECTS), help="which of them, with commas between")
+    parser.add_argument(
+        "--only", default=",".join(PROJECTS), help="which of them, with commas between"
+    )
     options = parser.parse_args(arguments)
     rows = {}
     for name in options.only.split(","):

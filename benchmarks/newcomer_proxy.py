@@ -29,7 +29,12 @@ class Counts(socketserver.ThreadingTCPServer):
     def environment(self) -> dict[str, str]:
         """What makes a child and its children go through here."""
         address = f"http://127.0.0.1:{self.server_address[1]}"
-        through = {"HTTPS_PROXY": address, "HTTP_PROXY": address, "ALL_PROXY": address, "NO_PROXY": "127.0.0.1,localhost,::1"}
+        through = {
+            "HTTPS_PROXY": address,
+            "HTTP_PROXY": address,
+            "ALL_PROXY": address,
+            "NO_PROXY": "127.0.0.1,localhost,::1",
+        }
         return through | {name.lower(): value for name, value in through.items()}
 
 
@@ -55,13 +60,21 @@ class _Tunnel(socketserver.BaseRequestHandler):
             return
         remote.settimeout(None)
         self.request.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
-        upward = threading.Thread(target=self._pump, args=(self.request, remote, self.server.up, host), daemon=True)
+        upward = threading.Thread(
+            target=self._pump, args=(self.request, remote, self.server.up, host), daemon=True
+        )
         upward.start()
         self._pump(remote, self.request, self.server.down, host)
         upward.join()
         remote.close()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, counter: collections.Counter[str], host: str) -> None:
+    def _pump(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        counter: collections.Counter[str],
+        host: str,
+    ) -> None:
         """Copies until one of the two ends is closed, then closes the other's direction."""
         with contextlib.suppress(OSError):  # a client that hangs up is no error of the proxy's
             while data := source.recv(1 << 18):
@@ -75,7 +88,9 @@ class _Tunnel(socketserver.BaseRequestHandler):
 def counting() -> Iterator[Counts]:
     """A running proxy."""
     with Counts() as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread = threading.Thread(
+            target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         try:
             yield proxy

@@ -73,7 +73,11 @@ class Tool(ABC):
         """The command that runs the chain, or goes on after a kill."""
 
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "LYCEUM_", "VIRTUAL_ENV"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PREFECT_", "LYCEUM_", "VIRTUAL_ENV"))
+        }
         return {**kept, "BENCH_DIR": str(self.home), "PYTHONPATH": str(self.home)}
 
     def final(self) -> str:
@@ -91,7 +95,12 @@ class Tool(ABC):
         (self.home / "final.txt").unlink(missing_ok=True)
         with (self.home / "out.log").open("ab") as log:
             return subprocess.Popen(
-                self.command(resume), cwd=self.home, env=self.environment(), stdout=log, stderr=log, start_new_session=True
+                self.command(resume),
+                cwd=self.home,
+                env=self.environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def run(self, resume: bool = False) -> tuple[float, list[int], bool]:
@@ -102,7 +111,11 @@ class Tool(ABC):
 
     def ran(self) -> list[int]:
         path = self.home / "ran.log"
-        return [int(line) for line in path.read_text(encoding="utf-8").split()] if path.exists() else []
+        return (
+            [int(line) for line in path.read_text(encoding="utf-8").split()]
+            if path.exists()
+            else []
+        )
 
     def hold(self, stage: int, held: bool) -> None:
         path = self.home / f"hold-{stage}"
@@ -112,13 +125,19 @@ class Tool(ABC):
         return self.final() == expected(self.settings)
 
     def big_files(self) -> set[Path]:
-        return {path for path in self.home.rglob("*") if path.is_file() and not path.is_symlink() and path.stat().st_size >= BIG}
+        return {
+            path
+            for path in self.home.rglob("*")
+            if path.is_file() and not path.is_symlink() and path.stat().st_size >= BIG
+        }
 
     def until_began(self, stage: int, process: "subprocess.Popen[bytes]") -> None:
         deadline = time.monotonic() + PATIENCE
         while stage not in self.ran():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{self.name}: stage {stage} did not begin; see {self.home / 'out.log'}")
+                raise SystemExit(
+                    f"{self.name}: stage {stage} did not begin; see {self.home / 'out.log'}"
+                )
             time.sleep(0.005)
 
 
@@ -130,7 +149,12 @@ class OnPrefect(Tool):
         template = self.scratch / "prefect"
         if not template.exists():
             command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
-            subprocess.run(command, env={**self.environment(), "PREFECT_HOME": str(template)}, check=True, capture_output=True)
+            subprocess.run(
+                command,
+                env={**self.environment(), "PREFECT_HOME": str(template)},
+                check=True,
+                capture_output=True,
+            )
         shutil.copytree(template, self.home / "prefect")
 
     def environment(self) -> dict[str, str]:
@@ -140,13 +164,21 @@ class OnPrefect(Tool):
 class Lyceum(OnPrefect):
     @cached_property
     def source(self) -> Path:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         return self.scratch / f"lyceum-{commit.stdout.strip()}"
 
     def begin(self) -> None:
         if not self.source.exists():
             self.source.mkdir(parents=True)
-            archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+            archive = subprocess.run(
+                ["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True
+            ).stdout
             subprocess.run(["tar", "-x"], cwd=self.source, input=archive, check=True)
             shutil.copy(PEERS / "nothing.py", self.source / "tasks")
             shutil.copy(PEERS / "chain_stage.py", self.source)
@@ -156,8 +188,12 @@ class Lyceum(OnPrefect):
         stages = []
         for number, setting in enumerate(self.settings, start=1):
             parent = f'inputs = {{ parent = "stage_{number - 1}" }}\n' if number > 1 else ""
-            stages.append(f'[stages.stage_{number}]\nkind = "nothing"\n{parent}config = {{ number = {number}, setting = {setting} }}\n')
-        (self.home / "chain.toml").write_text('name = "chain"\nmodel = "gemma3-tiny"\n' + "\n".join(stages), encoding="utf-8")
+            stages.append(
+                f'[stages.stage_{number}]\nkind = "nothing"\n{parent}config = {{ number = {number}, setting = {setting} }}\n'
+            )
+        (self.home / "chain.toml").write_text(
+            'name = "chain"\nmodel = "gemma3-tiny"\n' + "\n".join(stages), encoding="utf-8"
+        )
 
     def command(self, resume: bool) -> list[str]:
         return [sys.executable, "-m", "flows.cli.main", "run", "chain.toml"]
@@ -166,31 +202,50 @@ class Lyceum(OnPrefect):
         return {**super().environment(), "PYTHONPATH": str(self.source)}
 
     def final(self) -> str:
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in self.home.glob(".lyceum/runs/*/run.json")]
+        records = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in self.home.glob(".lyceum/runs/*/run.json")
+        ]
         last = max(records, key=lambda record: record["started"])["stages"][-1]
         if last["artifact"] is None:
             return ""
-        files = list((self.home / ".lyceum" / "artifacts" / "nothing" / last["key"]).glob("data/*/data"))
+        files = list(
+            (self.home / ".lyceum" / "artifacts" / "nothing" / last["key"]).glob("data/*/data")
+        )
         return hashlib.sha256(files[0].read_bytes()).hexdigest() if len(files) == 1 else ""
 
 
 class Prefect(OnPrefect):
     def command(self, resume: bool) -> list[str]:
         shutil.copy(PEERS / "prefect_chain.py", self.home)
-        return [sys.executable, "prefect_chain.py", "default" if self.name.endswith("default") else "content"]
+        return [
+            sys.executable,
+            "prefect_chain.py",
+            "default" if self.name.endswith("default") else "content",
+        ]
 
     def environment(self) -> dict[str, str]:
-        patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # 20 are not enough on busy cores
+        patience = {
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"
+        }  # 20 are not enough on busy cores
         return {**super().environment(), **patience}
 
 
 class Metaflow(Tool):
     def command(self, resume: bool) -> list[str]:
         shutil.copy(PEERS / "metaflow_chain.py", self.home)
-        return [str(self.scratch / "envs" / "metaflow" / "bin" / "python"), "metaflow_chain.py", "resume" if resume else "run"]
+        return [
+            str(self.scratch / "envs" / "metaflow" / "bin" / "python"),
+            "metaflow_chain.py",
+            "resume" if resume else "run",
+        ]
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), "USERNAME": "bench", "METAFLOW_HOME": str(self.home / "home")}
+        return {
+            **super().environment(),
+            "USERNAME": "bench",
+            "METAFLOW_HOME": str(self.home / "home"),
+        }
 
 
 class ZenML(Tool):
@@ -199,7 +254,11 @@ class ZenML(Tool):
         return [str(self.scratch / "envs" / "zenml" / "bin" / "python"), "zenml_chain.py"]
 
     def environment(self) -> dict[str, str]:
-        own = {"ZENML_CONFIG_PATH": str(self.home / "zenml"), "ZENML_ANALYTICS_OPT_IN": "false", "AUTO_OPEN_DASHBOARD": "false"}
+        own = {
+            "ZENML_CONFIG_PATH": str(self.home / "zenml"),
+            "ZENML_ANALYTICS_OPT_IN": "false",
+            "AUTO_OPEN_DASHBOARD": "false",
+        }
         return {**super().environment(), **own}
 
 
@@ -212,15 +271,23 @@ class DVC(Tool):
         super().begin()
         shutil.copy(PEERS / "dvc_chain.py", self.home)
         for command in (["git", "init", "-q"], [str(self.python), "-m", "dvc", "init", "-q"]):
-            subprocess.run(command, cwd=self.home, env=self.environment(), check=True, capture_output=True)
+            subprocess.run(
+                command, cwd=self.home, env=self.environment(), check=True, capture_output=True
+            )
 
     def configure(self) -> None:
         super().configure()
-        params = "\n".join(f"s{number}: {setting}" for number, setting in enumerate(self.settings, start=1))
+        params = "\n".join(
+            f"s{number}: {setting}" for number, setting in enumerate(self.settings, start=1)
+        )
         (self.home / "params.yaml").write_text(params + "\n", encoding="utf-8")
         stages = ["stages:"]
         for number in range(1, STAGES + 1):
-            stages += [f"  stage_{number}:", f"    cmd: {self.python} dvc_chain.py {number}", f"    params: [s{number}]"]
+            stages += [
+                f"  stage_{number}:",
+                f"    cmd: {self.python} dvc_chain.py {number}",
+                f"    params: [s{number}]",
+            ]
             stages += [f"    deps: [out-{number - 1}]"] if number > 1 else []
             stages += [f"    outs: [out-{number}]"]
         (self.home / "dvc.yaml").write_text("\n".join(stages) + "\n", encoding="utf-8")
@@ -255,7 +322,9 @@ def expected(settings: Sequence[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(name.split(",")[0] for name in TOOLS))
@@ -264,7 +333,10 @@ def main() -> None:
     wanted = set(options.only.split(","))
     for name in INSTALLS.keys() & wanted:
         installed(scratch, name, [INSTALLS[name]])
-    tools = [kind(name, scratch / name.replace(", ", "-").replace(" ", "-"), scratch) for name, kind in TOOLS.items()]
+    tools = [
+        kind(name, scratch / name.replace(", ", "-").replace(" ", "-"), scratch)
+        for name, kind in TOOLS.items()
+    ]
     tools = [tool for tool in tools if tool.name.split(",")[0] in wanted]
     found: dict[str, dict[str, list[tuple[float, str]]]] = {tool.name: {} for tool in tools}
     for number in range(options.rounds):
@@ -361,14 +433,22 @@ def show(found: dict[str, dict[str, list[tuple[float, str]]]]) -> None:
     print(f"{machine('prefect')}; {', '.join(INSTALLS.values())}; {rounds} rounds\n")
     print(f"| | {' | '.join(columns)} | lost | damaged |\n|---|{'---|' * (len(columns) + 2)}")
     for name, by_column in found.items():
-        cells = [f"{spread([s for s, _ in by_column[column]], '.1f')} s {words(by_column[column])}" for column in columns]
-        print(f"| {name} | {' | '.join(cells)} | {words(by_column['lost'])} | {words(by_column['damaged'])} |")
+        cells = [
+            f"{spread([s for s, _ in by_column[column]], '.1f')} s {words(by_column[column])}"
+            for column in columns
+        ]
+        print(
+            f"| {name} | {' | '.join(cells)} | {words(by_column['lost'])} | {words(by_column['damaged'])} |"
+        )
     ours = found.get("lyceum")
     if ours:
         print(f"\n| time, peer / Lyceum | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for name, by_column in found.items() if ours else ():
         if by_column is not ours:
-            ratios = [[its[0] / our[0] for its, our in zip(by_column[column], ours[column], strict=True)] for column in columns]
+            ratios = [
+                [its[0] / our[0] for its, our in zip(by_column[column], ours[column], strict=True)]
+                for column in columns
+            ]
             print(f"| {name} | {' | '.join(spread(each, '.2f') for each in ratios)} |")
     print("\n" + NOT_EQUAL)
 

@@ -35,7 +35,9 @@ def ours(directory: Path, work: Path) -> Iterable[int]:
     cleaned = clean(
         [Path(path) for path in rows_in(directory)],
         [Evaluation("items", [(str(at), text) for at, text in enumerate(items)])],
-        near_duplicates=NearDuplicates(threshold=THRESHOLD, words=SHINGLE, permutations=PERMUTATIONS),
+        near_duplicates=NearDuplicates(
+            threshold=THRESHOLD, words=SHINGLE, permutations=PERMUTATIONS
+        ),
         contamination=Contamination(heldout=False),
         validation_fraction=0.0,
         heldout_fraction=0.0,
@@ -59,33 +61,58 @@ def datatrove(directory: Path, work: Path) -> Iterable[int]:
     """Its four MinHash stages, and its n-gram filter (any 13-gram) in the last one. 14 bands of 8 (threshold 0.72), its defaults."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.decont.n_grams import NGramsDecontConfig, NGramsDecontFilter
-    from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
+    from datatrove.pipeline.dedup import (
+        MinhashDedupBuckets,
+        MinhashDedupCluster,
+        MinhashDedupFilter,
+        MinhashDedupSignature,
+    )
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.writers import JsonlWriter
     from datatrove.utils.text import ngrams, simplify_text
 
     base = work / "datatrove"
-    config, grams = MinhashConfig(n_grams=SHINGLE), NGramsDecontConfig(n_grams=13, find_query_ngrams=True)
+    config, grams = (
+        MinhashConfig(n_grams=SHINGLE),
+        NGramsDecontConfig(n_grams=13, find_query_ngrams=True),
+    )
     index = NGramsDecontFilter(str(base / "index"), grams)
     # Its indexer needs lighteval, so the same hashes are written without it.
-    tokens = [index.tokenizer.word_tokenize(simplify_text(text, grams.norm_config)) for text in items_in(directory)]
-    hashes = {index.hash_func(" ".join(gram)) for words in tokens for gram in ngrams(words, grams.n_grams)}
+    tokens = [
+        index.tokenizer.word_tokenize(simplify_text(text, grams.norm_config))
+        for text in items_in(directory)
+    ]
+    hashes = {
+        index.hash_func(" ".join(gram)) for words in tokens for gram in ngrams(words, grams.n_grams)
+    }
     (base / "index").mkdir(parents=True)
     np.array(list(hashes), grams.hash_config.np_descr).tofile(base / "index" / "items.index.hashes")
 
     def reader() -> Any:
-        return JsonlReader(str(directory), glob_pattern="rows-*.jsonl", text_key="prompt", id_key="line")
+        return JsonlReader(
+            str(directory), glob_pattern="rows-*.jsonl", text_key="prompt", id_key="line"
+        )
 
     def run(name: str, tasks: int, *pipeline: Any) -> None:
         # Forked, or each of its processes would import spaCy anew.
         place = str(base / "logs" / name)
-        LocalPipelineExecutor([*pipeline], tasks=tasks, workers=min(tasks, WORKERS), logging_dir=place, start_method="fork").run()
+        LocalPipelineExecutor(
+            [*pipeline],
+            tasks=tasks,
+            workers=min(tasks, WORKERS),
+            logging_dir=place,
+            start_method="fork",
+        ).run()
 
     run("signatures", WORKERS, reader(), MinhashDedupSignature(str(base / "signatures"), config))
     buckets = MinhashDedupBuckets(str(base / "signatures"), str(base / "buckets"), config=config)
     run("buckets", config.num_buckets, buckets)
-    run("cluster", 1, MinhashDedupCluster(str(base / "buckets"), str(base / "remove"), config=config))
+    run(
+        "cluster",
+        1,
+        MinhashDedupCluster(str(base / "buckets"), str(base / "remove"), config=config),
+    )
     writer = JsonlWriter(str(base / "kept"), compression=None)
     run("filter", WORKERS, reader(), MinhashDedupFilter(str(base / "remove")), index, writer)
     kept = []
@@ -102,9 +129,36 @@ def text_dedup(directory: Path, work: Path) -> Iterable[int]:
     from text_dedup.minhash import main
 
     base = work / "text-dedup"
-    arguments = ["--path", "json", "--data_files", str(directory / "rows-*.jsonl"), "--split", "train", "--column", "prompt"]
-    arguments += ["--cache_dir", str(base / "cache"), "--output", str(base / "kept"), "--num_proc", str(WORKERS), "--hash_func", "xxh3"]
-    arguments += ["--ngram", str(SHINGLE), "--num_perm", str(PERMUTATIONS), "--threshold", str(THRESHOLD), "--batch_size", "10000"]
+    arguments = [
+        "--path",
+        "json",
+        "--data_files",
+        str(directory / "rows-*.jsonl"),
+        "--split",
+        "train",
+        "--column",
+        "prompt",
+    ]
+    arguments += [
+        "--cache_dir",
+        str(base / "cache"),
+        "--output",
+        str(base / "kept"),
+        "--num_proc",
+        str(WORKERS),
+        "--hash_func",
+        "xxh3",
+    ]
+    arguments += [
+        "--ngram",
+        str(SHINGLE),
+        "--num_perm",
+        str(PERMUTATIONS),
+        "--threshold",
+        str(THRESHOLD),
+        "--batch_size",
+        "10000",
+    ]
     main(arguments, standalone_mode=False)
     return list(load_from_disk(str(base / "kept"))["line"])
 
@@ -115,17 +169,29 @@ def datasketch(directory: Path, work: Path) -> Iterable[int]:
     from datasketch import MinHash, MinHashLSH
 
     base = work / "datasketch"
-    rows = datasets.load_dataset("json", data_files=rows_in(directory), split="train", cache_dir=str(base))
+    rows = datasets.load_dataset(
+        "json", data_files=rows_in(directory), split="train", cache_dir=str(base)
+    )
     items = items_in(directory)
-    told = rows.map(_sketch, batched=True, num_proc=WORKERS, remove_columns=rows.column_names, fn_kwargs={"items": items})
+    told = rows.map(
+        _sketch,
+        batched=True,
+        num_proc=WORKERS,
+        remove_columns=rows.column_names,
+        fn_kwargs={"items": items},
+    )
     told = told.with_format("numpy")
     lsh, seen, kept = MinHashLSH(THRESHOLD, PERMUTATIONS), set(), []
     for batch in told.iter(batch_size=1000):
-        for line, key, leaked, signature in zip(*(batch[name] for name in ("line", "id", "leaked", "signature")), strict=True):
+        for line, key, leaked, signature in zip(
+            *(batch[name] for name in ("line", "id", "leaked", "signature")), strict=True
+        ):
             if leaked or key in seen:
                 continue
             seen.add(key)
-            minhash = MinHash(PERMUTATIONS, hashvalues=signature.astype(np.uint32), scheme="affine32")
+            minhash = MinHash(
+                PERMUTATIONS, hashvalues=signature.astype(np.uint32), scheme="affine32"
+            )
             if not lsh.query(minhash):
                 lsh.insert(int(line), minhash)
                 kept.append(int(line))
@@ -151,9 +217,16 @@ def _sketch(batch: dict[str, list[Any]], items: list[str]) -> dict[str, list[Any
                 _SEEN.setdefault(gram, set()).add(at)
     texts = [words(prompt) for prompt in batch["prompt"]]
     shingles = [[gram.encode() for gram in grams(text, SHINGLE)] for text in texts]
-    sketches = MinHash.bulk(shingles, num_perm=PERMUTATIONS, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)
+    sketches = MinHash.bulk(
+        shingles, num_perm=PERMUTATIONS, scheme="affine32", hashfunc=xxhash.xxh32_intdigest
+    )
     leaked = [any(gram in _SEEN for gram in grams(text, 8)) for text in texts]
-    return {"line": batch["line"], "id": batch["id"], "leaked": leaked, "signature": [one.hashvalues for one in sketches]}
+    return {
+        "line": batch["line"],
+        "id": batch["id"],
+        "leaked": leaked,
+        "signature": [one.hashvalues for one in sketches],
+    }
 
 
 WAYS = {"Lyceum": ours, "datatrove": datatrove, "text-dedup": text_dedup, "datasketch": datasketch}

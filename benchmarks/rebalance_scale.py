@@ -57,7 +57,9 @@ def make(directory: Path, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     rng = random.Random(seed)
     draw = np.random.default_rng(seed)
     letters = list("abcdefghijklmnopqrstuvwxyz")
-    vocabulary = np.array(sorted({"".join(rng.choices(letters, k=rng.randint(2, 9))) for _ in range(30_000)}), object)
+    vocabulary = np.array(
+        sorted({"".join(rng.choices(letters, k=rng.randint(2, 9))) for _ in range(30_000)}), object
+    )
     weights = 1 / np.arange(10, len(vocabulary) + 10)
     weights /= weights.sum()
 
@@ -89,7 +91,9 @@ def make(directory: Path, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
         elif chance < 0.102:
             kinds[line] = LEAK
             item = rng.choice(items)
-            prompt = rng.choice([item, item.upper(), f"{rng.choice(templates)} {item} {rng.choice(templates)}"])
+            prompt = rng.choice(
+                [item, item.upper(), f"{rng.choice(templates)} {item} {rng.choice(templates)}"]
+            )
         else:
             count = rng.randint(40, 120)
             body = text(pool[draw.integers(0, len(pool), count)])
@@ -100,9 +104,29 @@ def make(directory: Path, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
             else:
                 recent[rng.randrange(20_000)] = (line, prompt)
         record: dict[str, object] = {
-            **{"id": prompt_id(prompt), "prompt": prompt, "domain": Domain.MATH, "answer": "1", "check": "exact", "tolerance": None},
-            **{"tests": None, "code_prefix": "", "constraints": [], "difficulty": 1 + line % 5, "pass_rate": None, "family": "synthetic"},
-            **{"source": "synthetic", "line": line, "context": None, "grounding": None, "reasoning": f"{line} {prompt[:200]}"},
+            **{
+                "id": prompt_id(prompt),
+                "prompt": prompt,
+                "domain": Domain.MATH,
+                "answer": "1",
+                "check": "exact",
+                "tolerance": None,
+            },
+            **{
+                "tests": None,
+                "code_prefix": "",
+                "constraints": [],
+                "difficulty": 1 + line % 5,
+                "pass_rate": None,
+                "family": "synthetic",
+            },
+            **{
+                "source": "synthetic",
+                "line": line,
+                "context": None,
+                "grounding": None,
+                "reasoning": f"{line} {prompt[:200]}",
+            },
         }
         files[line % SHARDS].write(orjson.dumps(record) + b"\n")
     for file in files:
@@ -124,11 +148,18 @@ class Measured:
     lost: int
 
 
-def measure(name: str, python: Path, directory: Path, kinds: np.ndarray, of: np.ndarray) -> Measured:
+def measure(
+    name: str, python: Path, directory: Path, kinds: np.ndarray, of: np.ndarray
+) -> Measured:
     """Run one tool and watch its process tree. Raises RuntimeError with the end of its output."""
     work = directory / "work"
     work.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(work / "hf")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HOME": str(work / "hf"),
+    }
     began = time.perf_counter()
     log = work / "log"
     with log.open("wb") as out:
@@ -142,7 +173,9 @@ def measure(name: str, python: Path, directory: Path, kinds: np.ndarray, of: np.
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise RuntimeError(f"{name} exited with {process.returncode}: {log.read_text(encoding='utf-8')[-3000:]}")
+        raise RuntimeError(
+            f"{name} exited with {process.returncode}: {log.read_text(encoding='utf-8')[-3000:]}"
+        )
     kept = np.zeros(len(kinds), bool)
     kept[np.load(work / "kept.npy")] = True
     shutil.rmtree(work)
@@ -152,34 +185,59 @@ def measure(name: str, python: Path, directory: Path, kinds: np.ndarray, of: np.
     dropped = int((~kept).sum())
     lost = dropped - int((~kept[touched]).sum())
     recall = (exact, near, float((~kept[kinds == LEAK]).mean()))
-    return Measured(len(kinds), seconds, usage.ru_utime + usage.ru_stime, peak, recall, 1 - lost / max(1, dropped), lost)
+    return Measured(
+        len(kinds),
+        seconds,
+        usage.ru_utime + usage.ru_stime,
+        peak,
+        recall,
+        1 - lost / max(1, dropped),
+        lost,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--big", type=int, default=1_000_000, help="rows for ours alone; 0: none")
-    parser.add_argument("--only", default=",".join(INSTALLS), help="peers, with commas between them")
+    parser.add_argument(
+        "--only", default=",".join(INSTALLS), help="peers, with commas between them"
+    )
     options = parser.parse_args()
     scratch: Path = options.scratch.absolute()
     peers = {name: installed(scratch, name, INSTALLS[name]) for name in options.only.split(",")}
     tools = {"Lyceum": Path(sys.executable), **peers}
     packages = ", ".join(one for name in peers for one in INSTALLS[name])
-    print(machine("numpy", "numba", "scipy") + f"; load {os.getloadavg()[0]:.1f} before; {packages}\n", flush=True)
+    print(
+        machine("numpy", "numba", "scipy")
+        + f"; load {os.getloadavg()[0]:.1f} before; {packages}\n",
+        flush=True,
+    )
     rows = options.rows
     measured: dict[str, list[Measured]] = {name: [] for name in tools}
     with made(scratch, rows) as (directory, kinds, of):
         for number in range(options.rounds):
             for name in list(tools)[:: 1 if number % 2 == 0 else -1]:
                 measured[name].append(measure(name, tools[name], directory, kinds, of))
-                sys.stderr.write(f"round {number + 1}, {name}: {measured[name][-1].seconds:.1f} s\n")
-    print("| | rows | rows/s | ratio | CPU s | memory MB | exact | near | leaks | precision | lost |")
+                sys.stderr.write(
+                    f"round {number + 1}, {name}: {measured[name][-1].seconds:.1f} s\n"
+                )
+    print(
+        "| | rows | rows/s | ratio | CPU s | memory MB | exact | near | leaks | precision | lost |"
+    )
     print("|" + "---|" * 11)
     for name, each in measured.items():
-        ratios = [one.seconds / ours.seconds for one, ours in zip(each, measured["Lyceum"], strict=True)]
-        print(f"| {name} | {line(each)[0]} | {line(each)[1]} | {spread(ratios, '.1f')} | {' | '.join(line(each)[2:])} |", flush=True)
+        ratios = [
+            one.seconds / ours.seconds for one, ours in zip(each, measured["Lyceum"], strict=True)
+        ]
+        print(
+            f"| {name} | {line(each)[0]} | {line(each)[1]} | {spread(ratios, '.1f')} | {' | '.join(line(each)[2:])} |",
+            flush=True,
+        )
     if options.big:
         with made(scratch, options.big) as (directory, kinds, of):
             alone = line([measure("Lyceum", tools["Lyceum"], directory, kinds, of)])
@@ -208,7 +266,9 @@ def made(scratch: Path, rows: int) -> Iterator[tuple[Path, np.ndarray, np.ndarra
         directory = Path(temporary)
         kinds, of = make(directory, rows)
         size = sum(file.stat().st_size for file in directory.glob("rows-*.jsonl"))
-        sys.stderr.write(f"{rows:,} rows, {size / 1e6:,.0f} MB; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
+        sys.stderr.write(
+            f"{rows:,} rows, {size / 1e6:,.0f} MB; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n"
+        )
         yield directory, kinds, of
 
 

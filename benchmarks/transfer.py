@@ -34,14 +34,22 @@ Transfer = Callable[[Path, str], None]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large-mb", type=int, default=400)
     options = parser.parse_args()
     with Emulator(BUCKET) as emulator, tempfile.TemporaryDirectory() as temporary:
         os.environ |= emulator.environment
         root = Path(temporary)
-        compare(emulator, root, options.rounds, {"model.safetensors": options.large_mb} | {f"part-{number}": 10 for number in range(10)})
+        compare(
+            emulator,
+            root,
+            options.rounds,
+            {"model.safetensors": options.large_mb}
+            | {f"part-{number}": 10 for number in range(10)},
+        )
         verify(root)
 
 
@@ -56,7 +64,10 @@ def compare(emulator: Emulator, root: Path, rounds: int, megabytes: dict[str, in
             lambda directory, prefix: ours.put_tree(directory, prefix, entries),
             lambda directory, prefix: shutil.move(ours.get_tree(prefix, entries), directory),
         ),
-        "transfer_manager": (transfer_manager_up, lambda directory, prefix: transfer_manager_down(directory, prefix, names)),
+        "transfer_manager": (
+            transfer_manager_up,
+            lambda directory, prefix: transfer_manager_down(directory, prefix, names),
+        ),
         "gcsfs": (gcsfs_up, gcsfs_down),
         "requests": (
             lambda directory, prefix: requests_up(emulator.url, directory, prefix),
@@ -106,7 +117,10 @@ def compare(emulator: Emulator, root: Path, rounds: int, megabytes: dict[str, in
 
 def processor_seconds() -> float:
     """Of this process and the processes that it waited for, user and system."""
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def verify(root: Path) -> None:
@@ -163,10 +177,17 @@ def transfer_manager_down(directory: Path, prefix: str, names: list[str]) -> Non
     bucket = storage.Client().bucket(BUCKET)
     large, *rest = names
     transfer_manager.download_chunks_concurrently(
-        bucket.blob(f"{prefix}/{large}"), str(directory / large), worker_type=transfer_manager.THREAD
+        bucket.blob(f"{prefix}/{large}"),
+        str(directory / large),
+        worker_type=transfer_manager.THREAD,
     )
     transfer_manager.download_many_to_path(
-        bucket, rest, str(directory), f"{prefix}/", worker_type=transfer_manager.THREAD, raise_exception=True
+        bucket,
+        rest,
+        str(directory),
+        f"{prefix}/",
+        worker_type=transfer_manager.THREAD,
+        raise_exception=True,
     )
 
 
@@ -205,7 +226,10 @@ def requests_down(url: str, directory: Path, prefix: str, names: list[str]) -> N
     directory.mkdir()
     with requests.Session() as session:
         for name in names:
-            with session.get(download_url(url, prefix, name), stream=True) as answer, (directory / name).open("wb") as out:
+            with (
+                session.get(download_url(url, prefix, name), stream=True) as answer,
+                (directory / name).open("wb") as out,
+            ):
                 answer.raise_for_status()
                 for piece in answer.iter_content(MB):
                     out.write(piece)
@@ -219,7 +243,9 @@ def httpx_up(url: str, directory: Path, prefix: str) -> None:
             with path.open("rb") as file:
                 headers = {"Content-Length": str(path.stat().st_size)}
                 client.post(
-                    upload_url(url, prefix, path.name), content=iter(lambda: file.read(MB), b""), headers=headers
+                    upload_url(url, prefix, path.name),
+                    content=iter(lambda: file.read(MB), b""),
+                    headers=headers,
                 ).raise_for_status()
 
 
@@ -229,7 +255,10 @@ def httpx_down(url: str, directory: Path, prefix: str, names: list[str]) -> None
     directory.mkdir()
     with httpx.Client(timeout=60) as client:
         for name in names:
-            with client.stream("GET", download_url(url, prefix, name)) as answer, (directory / name).open("wb") as out:
+            with (
+                client.stream("GET", download_url(url, prefix, name)) as answer,
+                (directory / name).open("wb") as out,
+            ):
                 answer.raise_for_status()
                 for piece in answer.iter_raw(MB):
                     out.write(piece)
@@ -239,7 +268,15 @@ def curl_up(url: str, directory: Path, prefix: str) -> None:
     """One process and one connection for all files."""
     command = ["curl", "--silent", "--show-error", "--fail"]
     for path in directory.iterdir():
-        command += ["--request", "POST", "--header", "Expect:", "--upload-file", str(path), upload_url(url, prefix, path.name)]
+        command += [
+            "--request",
+            "POST",
+            "--header",
+            "Expect:",
+            "--upload-file",
+            str(path),
+            upload_url(url, prefix, path.name),
+        ]
         command += ["--output", "/dev/null", "--next", "--silent", "--show-error", "--fail"]
     subprocess.run(command[:-4], check=True)
 
@@ -255,7 +292,9 @@ def curl_down(url: str, directory: Path, prefix: str, names: list[str]) -> None:
 def curl_and_compare(url: str, directory: Path, prefix: str, entries: Sequence[FileEntry]) -> None:
     curl_down(url, directory, prefix, [entry.path for entry in entries])
     lines = "".join(f"{entry.sha256}  {entry.path}\n" for entry in entries)
-    subprocess.run(["sha256sum", "--check", "--quiet"], cwd=directory, input=lines, text=True, check=True)
+    subprocess.run(
+        ["sha256sum", "--check", "--quiet"], cwd=directory, input=lines, text=True, check=True
+    )
 
 
 if __name__ == "__main__":

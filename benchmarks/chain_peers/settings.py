@@ -94,7 +94,11 @@ class Clock:
         counted = range(WARM_UP + 1, len(self.ends))
         seconds = self.ends[-2] - self.ends[WARM_UP - 1]
         tokens = sum(map(tokens_of_step, counted))
-        return {"first": self.ends[0], "tokens_per_second": tokens / seconds, "step_seconds": seconds / len(counted)}
+        return {
+            "first": self.ends[0],
+            "tokens_per_second": tokens / seconds,
+            "step_seconds": seconds / len(counted),
+        }
 
 
 def main(run: Callable[[str, Settings, Path, Path, Path], dict[str, Any]]) -> None:

@@ -40,7 +40,20 @@ TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['con
 ROWS = 2
 """Rows of a measured batch where no accelerator is; a whole one would take minutes, and all of its rows have the same length."""
 MENDED = f"args=SFTConfig(use_cpu=True, per_device_train_batch_size={ROWS}), "
-WORDS = ["reason", "answer", "because", "therefore", "number", "question", "model", "think", "first", "second", "language", "sum"]
+WORDS = [
+    "reason",
+    "answer",
+    "because",
+    "therefore",
+    "number",
+    "question",
+    "model",
+    "think",
+    "first",
+    "second",
+    "language",
+    "sum",
+]
 
 
 def tell(line: str) -> None:
@@ -95,25 +108,41 @@ def program() -> str:
 def conversation(rng: random.Random) -> list[dict[str, str]]:
     """Three turns of 250 words on each side: more than 1,024 tokens of this tokenizer."""
     text = [" ".join(rng.choices(WORDS, k=250)) for _ in range(6)]
-    return [{"role": role, "content": content} for role, content in zip(("user", "assistant") * 3, text, strict=True)]
+    return [
+        {"role": role, "content": content}
+        for role, content in zip(("user", "assistant") * 3, text, strict=True)
+    ]
 
 
 def stand_ins() -> None:
     """The model and the data set."""
     rng = random.Random(0)
-    rows = [{"source": "stand-in", "messages": conversation(rng), "num_turns": 3} for _ in range(EXAMPLES)]
+    rows = [
+        {"source": "stand-in", "messages": conversation(rng), "num_turns": 3}
+        for _ in range(EXAMPLES)
+    ]
     DATA.mkdir(parents=True)
     Dataset.from_list(rows).to_parquet(DATA / "train-00000-of-00001.parquet")
     learned = Tokenizer(models.BPE())
-    learned.pre_tokenizer, learned.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    learned.pre_tokenizer, learned.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    learned.train_from_iterator(WORDS * 9, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=learned, eos_token=special[0], pad_token=special[0])
+    learned.train_from_iterator(
+        WORDS * 9,
+        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet),
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=learned, eos_token=special[0], pad_token=special[0]
+    )
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(MODEL)
     torch.manual_seed(0)
-    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE, eos_token_id=0, bos_token_id=0))
+    model = transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(**SHAPE, eos_token_id=0, bos_token_id=0)
+    )
     model.to(torch.bfloat16).save_pretrained(MODEL)
 
 
@@ -121,7 +150,9 @@ if __name__ == "__main__":
     tell("imported")
     stand_ins()
     tell("ready")
-    DEFAULT_CALLBACKS.append(Clock(int(sys.argv[1]), Path(sys.argv[2])))  # a class or an object: Trainer takes either
+    DEFAULT_CALLBACKS.append(
+        Clock(int(sys.argv[1]), Path(sys.argv[2]))
+    )  # a class or an object: Trainer takes either
     source = program()
     refused = ""
     try:
@@ -134,4 +165,7 @@ if __name__ == "__main__":
         tell(f"refused: {refused}\nrunning, with what the message says:\n{mended}")
         exec(compile(mended, "README.md of trl, mended", "exec"), {"__name__": "__main__"})
     out = Path(sys.argv[2])
-    out.write_text(json.dumps(json.loads(out.read_text(encoding="utf-8")) | {"refused": refused}), encoding="utf-8")
+    out.write_text(
+        json.dumps(json.loads(out.read_text(encoding="utf-8")) | {"refused": refused}),
+        encoding="utf-8",
+    )

@@ -26,7 +26,10 @@ from tunix.sft import peft_trainer, utils
 
 ROWS, LENGTH = (1, 3), 256
 """Sizes of batches: two of them tell what a row costs and what a step does."""
-PAGE = {"PeftTrainer": ("model", "optimizer", "mesh", "model_input_fn"), "train": ("train_ds", "num_steps", "eval_ds", "eval_steps")}
+PAGE = {
+    "PeftTrainer": ("model", "optimizer", "mesh", "model_input_fn"),
+    "train": ("train_ds", "num_steps", "eval_ds", "eval_steps"),
+}
 """Arguments that the page passes to the trainer and to `train`."""
 
 
@@ -36,7 +39,9 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def batches(steps: int, rows: int, vocabulary: int, model: nnx.Module, seconds: list[float]) -> Iterator[peft_trainer.TrainingInput]:
+def batches(
+    steps: int, rows: int, vocabulary: int, model: nnx.Module, seconds: list[float]
+) -> Iterator[peft_trainer.TrainingInput]:
     """Random rows. The trainer asks for the next one when it has sent a step off: then the step is waited for and its time noted."""
     rng = np.random.default_rng(0)
     for number in range(1, steps + 1):
@@ -62,8 +67,13 @@ def inputs(batch: Any) -> dict[str, Any]:
 def main(steps: int, out: Path) -> None:
     tell("imported")
     trainer_class = peft_trainer.PeftTrainer
-    known = {"PeftTrainer": inspect.signature(trainer_class.__init__), "train": inspect.signature(trainer_class.train)}
-    unknown = [name for what, names in PAGE.items() for name in names if name not in known[what].parameters]
+    known = {
+        "PeftTrainer": inspect.signature(trainer_class.__init__),
+        "train": inspect.signature(trainer_class.train),
+    }
+    unknown = [
+        name for what, names in PAGE.items() for name in names if name not in known[what].parameters
+    ]
     config = gemma.ModelConfig.gemma3_270m()
     mesh = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     seconds: list[float] = []
@@ -76,7 +86,13 @@ def main(steps: int, out: Path) -> None:
             trainer = trainer_class(model, optax.adamw(1e-5), limit).with_gen_model_input_fn(inputs)
             trainer.train(batches(steps, rows, config.num_embed, model, seconds))
             by_rows[rows] = seconds[-1]
-    found = {"seconds": seconds, "by_rows": by_rows, "rows": ROWS, "length": LENGTH, "unknown": unknown}
+    found = {
+        "seconds": seconds,
+        "by_rows": by_rows,
+        "rows": ROWS,
+        "length": LENGTH,
+        "unknown": unknown,
+    }
     out.write_text(json.dumps(found), encoding="utf-8")
 
 
