@@ -113,7 +113,7 @@ def main() -> None:
     }
     (options.scratch / "questions").mkdir(parents=True, exist_ok=True)
     packages = ", ".join(one for name in pythons for one in INSTALLS[name])
-    print(f"{paired.machine('openai', 'aiohttp')}; {packages}")
+    print(f"{paired.machine('openai', 'aiohttp')}; {packages or 'no others installed'}")
     for kind in ("teacher", "judge"):
         if options.only in (None, kind):
             Table(kind, options.scratch, [OURS, *clients], pythons).show(options.rounds)

@@ -1,4 +1,5 @@
-"""TRL's side of `benchmarks.chain`: SFTTrainer, CPOTrainer with the loss "simpo", GRPOTrainer; in TRL's own environment.
+"""TRL's side of `benchmarks.chain`: SFTTrainer, CPOTrainer with the loss "simpo", GRPOTrainer; in
+TRL's own environment.
 
 Of this project it imports the rewards, which need no JAX.
 """
@@ -29,7 +30,8 @@ class Ticks(transformers.TrainerCallback):
 
 
 def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
-    """What the three configs share: the same optimizer, schedule, precision and seed as the other side; nothing saved between steps."""
+    """What the three configs share: the same optimizer, schedule, precision and seed as the other
+    side; nothing saved between steps."""
     gpu = torch.cuda.is_available() and not settings.cpu
     steps = settings.steps(stage)
     return {
@@ -142,21 +144,15 @@ def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     trainer.train()
     trainer.save_model(str(out))
     shutil.copyfile(policy / "tokenizer.model", out / "tokenizer.model")
-    lengths = [
-        row["completions/mean_length"]
-        for row in trainer.state.log_history
-        if "completions/mean_length" in row
-    ]
+    lengths = [row.get("completions/mean_length") for row in trainer.state.log_history]
+    sampled = [length * settings.responses for length in lengths if length is not None]
     gpu = torch.cuda.is_available() and not settings.cpu
+    versions = {"trl": trl, "transformers": transformers, "torch": torch}
     return {
-        **clock.says(
-            lambda step: (
-                lengths[step - 1] * settings.responses if lengths else settings.tokens[stage]
-            )
-        ),
+        **clock.says(lambda step: sampled[step - 1] if sampled else settings.tokens[stage]),
         "device": "gpu" if gpu else "cpu",
         "device_bytes": torch.cuda.max_memory_allocated() if gpu else None,
-        "versions": f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}",
+        "versions": ", ".join(f"{name} {one.__version__}" for name, one in versions.items()),
     }
 
 
