@@ -155,10 +155,7 @@ def read(model: str) -> dict[str, Verdicts]:
 
 def agreement(human: Verdicts, judged: Verdicts, *, binary: bool = False) -> tuple[float, float]:
     """The fraction that agrees, and Cohen's kappa; `binary`: a partial refusal is a refusal."""
-    pairs = [
-        tuple("refused" if binary and one == "partial" else one for one in pair)
-        for pair in zip(human, judged, strict=True)
-    ]
+    pairs = [tuple("refused" if binary and one == "partial" else one for one in pair) for pair in zip(human, judged, strict=True)]
     observed = sum(one == other for one, other in pairs) / len(pairs)
     ours, theirs = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     chance = sum(count * theirs[name] for name, count in ours.items()) / len(pairs) ** 2
