@@ -36,6 +36,7 @@ import os
 import shutil
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -61,7 +62,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false", "HF_HUB
 Round = dict[str, dict[str, dict[str, Any]]]
 """By side: by stage what was measured, and by "answers" the evaluation."""
 
-NOT_EQUAL = """
+NOT_EQUAL = """\
 Not equal: in SFT Lyceum packs the examples into {rows} rows of {length} tokens, {examples} on
 average; TRL {packing}. Lyceum tokenises and proves what is supervised; TRL is given the tokens of
 SFT. Lyceum writes a checkpoint every 60 s, GRPO's journal and a ledger of all responses, and
@@ -239,7 +240,8 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
                 [100 * one[side]["answers"][stage][name] for one in rounds] for side in ANSWERING
             )
             row(f"after {stage}: {name}, %", *(spread(each, ".1f") for each in rates))
-    print(NOT_EQUAL.format(**vars(settings), packing=PACKING[settings.peer_packs]))
+    said = NOT_EQUAL.format(**vars(settings), packing=PACKING[settings.peer_packs])
+    print("\n" + textwrap.fill(" ".join(said.split()), 100))
 
 
 def compare(
