@@ -30,7 +30,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 
 from benchmarks import paired
@@ -271,9 +271,7 @@ TOOLS: dict[str, type[Tool]] = {
 
 def expected(settings: Sequence[int]) -> str:
     """sha256 of what the last stage has to make."""
-    data = b""
-    for setting in settings:
-        data = made_of(setting, data)
+    data = reduce(lambda parent, setting: made_of(setting, parent), settings, b"")
     return hashlib.sha256(data).hexdigest()
 
 
@@ -355,8 +353,7 @@ def struck(tool: Tool, damage: Callable[[Path], None]) -> tuple[float, str]:
 
 def flip(path: Path) -> None:
     """Change one byte in the middle; its time stays, as it does when a disk does this."""
-    times = path.stat()
-    data = bytearray(path.read_bytes())
+    times, data = path.stat(), bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
