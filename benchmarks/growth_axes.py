@@ -1,9 +1,13 @@
-"""One point of `benchmarks.growth`, in a process of its own: `python -m benchmarks.growth_axes AXIS SIZE DIRECTORY [STORE]`.
+"""One point of `benchmarks.growth`, in a process of its own:
 
-Prints, as one JSON object, what each measure took: {"lyceum runs": {"seconds": 0.02, "MB": 1.5}, ...}. Seconds are the best of up to three;
-MB is how far the memory that the process holds (of rows: its children, too) rose above where it was before. Where the store is in a bucket
-it is {"requests": 12, "listed": 40} instead: what the fake of Cloud Storage answered, and the objects and prefixes in its listings.
-Everything was called once before, on the same store or a smaller input, so that imports and first connections count nowhere.
+    python -m benchmarks.growth_axes AXIS SIZE DIRECTORY [STORE]
+
+Prints, as one JSON object, what each measure took: {"lyceum runs": {"seconds": 0.02, "MB": 1.5}}.
+Seconds are the best of up to three; MB is how far the memory that the process and its children hold
+rose above where it was before. Where the store is in a bucket it is {"requests": 12, "listed": 40}:
+what the fake of Cloud Storage answered, and the objects and prefixes in its listings. Everything
+was called once before, on the same store or a smaller input, so that imports and first connections
+count nowhere.
 """
 
 import contextlib
@@ -19,8 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
+from benchmarks.paired import resident
 from schemas.reports import RunRecord, StageRecord
 
 if TYPE_CHECKING:
@@ -54,7 +57,8 @@ class Meter:
         best, rise = float("inf"), 0.0
         for _ in range(3):
             gc.collect()
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from what is resident now
+            # The peak starts again from what is resident now.
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             before = _memory("VmRSS")
             with _children() as children:
                 began = time.perf_counter()
@@ -69,12 +73,14 @@ class Meter:
         self._listed = 0
         self._control("forget_requests")
         call()
-        return {"requests": sum(json.loads(self._control("requests")).values()), "listed": self._listed}
+        requests = sum(json.loads(self._control("requests")).values())
+        return {"requests": requests, "listed": self._listed}
 
-    def _control(self, verb: str) -> str:
-        request = urllib.request.Request(f"{self._url}/_control/{verb}", b"{}", {"Content-Type": "application/json"})
+    def _control(self, verb: str) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._url}/_control/{verb}", b"{}", headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return str(answer.read().decode())
+            return bytes(answer.read())
 
     def _count_listings(self) -> None:
         from infra.gcs.bucket import Bucket
@@ -90,6 +96,7 @@ class Meter:
 
 
 def _memory(field: str) -> float:
+    """A field of /proc/self/status, MB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
 
@@ -101,11 +108,7 @@ def _children() -> Iterator[list[float]]:
 
     def look() -> None:
         while not done.wait(0.25):
-            total = 0
-            for child in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    total += child.memory_info().rss
-            seen.append(total / 2**20)
+            seen.append(resident(os.getpid()) / 2**20 - _memory("VmRSS"))
 
     looker = threading.Thread(target=look)
     looker.start()
@@ -134,10 +137,8 @@ def rows(meter: Meter, size: int, directory: Path, _: str) -> None:
                 shard.unlink()
         for name in ("unsolved", "pairs", "dropped"):
             (source / f"{name}.jsonl").touch()
-        about = {
-            "teachers": [{"name": "procedural", "rows": {"math": count}}],
-            **{"seed": 0, "spent": [{"usd": 0.0, "tokens": 0}]},
-        }
+        teacher, spent = {"name": "procedural", "rows": {"math": count}}, {"usd": 0.0, "tokens": 0}
+        about = {"teachers": [teacher], "seed": 0, "spent": [spent]}
         (source / "teachers.json").write_text(json.dumps(about), encoding="utf-8")
         quota = {"train": count // 2, "validation": count // 100, "heldout": count // 20}
         config = rebalance.Config.parse({"quotas": {"math": quota}, "top_up": 0})
@@ -145,7 +146,8 @@ def rows(meter: Meter, size: int, directory: Path, _: str) -> None:
         def run() -> None:
             out = where / f"out-{time.monotonic_ns()}"
             out.mkdir()
-            rebalance.run(Job(config, {"examples": source}, out, Workspace(open_store(where / "store"), "key", "0")))
+            work = Workspace(open_store(where / "store"), "key", "0")
+            rebalance.run(Job(config, {"examples": source}, out, work))
 
         return run
 
@@ -162,12 +164,11 @@ def sequence(meter: Meter, size: int, directory: Path, _: str) -> None:
     from tasks.models.loading import base_model
     from tasks.stages import sft
 
-    draw = np.random.default_rng(0)
-    texts = [(draw.integers(10, 200, 20).tolist(), draw.integers(10, 200, 44).tolist()) for _ in range(4 * size // 64)]
+    draw = np.random.default_rng(0).integers
+    texts = [(draw(10, 200, 20).tolist(), draw(10, 200, 44).tolist()) for _ in range(size // 16)]
     packed = pack(texts, size, 0)
-    config = sft.Config.parse(
-        {"model": "gemma3-tiny", "steps": 1000, "batch_size": 4, "sequence_length": size, "optimizer": {"learning_rate": 1e-3}}
-    )
+    table = {"model": "gemma3-tiny", "steps": 1000, "optimizer": {"learning_rate": 1e-3}}
+    config = sft.Config.parse({**table, "batch_size": 4, "sequence_length": size})
     trainer = sft.trainer_of(config, base_model("gemma3-tiny", 0))
     batch = sft.batch(packed, np.arange(4), 1 / packed.mask[:4].sum())
     meter.measure("SFT step", lambda: float(trainer.step(batch)[0]))
@@ -182,7 +183,8 @@ def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
     from flows.runs.results import read_results
     from infra.store.store import open_store
 
-    store, recipe, small = open_store(directory / "store"), directory / "growth.toml", directory / "small.toml"
+    store, recipe = open_store(directory / "store"), directory / "growth.toml"
+    small = directory / "small.toml"
     write_recipe(small, 3)  # the first stages of the other
     resolved = write_recipe(recipe, size)
     with hurried():
@@ -203,13 +205,14 @@ def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
     from flows.report.publish import plan
     from infra.store.store import open_store
 
-    recipe = directory / "growth.toml"
+    recipe, changed = directory / "growth.toml", ["--store", uri, "--set", CHANGE]
     store = open_store(uri, write=False)
-    first, changed = resolve(str(recipe)).stages[0], resolve(str(recipe), [CHANGE])
+    first, other = resolve(str(recipe)).stages[0], resolve(str(recipe), [CHANGE])
     meter.measure("lookup of one artifact", lambda: store.valid(first.kind, first.key({})))
-    meter.measure("lyceum why, stage changed", lambda: _lyceum("why", str(recipe), "rebalance", "--store", uri, "--set", CHANGE))
+    why = ["why", str(recipe), "rebalance", *changed]
+    meter.measure("lyceum why, stage changed", lambda: _lyceum(*why))
     _plans(meter, recipe, uri)
-    meter.measure("plan shown as a run starts", lambda: plan(changed, store))
+    meter.measure("plan shown as a run starts", lambda: plan(other, store))
     _commands(meter, recipe, uri)
 
 
@@ -227,8 +230,9 @@ def runs(meter: Meter, size: int, directory: Path, uri: str) -> None:
 
 
 def _plans(meter: Meter, recipe: Path, uri: str) -> None:
-    meter.measure("plan, all cached", lambda: _lyceum("plan", str(recipe), "--store", uri))
-    meter.measure("plan, the first stage cached", lambda: _lyceum("plan", str(recipe), "--store", uri, "--set", CHANGE))
+    asked = ["plan", str(recipe), "--store", uri]
+    meter.measure("plan, all cached", lambda: _lyceum(*asked))
+    meter.measure("plan, the first stage cached", lambda: _lyceum(*asked, "--set", CHANGE))
 
 
 def _commands(meter: Meter, recipe: Path, uri: str) -> None:
@@ -255,11 +259,12 @@ def _record(store: "Store", resolved: "ResolvedRecipe", like: RunRecord) -> None
 
 
 def _run(recipe: Path, uri: str) -> str:
-    """`lyceum run`, everything cached, against a Prefect server that is running; returns its id."""
+    """`lyceum run`, everything cached, against a running Prefect server; returns its id."""
     from flows.cli.launch import launch
 
+    asked: dict[str, Any] = {"store": uri, "target": "local", "data": None}
     with contextlib.redirect_stderr(io.StringIO()):
-        record = launch(str(recipe), store=uri, target="local", overrides=(), data=None, force=())
+        record = launch(str(recipe), **asked, overrides=(), force=())
     assert record.status == "succeeded", record
     assert {stage.status for stage in record.stages} == {"cached"}, record
     return record.run_id
@@ -268,7 +273,8 @@ def _run(recipe: Path, uri: str) -> str:
 def _lyceum(*arguments: str) -> None:
     from flows.cli.main import main
 
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with quiet, contextlib.redirect_stderr(io.StringIO()) as said:
         code = main([*arguments, "--json"])
     assert code == 0, said.getvalue()
 

@@ -1,4 +1,5 @@
-"""Synthetic recipes and stores for `benchmarks.growth`: so many stages, artifacts and runs, made through the store's own API."""
+"""Synthetic recipes and stores for `benchmarks.growth`: so many stages, artifacts and runs, made
+through the store's own API."""
 
 import os
 from collections import defaultdict
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.resolve import ResolvedRecipe, resolve
+from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from flows.runs.record import record_name
 from infra.store.lease import LeaseRecord, this_process
 from infra.store.store import Store, attempt_file
@@ -32,39 +33,56 @@ kind = "rebalance"
 inputs = { examples = "distill" }
 config = { quotas = { math = { train = 64, validation = 4, heldout = 8 } } }
 """
+LENGTHS = "prompt_length = 60\nresponse_length"
 TRAIN = {
-    "sft": "steps = 8\nbatch_size = 2\nsequence_length = 128\noptimizer = { learning_rate = 1e-3 }",
-    "simpo": "steps = 4\nbatch_size = 2\nprompts = 8\nprompt_length = 60\nresponse_length = 60\noptimizer = { learning_rate = 2e-5 }",
-    "grpo": (
-        "steps = 4\nbatch_size = 8\ngroup_size = 4\nprompt_length = 60\nresponse_length = 24\noptimizer = { learning_rate = 4e-4 }\n"
-        'rewards = [{ name = "format", weight = 0.2 }, { name = "exact_answer", weight = 1.0 }]'
-    ),
+    "sft": """\
+steps = 8
+batch_size = 2
+sequence_length = 128
+optimizer = { learning_rate = 1e-3 }""",
+    "simpo": f"""\
+steps = 4
+batch_size = 2
+prompts = 8
+{LENGTHS} = 60
+optimizer = {{ learning_rate = 2e-5 }}""",
+    "grpo": f"""\
+steps = 4
+batch_size = 8
+group_size = 4
+{LENGTHS} = 24
+optimizer = {{ learning_rate = 4e-4 }}
+rewards = [{{ name = "format", weight = 0.2 }}, {{ name = "exact_answer", weight = 1.0 }}]""",
 }
 
 
 def recipe_text(stages: int) -> str:
-    """A recipe of so many stages: after the data, one chain of SFT, SimPO and GRPO again and again, each model evaluated twice."""
+    """A recipe of so many stages: after the data, one chain of SFT, SimPO and GRPO again and again,
+    each model evaluated twice."""
     parts, policy, evaluations = [HEAD], "", {"reasoning_eval": "", "safety_eval": ""}
     for number in range(stages - 2):
         model, place = divmod(number, 3)
-        kind = tuple(TRAIN)[model % 3]
         if place == 0:
-            data = 'examples = "rebalance"' if kind == "sft" else 'prompts = "rebalance"'
-            parts.append(
-                _stage(f"{kind}{model}", kind, data + (f', policy = "{policy}"' if policy else ""), f"seed = {model}\n{TRAIN[kind]}")
-            )
+            kind = tuple(TRAIN)[model % 3]
+            inputs = 'examples = "rebalance"' if kind == "sft" else 'prompts = "rebalance"'
+            inputs += f', policy = "{policy}"' if policy else ""
             policy = f"{kind}{model}"
+            parts.append(_stage(policy, kind, inputs, f"seed = {model}\n{TRAIN[kind]}"))
         else:
             kind = tuple(evaluations)[place - 1]
             before, name = evaluations[kind], f"{kind}{model}"
-            inputs = f'prompts = "rebalance", policy = "{policy}"' + (f', baseline = "{before}"' if before else "")
-            parts.append(_stage(name, kind, inputs, "prompt_length = 60\nresponse_length = 24\nbatch_size = 4\nmin_items = 8"))
+            inputs = f'prompts = "rebalance", policy = "{policy}"'
+            inputs += f', baseline = "{before}"' if before else ""
+            parts.append(
+                _stage(name, kind, inputs, f"{LENGTHS} = 24\nbatch_size = 4\nmin_items = 8")
+            )
             evaluations[kind] = name
     return "".join(parts)
 
 
 def _stage(name: str, kind: str, inputs: str, config: str) -> str:
-    return f'[stages.{name}]\nkind = "{kind}"\ninputs = {{ {inputs} }}\n[stages.{name}.config]\n{config}\n'
+    head = f'[stages.{name}]\nkind = "{kind}"\ninputs = {{ {inputs} }}\n'
+    return f"{head}[stages.{name}.config]\n{config}\n"
 
 
 def write_recipe(path: Path, stages: int) -> ResolvedRecipe:
@@ -74,39 +92,45 @@ def write_recipe(path: Path, stages: int) -> ResolvedRecipe:
 
 
 def commit_chain(store: Store, resolved: ResolvedRecipe, scratch: Path) -> list[Manifest]:
-    """The artifacts that a run of the recipe would leave, under the keys that it would look up, with files that its report can read."""
+    """The artifacts that a run of the recipe would leave, under the keys that it would look up,
+    with files that its report can read."""
     made: dict[str, Manifest] = {}
     for stage in resolved.stages:
         out = scratch / f"{stage.name}-out"
         out.mkdir(parents=True)
         skill: defaultdict[str, float] = defaultdict(lambda: 0.5, base=0.0)
-        metrics = synthetic_run._write_stage(resolved.recipe.stage(stage.name), out, skill, stage.name, "held", (HELDOUT,), 5, 0, 0)
+        table = resolved.recipe.stage(stage.name)
+        sizes = ("held", (HELDOUT,), 5, 0, 0)
+        metrics = synthetic_run._write_stage(table, out, skill, stage.name, *sizes)
         inputs = {name: made[source].ref() for name, source in stage.inputs.items()}
-        key = stage.key({name: ref.digest for name, ref in inputs.items()})
-        made[stage.name] = _commit(store, stage.kind, key, stage.version, stage.dependencies, stage.config_json, inputs, metrics, out)
+        made[stage.name] = _commit(store, stage, stage.config_json, inputs, metrics, out)
     return list(made.values())
 
 
 def fill_artifacts(store: Store, resolved: ResolvedRecipe, numbers: range, scratch: Path) -> None:
-    """Artifacts of no run, each of its own seed: the stages of the recipe in turns, two small files and a released lease each."""
+    """Artifacts of no run, each of its own seed: the stages of the recipe in turns, two small files
+    and a released lease each."""
     inputs = {"policy": ArtifactRef(kind="sft", key="0" * 64, digest="0" * 64)}
-    released = LeaseRecord(**this_process().model_dump(), owner="growth", nonce="0" * 16, renewed=0.0, released=True)
+    mark = {"owner": "growth", "nonce": "0" * 16, "renewed": 0.0, "released": True}
+    released = LeaseRecord(**this_process().model_dump(), **mark)
 
     def one(number: int) -> None:
-        stage = resolved.stages[number % len(resolved.stages)]
-        config, out = stage.config_json | {"seed": 1_000_000 + number}, scratch / f"filled-{number}"
+        stage, out = resolved.stages[number % len(resolved.stages)], scratch / f"filled-{number}"
         out.mkdir(parents=True)
         for name in ("state.json", "rows.jsonl"):
             (out / name).write_text(f'{{"number": {number}}}\n', encoding="utf-8")
-        key = stage_key(stage.kind, stage.version, stage.dependencies, config, {name: ref.digest for name, ref in inputs.items()})
-        store.create_json(attempt_file(key, "1", "lease.json"), released)
-        _commit(store, stage.kind, key, stage.version, stage.dependencies, config, inputs, {"loss_last": 1.0}, out)
+        config = stage.config_json | {"seed": 1_000_000 + number}
+        made = _commit(store, stage, config, inputs, {"loss_last": 1.0}, out)
+        store.create_json(attempt_file(made.key, "1", "lease.json"), released)
 
     _all(one, numbers)
 
 
-def fill_runs(store: Store, resolved: ResolvedRecipe, made: Sequence[Manifest], numbers: range) -> None:
-    """Finished runs of the recipe, one a minute, that all found everything cached; none of them was a nightly one."""
+def fill_runs(
+    store: Store, resolved: ResolvedRecipe, made: Sequence[Manifest], numbers: range
+) -> None:
+    """Finished runs of the recipe, one a minute, that all found everything cached; none of them was
+    a nightly one."""
     stages = tuple(
         StageRecord(
             name=stage.name,
@@ -121,9 +145,9 @@ def fill_runs(store: Store, resolved: ResolvedRecipe, made: Sequence[Manifest], 
     )
 
     def one(number: int) -> None:
-        run_id = f"growth-20250101-{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}-{number:04x}"
+        time = f"{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}"
         record = RunRecord(
-            run_id=run_id,
+            run_id=f"growth-20250101-{time}-{number:04x}",
             recipe=resolved.recipe,
             target="local",
             store=store.uri,
@@ -132,7 +156,7 @@ def fill_runs(store: Store, resolved: ResolvedRecipe, made: Sequence[Manifest], 
             finished=1_735_689_650.0 + 60 * number,
             stages=stages,
         )
-        store.write_json(record_name(run_id), record)
+        store.write_json(record_name(record.run_id), record)
 
     _all(one, numbers)
 
@@ -154,20 +178,18 @@ def _all(one: Callable[[int], None], numbers: range) -> None:
 
 def _commit(
     store: Store,
-    kind: str,
-    key: str,
-    version: int,
-    dependencies: dict[str, str | int],
+    stage: ResolvedStage,
     config: dict[str, Any],
     inputs: dict[str, ArtifactRef],
     metrics: dict[str, Any],
     out: Path,
 ) -> Manifest:
+    digests = {name: ref.digest for name, ref in inputs.items()}
     draft = Manifest(
-        kind=kind,
-        key=key,
-        version=version,
-        dependencies=dependencies,
+        kind=stage.kind,
+        key=stage_key(stage.kind, stage.version, stage.dependencies, config, digests),
+        version=stage.version,
+        dependencies=stage.dependencies,
         config=config,
         inputs=inputs,
         attempt="1",

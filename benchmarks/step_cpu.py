@@ -1,9 +1,27 @@
-"""The CPU half of `benchmarks.step`: `gemma3-tiny` with the same weights on both sides, and what trains it and samples from it."""
+"""One step of SFT, SimPO and GRPO, and a rollout, on this CPU: stock Tunix 0.1.7 beside ours.
+
+    python -m benchmarks.step_cpu [--rounds 7]
+
+`gemma3-tiny` with the same weights, rows, batches and optimizer on both sides, each in its own
+loop: `PeftTrainer.train`, `DPOTrainer.train`, the trainer of GRPOLearner and
+`VanillaRollout.generate`, beside `tasks.training.loop.fit` and `tasks.sampling.sampler.Sampler`. A
+round is 5 steps of either side; the first two rounds compile and are not counted. Both sides'
+losses, step by step, have to be the same, or there is no table.
+
+step         seconds of one
+tokens/s     tokens that count: supervised (SFT), of responses (SimPO, GRPO), sampled (rollout)
+ours / stock of tokens/s, round by round; median (lowest to highest)
+"""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
 
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +38,7 @@ from tunix.rl.rollout import base_rollout, vanilla_rollout
 from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
+from benchmarks.paired import heading, machine, parser, ratios, row, spread, take_turns
 from benchmarks.stock_tunix import grpo_loss, sft_input, simpo_loss, tunix_sizes, with_weights
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
@@ -28,7 +47,7 @@ from tasks.contract.job import Job
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.models.gemma import weight_shapes
-from tasks.models.loading import LoadedModel, base_model
+from tasks.models.loading import base_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
 from tasks.sampling.rollouts import logps_in_parts
@@ -49,11 +68,18 @@ GROUPS, GROUP_SIZE, RESPONSE = 4, 8, 64
 """Of a step of GRPO and of its rollout: prompts, responses to each, and their length in tokens."""
 PACKED = 128
 """Tokens of a packed row."""
-STEPS = 5
-"""Of either side in each round."""
-OPTIMIZER = {"learning_rate": 1e-4}
+STEPS, WARM_UP = 5, 2
+"""Of either side in each round; rounds that are not counted."""
+COMMON = {"steps": STEPS, "optimizer": {"learning_rate": 1e-4}}
 OTHER_ROWS = "SFT, ours packed"
-"""The row of the table whose sides have the same number of tokens and not the same rows."""
+"""The row of the table whose sides have as many tokens of other rows."""
+NOT_EQUAL = f"""
+Not equal: Tunix has no SimPO; its DPOTrainer, without a reference, is given SimPO's loss in a few
+lines on its own log-probabilities. In "{OTHER_ROWS}" a step has as many tokens, padding included,
+of other rows: Tunix cannot pack. Ours does without its truncated importance sampling, which Tunix's
+GRPO has not. In the GRPO update either side measures a few things that the other does not; our
+rollout gives every token's log-probability, too. Ours writes a curve. Tunix compiles a training
+step twice, ours once: not in the figures."""
 
 
 @dataclass(frozen=True)
@@ -61,32 +87,12 @@ class Side:
     """One side of a row of the table.
 
     Attributes:
-        run: does the row's work so many times, and returns the tokens that count of all of it.
+        run: does the work so many times; returns the tokens that count.
         losses: of the steps done so far; empty where there are none.
     """
 
     run: Callable[[int], float]
     losses: Callable[[], list[float]] = list
-
-
-def sides(data: "Data") -> dict[str, Callable[[], tuple[Side, Side]]]:
-    """Row of the table -> what makes stock Tunix and ours, on the same data."""
-    return {
-        "SFT": lambda: (stock_sft(data.alone), our_sft(data.alone)),
-        OTHER_ROWS: lambda: (stock_sft(data.alone), our_sft(data.together)),
-        "SimPO": lambda: (stock_simpo(data), our_simpo(data)),
-        "GRPO: update": lambda: (stock_grpo(data), our_grpo(data)),
-        "GRPO: log-probabilities of the reference": lambda: (stock_logps(data), our_logps(data)),
-        "GRPO: rollout": lambda: (stock_rollout(data), our_rollout(data)),
-    }
-
-
-def timed(side: Side, steps: int = STEPS) -> tuple[float, float]:
-    """Seconds of a step, and tokens a second."""
-    started = time.perf_counter()
-    tokens = side.run(steps)
-    seconds = time.perf_counter() - started
-    return seconds / steps, tokens / seconds
 
 
 class Data:
@@ -101,64 +107,90 @@ class Data:
     """
 
     def __init__(self) -> None:
-        teacher = procedural.Config.parse({"name": "procedural", "rows": dict.fromkeys(("math", "coding", "science", "general"), 300)})
-        self.tokenizer = tiny_tokenizer()
+        rows = dict.fromkeys(("math", "coding", "science", "general"), 300)
+        teacher = procedural.Config.parse({"name": "procedural", "rows": rows})
+        own = self.tokenizer = tiny_tokenizer()
         examples = list(procedural.rows(teacher, seed=0))
-        rows = [(prompt_tokens(self.tokenizer, one.prompt), response_tokens(self.tokenizer, one.response())) for one in examples]
-        longest = max(len(prompt) + len(response) for prompt, response in rows)
-        each = [pack([row], longest, self.tokenizer.pad_id) for row in rows]
-        self.alone = Packed(*(np.concatenate([getattr(one, name) for one in each]) for name in ("tokens", "mask", "segments", "positions")))
-        self.together = pack(rows, PACKED, self.tokenizer.pad_id)
-        self.prompt_length, self.response_length = (max(len(row[part]) for row in rows) for part in (0, 1))
-        lengths = {"prompt_length": self.prompt_length, "response_length": self.response_length}
-        common_table = {"steps": STEPS, "optimizer": OPTIMIZER}
-        self.simpo = simpo.Config.parse({**common_table, "batch_size": PAIRS, "prompts": 0, "data_pairs": PAIRS, **lengths})
+        texts = [
+            (prompt_tokens(own, one.prompt), response_tokens(own, one.response()))
+            for one in examples
+        ]
+        longest = max(len(prompt) + len(response) for prompt, response in texts)
+        each = [pack([one], longest, own.pad_id) for one in texts]
+        fields = ("tokens", "mask", "segments", "positions")
+        joined = (np.concatenate([getattr(one, name) for one in each]) for name in fields)
+        self.alone, self.together = Packed(*joined), pack(texts, PACKED, own.pad_id)
+        self.prompt_length, response = (max(len(one[part]) for one in texts) for part in (0, 1))
+        lengths = {"prompt_length": self.prompt_length, "response_length": response}
+        table = {**COMMON, "batch_size": PAIRS, "prompts": 0, "data_pairs": PAIRS, **lengths}
+        self.simpo = simpo.Config.parse(table)
         chosen = examples[:: len(examples) // PAIRS][:PAIRS]
         pairs = [
             PreferencePair(
-                id=one.id, prompt=one.prompt, domain=one.domain, chosen=one.response(), rejected=other.response(), rejected_because="wrong",
+                id=one.id,
+                prompt=one.prompt,
+                domain=one.domain,
+                chosen=one.response(),
+                rejected=other.response(),
+                rejected_because="wrong",
                 chosen_from="teacher",
             )
             for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True)
-        ]  # fmt: skip
-        self.pairs = preferences.pair_arrays(self.tokenizer, pairs, self.simpo)
-        table = {**common_table, "batch_size": GROUPS * GROUP_SIZE, "group_size": GROUP_SIZE, "rewards": [{"name": "format"}]}
-        table["truncation"] = 0  # the batch is the same in every step, and soon no longer the policy's own
-        self.grpo = grpo.Config.parse({**table, "prompt_length": self.prompt_length, "response_length": RESPONSE})
-        asked = [one for one in chosen[:GROUPS] for _ in range(GROUP_SIZE)]
-        self.prompts = [one.prompt for one in asked]
-        answers = [response_tokens(self.tokenizer, one.response())[:RESPONSE] for one in examples[: len(asked)]]
-        pad = self.tokenizer.pad_id
-        prompts = pad_left([prompt_tokens(self.tokenizer, one) for one in self.prompts], self.prompt_length, pad)
+        ]
+        self.pairs = preferences.pair_arrays(own, pairs, self.simpo)
+        self._policy(chosen[:GROUPS], examples)
+
+    def _policy(self, chosen: Sequence[Any], examples: Sequence[Any]) -> None:
+        own, pad, size = self.tokenizer, self.tokenizer.pad_id, GROUPS * GROUP_SIZE
+        table = {**COMMON, "batch_size": size, "group_size": GROUP_SIZE}
+        table |= {"rewards": [{"name": "format"}], "response_length": RESPONSE}
+        table["truncation"] = 0  # the batch stays, and is soon no longer the policy's own
+        self.grpo = grpo.Config.parse({**table, "prompt_length": self.prompt_length})
+        self.prompts = [one.prompt for one in chosen for _ in range(GROUP_SIZE)]
+        asked = [prompt_tokens(own, one) for one in self.prompts]
+        answers = [response_tokens(own, one.response())[:RESPONSE] for one in examples[:size]]
+        prompts = pad_left(asked, self.prompt_length, pad)
         responses = pad_right(answers, RESPONSE, pad)
         mask = responses != pad
-        logps = logps_of(base_model(MODEL, 0), self.grpo, prompts, responses)
-        random = np.random.Generator(np.random.Philox(0))
-        weights = row_weights(mask, np.ones(len(mask), bool), "sequence", RESPONSE)
-        self.logps = logps
-        self.policy = PolicyBatch(
-            prompts, prompts != pad, responses, mask, random.standard_normal(len(mask), np.float32), weights, weights,
-            ref_per_token_logps=logps - 0.1 * mask,
-        )  # fmt: skip
+        self.logps = self.reference(prompts, responses)()
+        worth = np.random.Generator(np.random.Philox(0)).standard_normal(size, np.float32)
+        weights = row_weights(mask, np.ones(size, bool), "sequence", RESPONSE)
+        reference = self.logps - 0.1 * mask
+        arrays = (prompts, prompts != pad, responses, mask, worth, weights, weights)
+        self.policy = PolicyBatch(*arrays, ref_per_token_logps=reference)
 
-
-def logps_of(loaded: LoadedModel, config: grpo.Config, prompts: np.ndarray, responses: np.ndarray) -> np.ndarray:
-    """(N, R) by the program of our stage."""
-    program = grpo.programs_of(config, loaded)[1]
-    state = nnx.state(loaded.model)
-    return logps_in_parts(program, state, prompts, responses, mesh=loaded.mesh, size=len(prompts), temperature=config.temperature)
+    def reference(self, prompts: np.ndarray, responses: np.ndarray) -> Callable[[], np.ndarray]:
+        """What computes log-probabilities (N, R) by the program of our stage."""
+        loaded = base_model(MODEL, 0)
+        program = grpo.programs_of(self.grpo, loaded)[1]
+        more = {"mesh": loaded.mesh, "size": len(prompts), "temperature": self.grpo.temperature}
+        return lambda: logps_in_parts(program, nnx.state(loaded.model), prompts, responses, **more)
 
 
 def tunix_model() -> Any:
     """Tunix's Gemma 3 with the weights of our `gemma3-tiny`."""
     loaded = base_model(MODEL, 0)
-    size = loaded.config
-    rope = {"local_base_frequency": round(size.local_rope), "global_base_frequency": round(size.global_rope)}
+    size, model = loaded.config, loaded.model
+    rope = {
+        "local_base_frequency": round(size.local_rope),
+        "global_base_frequency": round(size.global_rope),
+    }
     config = tunix_gemma3.ModelConfig(**tunix_sizes(size), **rope, param_dtype=jnp.float32)
-    model: Any = loaded.model
-    owned = {name: model.layers if name.startswith("layers.") else model for name in weight_shapes(size)}
-    weights = {name: getattr(owner, name.rpartition(".")[2]).get_value() for name, owner in owned.items()}
+    weights = {}
+    for name in weight_shapes(size):
+        owner: Any = model.layers if name.startswith("layers.") else model
+        weights[name] = getattr(owner, name.rpartition(".")[2]).get_value()
     return with_weights(tunix_gemma3.Gemma3(config, rngs=nnx.Rngs(0)), weights)
+
+
+def optimizer() -> Any:
+    """Both sides' own."""
+    return make_optimizer(sft_config(8, 8).optimizer, STEPS)
+
+
+def sft_config(rows: int, length: int) -> Any:
+    table = {**COMMON, "model": MODEL, "batch_size": rows, "sequence_length": length}
+    return sft.Config.parse(table)
 
 
 def stock_training(trainer: peft_trainer.PeftTrainer, batch: Any, tokens: float) -> Side:
@@ -171,7 +203,8 @@ def stock_training(trainer: peft_trainer.PeftTrainer, batch: Any, tokens: float)
 
     def losses() -> list[float]:
         trainer._write_train_metrics()  # of the last step, which the loop keeps for later
-        return [float(one) for one in trainer.metrics_logger.get_metric_history("", "loss", "train")]
+        history = trainer.metrics_logger.get_metric_history("", "loss", "train")
+        return [float(one) for one in history]
 
     return Side(run, losses)
 
@@ -183,113 +216,97 @@ def our_training(trainer: Any, config: Any, batch: Any, tokens: float) -> Side:
     def run(steps: int) -> float:
         with tempfile.TemporaryDirectory() as name:
             work = Workspace(open_store(f"{name}/store"), "key", "1")
-            rows = fit(trainer, lambda _: batch, config.model_copy(update={"steps": steps}), Job(config, {}, Path(name), work))
-        done.extend(row["loss"] for row in rows)
+            asked = config.model_copy(update={"steps": steps})
+            rows = fit(trainer, lambda _: batch, asked, Job(config, {}, Path(name), work))
+        done.extend(one["loss"] for one in rows)
         return steps * tokens
 
     return Side(run, lambda: done)
 
 
-def optimizer() -> Any:
-    """Both sides' own."""
-    return make_optimizer(sft.Config.parse(sft_table(8, 8)).optimizer, STEPS)
-
-
-def sft_table(rows: int, length: int) -> dict[str, Any]:
-    return {"model": MODEL, "steps": STEPS, "batch_size": rows, "sequence_length": length, "optimizer": OPTIMIZER}
-
-
 def stock_sft(packed: Packed) -> Side:
     size = TOKENS // packed.tokens.shape[1]
-    trainer = peft_trainer.PeftTrainer(tunix_model(), optimizer(), peft_trainer.TrainingConfig(**TUNIX_LOOP))
+    limits = peft_trainer.TrainingConfig(**TUNIX_LOOP)
+    trainer = peft_trainer.PeftTrainer(tunix_model(), optimizer(), limits)
     trainer.with_gen_model_input_fn(sft_input)
-    batch = peft_trainer.TrainingInput(jnp.asarray(packed.tokens[:size]), jnp.asarray(packed.mask[:size]))
-    return stock_training(trainer, batch, float(packed.mask[:size].sum()))
+    arrays = (jnp.asarray(packed.tokens[:size]), jnp.asarray(packed.mask[:size]))
+    return stock_training(
+        trainer, peft_trainer.TrainingInput(*arrays), float(packed.mask[:size].sum())
+    )
 
 
 def our_sft(packed: Packed) -> Side:
     size = TOKENS // packed.tokens.shape[1]
-    config = sft.Config.parse(sft_table(size, packed.tokens.shape[1]))
+    config = sft_config(size, packed.tokens.shape[1])
     supervised = float(packed.mask[:size].sum())
-    return our_training(
-        sft.trainer_of(config, base_model(MODEL, 0)), config, sft.batch(packed, np.arange(size), 1 / supervised), supervised
+    batch = sft.batch(packed, np.arange(size), 1 / supervised)
+    return our_training(sft.trainer_of(config, base_model(MODEL, 0)), config, batch, supervised)
+
+
+def simpo_sides(data: Data) -> tuple[Side, Side]:
+    tokens = float(data.pairs["chosen_mask"].sum() + data.pairs["rejected_mask"].sum())
+    limits = dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP)
+    stock = dpo_trainer.DPOTrainer(tunix_model(), None, optimizer(), limits)
+    stock.with_loss_fn(simpo_loss, has_aux=True)
+    stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
+    arrays = {name: jnp.asarray(array) for name, array in data.pairs.items()}
+    ours = preferences.trainer_of(data.simpo, base_model(MODEL, 0), simpo.loss_of(data.simpo))
+    return (
+        stock_training(stock, dpo_trainer.TrainingInput(**arrays), tokens),
+        our_training(ours, data.simpo, PairBatch(**data.pairs), tokens),
     )
 
 
-def stock_simpo(data: Data) -> Side:
-    trainer = dpo_trainer.DPOTrainer(tunix_model(), None, optimizer(), dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP))
-    trainer.with_loss_fn(simpo_loss, has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
-    batch = dpo_trainer.TrainingInput(**{name: jnp.asarray(array) for name, array in data.pairs.items()})
-    return stock_training(trainer, batch, responses_of(data))
-
-
-def our_simpo(data: Data) -> Side:
-    trainer = preferences.trainer_of(data.simpo, base_model(MODEL, 0), simpo.loss_of(data.simpo))
-    return our_training(trainer, data.simpo, PairBatch(**data.pairs), responses_of(data))
-
-
-def responses_of(data: Data) -> float:
-    """Tokens of the responses of all pairs."""
-    return float(data.pairs["chosen_mask"].sum() + data.pairs["rejected_mask"].sum())
-
-
-def stock_grpo(data: Data) -> Side:
-    trainer = policy_trainer.Trainer(
-        tunix_model(), optimizer(), peft_trainer.TrainingConfig(**TUNIX_LOOP), custom_checkpoint_metadata_fn=dict
+def grpo_sides(data: Data) -> tuple[Side, Side]:
+    limits, one = peft_trainer.TrainingConfig(**TUNIX_LOOP), data.policy
+    stock = policy_trainer.Trainer(
+        tunix_model(), optimizer(), limits, custom_checkpoint_metadata_fn=dict
     )
     loss = grpo_loss(data.tokenizer.pad_id, data.tokenizer.end_of_turn_id, data.grpo.beta)
-    trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
-    trainer.with_rl_metrics_to_log({"kl": np.mean, "pg_clipfrac": np.mean})
-    one = data.policy
-    batch = grpo_learner.TrainExample(
-        **{name: jnp.asarray(getattr(one, name)) for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")},
-        advantages=jnp.asarray(one.advantages),
-        ref_per_token_logps=jnp.asarray(one.ref_per_token_logps),
-        old_per_token_logps=None,
-    )
-    return stock_training(trainer, batch, float(one.completion_mask.sum()))
+    stock.with_loss_fn(loss, has_aux=True)
+    stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
+    stock.with_rl_metrics_to_log({"kl": np.mean, "pg_clipfrac": np.mean})
+    same = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages")
+    fields = {name: jnp.asarray(getattr(one, name)) for name in (*same, "ref_per_token_logps")}
+    batch = grpo_learner.TrainExample(**fields, old_per_token_logps=None)
+    tokens = float(one.completion_mask.sum())
+    ours = grpo.trainer_of(data.grpo, base_model(MODEL, 0))
+    return stock_training(stock, batch, tokens), our_training(ours, data.grpo, one, tokens)
 
 
-def our_grpo(data: Data) -> Side:
-    return our_training(grpo.trainer_of(data.grpo, base_model(MODEL, 0)), data.grpo, data.policy, float(data.policy.completion_mask.sum()))
-
-
-def stock_logps(data: Data) -> Side:
-    """What RLCluster.get_ref_per_token_logps calls, with the arrays that GRPOLearner hands it."""
+def logps_sides(data: Data) -> tuple[Side, Side]:
+    """Stock: what RLCluster.get_ref_per_token_logps calls, with what GRPOLearner hands it."""
     graph, state = nnx.split(tunix_model())
-    one, ids = data.policy, {"pad_id": data.tokenizer.pad_id, "eos_id": data.tokenizer.end_of_turn_id}
+    one, own = data.policy, data.tokenizer
+    ids = {"pad_id": own.pad_id, "eos_id": own.end_of_turn_id}
+    tokens, reference = (
+        float(one.completion_mask.sum()),
+        data.reference(one.prompt_ids, one.completion_ids),
+    )
 
-    def run(steps: int) -> float:
+    def stock(steps: int) -> float:
         for _ in range(steps):
             prompts, responses = jnp.array(one.prompt_ids), jnp.array(one.completion_ids)
-            found = np.asarray(common.compute_per_token_logps(graph, state, prompt_tokens=prompts, completion_tokens=responses, **ids))
+            asked = {"prompt_tokens": prompts, "completion_tokens": responses, **ids}
+            found = np.asarray(common.compute_per_token_logps(graph, state, **asked))
         np.testing.assert_allclose(found * one.completion_mask, data.logps, rtol=1e-3, atol=1e-3)
-        return steps * float(one.completion_mask.sum())
+        return steps * tokens
 
-    return Side(run)
-
-
-def our_logps(data: Data) -> Side:
-    loaded, one = base_model(MODEL, 0), data.policy
-    program = grpo.programs_of(data.grpo, loaded)[1]
-
-    def run(steps: int) -> float:
+    def ours(steps: int) -> float:
         for _ in range(steps):
-            logps_in_parts(
-                program, nnx.state(loaded.model), one.prompt_ids, one.completion_ids, mesh=loaded.mesh, size=len(one.prompt_ids),
-                temperature=1.0,
-            )  # fmt: skip
-        return steps * float(one.completion_mask.sum())
+            reference()
+        return steps * tokens
 
-    return Side(run)
+    return Side(stock), Side(ours)
 
 
 class TunixTokenizer:
     """What Tunix's sampler wants of a tokenizer: a prompt is a user's turn, as it is for ours."""
 
-    def __init__(self, data: Data) -> None:
-        own = self.own = data.tokenizer
-        self.bos_id, self.eos_id, self.pad_id = (lambda: own.bos_id), (lambda: own.end_of_turn_id), (lambda: own.pad_id)
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        self.bos_id, self.pad_id = (lambda: own.bos_id), (lambda: own.pad_id)
+        self.eos_id = lambda: own.end_of_turn_id
 
     def encode(self, text: str) -> list[int]:
         return prompt_tokens(self.own, text)[1:]  # the sampler adds <bos>
@@ -298,34 +315,82 @@ class TunixTokenizer:
         return self.own.decode(tokens)
 
 
-def stock_rollout(data: Data) -> Side:
-    size = base_model(MODEL, 0).config
-    cache = base_rollout.CacheConfig(data.prompt_length + RESPONSE, size.num_layers, size.num_kv_heads, size.head_dim)
-    rollout = vanilla_rollout.VanillaRollout(tunix_model(), TunixTokenizer(data), cache)
-    seeds = count()
-
-    def run(steps: int) -> float:
-        tokens = 0
-        for _ in range(steps):
-            config = base_rollout.RolloutConfig(
-                max_tokens_to_generate=RESPONSE, temperature=1.0, max_prompt_length=data.prompt_length, kv_cache_size=cache.cache_size,
-                seed=jax.random.PRNGKey(next(seeds)),
-            )  # fmt: skip
-            tokens += sum(map(len, rollout.generate(data.prompts, config).tokens))
-        return tokens
-
-    return Side(run)
-
-
-def our_rollout(data: Data) -> Side:
+def rollout_sides(data: Data) -> tuple[Side, Side]:
+    size, length = base_model(MODEL, 0).config, data.prompt_length + RESPONSE
+    cache = base_rollout.CacheConfig(length, size.num_layers, size.num_kv_heads, size.head_dim)
+    rollout = vanilla_rollout.VanillaRollout(tunix_model(), TunixTokenizer(data.tokenizer), cache)
     sampler, _ = grpo.programs_of(data.grpo, base_model(MODEL, 0))
     seeds = count()
+    limits = {"max_tokens_to_generate": RESPONSE, "max_prompt_length": data.prompt_length}
 
-    def run(steps: int) -> float:
-        return sum(
-            len(completion.tokens)
-            for _ in range(steps)
-            for completion in sampler.generate(data.prompts, temperature=data.grpo.temperature, seed=next(seeds))
-        )
+    def stock(steps: int) -> float:
+        tokens = 0
+        for _ in range(steps):
+            seed = jax.random.PRNGKey(next(seeds))
+            more = {**limits, "temperature": 1.0, "kv_cache_size": length, "seed": seed}
+            found = rollout.generate(data.prompts, base_rollout.RolloutConfig(**more))
+            tokens += sum(map(len, found.tokens))
+        return tokens
 
-    return Side(run)
+    def ours(steps: int) -> float:
+        tokens = 0
+        for _ in range(steps):
+            found = sampler.generate(
+                data.prompts, temperature=data.grpo.temperature, seed=next(seeds)
+            )
+            tokens += sum(len(one.tokens) for one in found)
+        return tokens
+
+    return Side(stock), Side(ours)
+
+
+SIDES: dict[str, Callable[[Data], tuple[Side, Side]]] = {
+    "SFT": lambda data: (stock_sft(data.alone), our_sft(data.alone)),
+    OTHER_ROWS: lambda data: (stock_sft(data.alone), our_sft(data.together)),
+    "SimPO": simpo_sides,
+    "GRPO: update": grpo_sides,
+    "GRPO: log-probabilities of the reference": logps_sides,
+    "GRPO: rollout": rollout_sides,
+}
+"""Row of the table -> what makes stock Tunix and ours, on the same data."""
+
+
+def timed(side: Side, _: int = 0) -> tuple[float, float]:
+    """Seconds of a step, and tokens a second."""
+    began = time.perf_counter()
+    tokens = side.run(STEPS)
+    seconds = time.perf_counter() - began
+    return seconds / STEPS, tokens / seconds
+
+
+def main() -> None:
+    rounds = parser(__doc__, rounds=7).parse_args().rounds
+    data = Data()
+    print(machine("jax", "google-tunix", "flax", "optax"))
+    print(
+        f"\n{MODEL}, float32, all weights trained. SFT: {TOKENS} tokens a step, rows of "
+        f"{data.alone.tokens.shape[1]}, packed of {PACKED}; SimPO: {PAIRS} pairs of "
+        f"{data.prompt_length} + {data.simpo.response_length}; GRPO: {GROUPS} prompts x "
+        f"{GROUP_SIZE} responses of {data.prompt_length} + {RESPONSE}. {rounds} rounds."
+    )
+    units = [f"{side}, {unit}" for unit in ("s", "tokens/s") for side in ("stock Tunix", "ours")]
+    heading("", *units, "ours / stock")
+    for name, make in SIDES.items():
+        stock, ours = both = make(data)
+        for side in both * WARM_UP:
+            timed(side)
+        turns = {
+            side: partial(timed, one) for side, one in zip(("stock", "ours"), both, strict=True)
+        }
+        found = take_turns(turns, rounds)
+        if name != OTHER_ROWS and stock.losses():
+            np.testing.assert_allclose(ours.losses(), stock.losses(), rtol=1e-3)
+        columns = [[one[place] for one in found[side]] for place in (0, 1) for side in found]
+        forms = (".3f", ".3f", ",.0f", ",.0f")
+        cells = [spread(column, form) for column, form in zip(columns, forms, strict=True)]
+        row(name, *cells, spread(ratios(columns[3], columns[2]), ".2f"))
+    print(NOT_EQUAL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,12 @@
-"""Stock Tunix's programs of Gemma 3 1B with LoRA, compiled by `tasks.planning.plan` for a TPU that is not here: the peer in `tpu_fit` and
-`step`.
+"""Stock Tunix's programs of Gemma 3 1B with LoRA, for `tasks.planning.plan` to compile for a TPU
+that is not here: the peer in `benchmarks.step_tpu`; and what turns our weights into Tunix's.
 
-Tunix 0.1.7's own modules, qwix adapters, losses, optimizer, body of the train step (`PeftTrainer._train_step`) and sampler, sharded as its
-annotations say. One thing is replaced: its sharding constraints, which do nothing where no TPU is, by real ones; without them the compiler
-chooses worse layouts, and the comparison would flatter us. For the same reason the rows of a batch, and of the sampler's cache, are divided
-among the devices, which Tunix's sampler leaves to the compiler.
+Tunix 0.1.7's own modules, qwix adapters, losses, optimizer, body of the train step
+(`PeftTrainer._train_step`) and sampler, sharded as its annotations say. One thing is replaced: its
+sharding constraints, which do nothing where no TPU is, by real ones. Without them the compiler
+chooses worse layouts, and the comparison would flatter us. For the same reason the rows of a batch,
+and of the sampler's cache, are divided among the devices, which Tunix's sampler leaves to the
+compiler.
 """
 
 from types import SimpleNamespace
@@ -41,74 +43,92 @@ class Stock:
     Args:
         mesh: with axes "fsdp" and "tp".
         rank: of the adapters.
-        remat: Tunix's RematConfig.DECODER instead of NONE, which is its default.
-        layers: fewer than the model has, to try things out.
     """
 
-    def __init__(self, mesh: Mesh, *, rank: int, remat: bool = False, layers: int | None = None) -> None:
-        sharding_utils.shard = lambda x, spec: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec[: x.ndim])))
+    def __init__(self, mesh: Mesh, *, rank: int) -> None:
+        sharding_utils.shard = lambda x, spec: jax.lax.with_sharding_constraint(
+            x, NamedSharding(mesh, PartitionSpec(*spec[: x.ndim]))
+        )
         self.mesh = mesh
         self.config = tunix_gemma3.ModelConfig.gemma3_1b_it()
-        self.config.remat_config = tunix_gemma3.RematConfig.DECODER if remat else tunix_gemma3.RematConfig.NONE
-        self.config.num_layers = layers or self.config.num_layers
 
-        def make() -> nnx.Module:
+        def make() -> Any:
             model = tunix_gemma3.Gemma3(self.config, rngs=nnx.Rngs(0))
             provider = qwix.LoraProvider(module_path=PROJECTIONS, rank=rank, alpha=2.0 * rank)
-            adapted: nnx.Module = qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), **model.get_model_input())
-            return adapted
+            shape = model.get_model_input()
+            return qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), **shape)
+
+        def optimizer() -> nnx.Optimizer:
+            return nnx.Optimizer(make(), optax.adamw(1e-4), wrt=nnx.LoRAParam)
 
         with mesh:
-            self.model = nnx.eval_shape(make)
-            self.optimizer = nnx.eval_shape(lambda: nnx.Optimizer(make(), optax.adamw(1e-4), wrt=nnx.LoRAParam))
+            self.model, self.optimizer = nnx.eval_shape(make), nnx.eval_shape(optimizer)
 
     def sft(self, rows: int, length: int) -> Program:
         """PeftTrainer's step with its default loss, on `rows` of the whole mesh."""
-        batch = peft_trainer.TrainingInput(self._rows(jnp.int32, rows, length), self._rows(jnp.bool_, rows, length))
+        arrays = (self._rows(dtype, rows, length) for dtype in (jnp.int32, jnp.bool_))
+        batch = peft_trainer.TrainingInput(*arrays)
         return self._step(peft_trainer._default_loss_fn, sft_input, batch, has_aux=False)
 
     def simpo(self, pairs: int, prompt: int, response: int) -> Program:
         """DPOTrainer's step with `simpo_loss`."""
+        rows, length = 2 * pairs, prompt + response
         batch = dpo_trainer.TrainExample(
-            input_ids=self._rows(jnp.int32, 2 * pairs, prompt + response),
-            positions=self._rows(jnp.int32, 2 * pairs, prompt + response),
-            attention_mask=self._rows(jnp.bool_, 2 * pairs, prompt + response, prompt + response),
+            input_ids=self._rows(jnp.int32, rows, length),
+            positions=self._rows(jnp.int32, rows, length),
+            attention_mask=self._rows(jnp.bool_, rows, length, length),
             ref_chosen_logps=None,
             ref_rejected_logps=None,
-            completion_mask=self._rows(jnp.bool_, 2 * pairs, response),
+            completion_mask=self._rows(jnp.bool_, rows, response),
             logits_to_keep=response,
         )
         return self._step(simpo_loss, lambda batch: {"train_example": batch}, batch, has_aux=True)
 
     def grpo(self, rows: int, prompt: int, response: int) -> Program:
         """The actor's step of GRPOLearner, with a KL to a reference."""
-        fields = {"prompt": prompt, "completion": response}
         batch = grpo_learner.TrainExample(
-            **{f"{name}_ids": self._rows(jnp.int32, rows, width) for name, width in fields.items()},
-            **{f"{name}_mask": self._rows(jnp.bool_, rows, width) for name, width in fields.items()},
+            prompt_ids=self._rows(jnp.int32, rows, prompt),
+            prompt_mask=self._rows(jnp.bool_, rows, prompt),
+            completion_ids=self._rows(jnp.int32, rows, response),
+            completion_mask=self._rows(jnp.bool_, rows, response),
             advantages=self._rows(jnp.float32, rows),
             ref_per_token_logps=self._rows(jnp.float32, rows, response),
             old_per_token_logps=None,
         )
-        return self._step(grpo_loss(PAD, END_OF_TURN), lambda batch: {"train_example": batch}, batch, has_aux=True)
+        loss = grpo_loss(PAD, END_OF_TURN)
+        return self._step(loss, lambda batch: {"train_example": batch}, batch, has_aux=True)
 
     def rollout(self, rows: int, prompt: int, response: int) -> tuple[Program, Program]:
-        """The sampler's prefill, and its loop, whose scope is "decode"; every row its own token from the whole vocabulary."""
-        cache = tunix_sampler.CacheConfig(prompt + response, self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
-        ids = SimpleNamespace(encode=None, decode=None, bos_id=lambda: 2, eos_id=lambda: END_OF_TURN, pad_id=lambda: PAD)
-        sampler = tunix_sampler.Sampler(self.model, ids, cache)
+        """The sampler's prefill, and its loop, whose scope is "decode".
+
+        Every row draws its own token from the whole vocabulary.
+        """
+        one, length = self.config, prompt + response
+        sizes = (length, one.num_layers, one.num_kv_heads, one.head_dim)
+        ids = {"bos_id": lambda: 2, "eos_id": lambda: END_OF_TURN, "pad_id": lambda: PAD}
+        tokenizer = SimpleNamespace(encode=None, decode=None, **ids)
+        sampler = tunix_sampler.Sampler(self.model, tokenizer, tunix_sampler.CacheConfig(*sizes))
         sampler.eos_ids = np.array([END_OF_TURN])
 
         def state() -> Any:
-            tokens, seed = jnp.zeros((rows, prompt), jnp.int32), jax.random.PRNGKey(0)
-            chosen = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "beam_size": None, "seed": seed}
-            made = sampler.init_sample_state(tokens, prompt + response, include_logits=False, forbidden_token_ids=None, **chosen)
-            return made.replace(num_input_tokens=prompt)  # a static field, which inside of a trace is no array
+            made = sampler.init_sample_state(
+                jnp.zeros((rows, prompt), jnp.int32),
+                length,
+                include_logits=False,
+                forbidden_token_ids=None,
+                temperature=1.0,
+                top_p=1.0,
+                top_k=None,
+                beam_size=None,
+                seed=jax.random.PRNGKey(0),
+            )
+            # A static field, which inside of a trace is no array.
+            return made.replace(num_input_tokens=prompt)
 
         def placed(leaf: Any) -> jax.ShapeDtypeStruct:
             by_row = leaf.ndim and leaf.shape[0] == rows
-            sharding = NamedSharding(self.mesh, PartitionSpec(BATCH) if by_row else PartitionSpec())
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            spec = PartitionSpec(BATCH) if by_row else PartitionSpec()
+            return _shape(leaf.shape, leaf.dtype, self.mesh, spec)
 
         def prefill(weights: Any, state: Any) -> Any:
             return sampler._prefill_fn(weights, state, None, echo=False)
@@ -123,7 +143,9 @@ class Stock:
 
     def _step(self, loss: Any, inputs: Any, batch: Any, *, has_aux: bool) -> Program:
         graph, state = nnx.split((self.model, self.optimizer))
-        trainer: Any = SimpleNamespace(loss_fn=loss, gen_model_input_fn=inputs, _has_aux=has_aux, _lora_enabled=True)
+        trainer: Any = SimpleNamespace(
+            loss_fn=loss, gen_model_input_fn=inputs, _has_aux=has_aux, _lora_enabled=True
+        )
 
         def train_step(state: nnx.State, batch: Any) -> Any:
             model, optimizer = nnx.merge(graph, state)
@@ -133,32 +155,40 @@ class Stock:
         return jax.jit(train_step), (_placed(state, self.mesh), batch)
 
     def _rows(self, dtype: Any, *shape: int) -> Any:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, PartitionSpec(BATCH)))
+        return _shape(shape, dtype, self.mesh, PartitionSpec(BATCH))
 
 
 def sft_input(batch: peft_trainer.TrainingInput) -> dict[str, Any]:
     """What the default loss takes, as Tunix's examples make it."""
     real = batch.input_tokens != PAD
-    positions, attention = common.build_positions_from_mask(real), common.make_causal_attn_mask(real)
     return {
         "input_tokens": batch.input_tokens,
         "input_mask": batch.input_mask,
-        "positions": positions,
-        "attention_mask": attention,
+        "positions": common.build_positions_from_mask(real),
+        "attention_mask": common.make_causal_attn_mask(real),
     }
 
 
-def simpo_loss(model: Any, train_example: dpo_trainer.TrainExample, beta: float = 2.5, margin: float = 0.5) -> tuple[jax.Array, Any]:
-    """SimPO (Meng et al., 2405.14734), which Tunix has not: on the log-probabilities of its DPO loss, with the metrics that it wants."""
+def simpo_loss(
+    model: Any, train_example: dpo_trainer.TrainExample, beta: float = 2.5, margin: float = 0.5
+) -> tuple[jax.Array, Any]:
+    """SimPO (Meng et al., 2405.14734), which Tunix has not: on the log-probabilities of its DPO
+    loss, with the metrics that it wants."""
     one = train_example
+    rows = (one.input_ids, one.positions, one.attention_mask)
     sums = dpo_trainer.compute_logps(
-        model, one.input_ids, one.positions, one.attention_mask, one.logits_to_keep, one.completion_mask, images=None
+        model, *rows, one.logits_to_keep, one.completion_mask, images=None
     )
-    chosen, rejected = (beta * each / size for each, size in zip(sums, jnp.split(one.completion_mask.sum(-1), 2), strict=True))
-    names = ("chosen", "rejected")
-    aux = {f"rewards/{name}": value.mean() for name, value in zip(names, (chosen, rejected), strict=True)}
-    aux |= {f"log_probs/{name}": value.mean() for name, value in zip(names, sums, strict=True)}
-    aux |= {"rewards/margin": (chosen - rejected).mean(), "rewards/accuracy": (chosen > rejected).mean()}
+    sizes = jnp.split(one.completion_mask.sum(-1), 2)
+    chosen, rejected = (beta * each / size for each, size in zip(sums, sizes, strict=True))
+    aux = {
+        "rewards/chosen": chosen.mean(),
+        "rewards/rejected": rejected.mean(),
+        "log_probs/chosen": sums[0].mean(),
+        "log_probs/rejected": sums[1].mean(),
+        "rewards/margin": (chosen - rejected).mean(),
+        "rewards/accuracy": (chosen > rejected).mean(),
+    }
     return -jax.nn.log_sigmoid(chosen - rejected - beta * margin).mean(), aux
 
 
@@ -168,37 +198,52 @@ def grpo_loss(pad_id: int, eos_id: int, beta: float = 0.04) -> Any:
     config.temperature = 1.0
 
     def loss(model: Any, train_example: Any) -> Any:
-        return algo_core.grpo_loss_fn(model, train_example, algo_config=config, pad_id=pad_id, eos_id=eos_id)
+        return algo_core.grpo_loss_fn(
+            model, train_example, algo_config=config, pad_id=pad_id, eos_id=eos_id
+        )
 
     return loss
 
 
 def _placed(state: nnx.State, mesh: Mesh) -> nnx.State:
-    """The state's shapes, sharded as Tunix's annotations say; what has none lies whole on every device."""
+    """The state's shapes, sharded as Tunix's annotations say; without one whole on every device."""
 
     def place(leaf: Any, spec: Any) -> jax.ShapeDtypeStruct:
         found = tuple(spec) if isinstance(spec, PartitionSpec) else ()
-        axes = [axis if axis and leaf.shape[i] % mesh.shape[axis] == 0 else None for i, axis in enumerate(found[: len(leaf.shape)])]
-        return jax.ShapeDtypeStruct(leaf.shape, np.dtype(leaf.dtype), sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+        axes = [
+            axis if axis and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(found, leaf.shape, strict=False)
+        ]
+        return _shape(leaf.shape, np.dtype(leaf.dtype), mesh, PartitionSpec(*axes))
 
-    specs = nnx.get_partition_spec(state)
+    def is_spec(node: Any) -> bool:
+        return isinstance(node, PartitionSpec) or node is None
+
     leaves, tree = jax.tree.flatten(state)
-    flat_specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, PartitionSpec) or x is None)
-    flat = [spec if isinstance(spec, PartitionSpec) else PartitionSpec() for spec in flat_specs]
-    assert len(flat) == len(leaves), (len(flat), len(leaves))
-    return jax.tree.unflatten(tree, [place(leaf, spec) for leaf, spec in zip(leaves, flat, strict=True)])
+    specs = jax.tree.leaves(nnx.get_partition_spec(state), is_leaf=is_spec)
+    placed = [place(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)]
+    return jax.tree.unflatten(tree, placed)
+
+
+def _shape(shape: Any, dtype: Any, mesh: Mesh, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
 
 def tunix_sizes(config: GemmaConfig) -> dict[str, Any]:
     """What the configurations of both of Tunix's families have."""
     same = ("num_layers", "embed_dim", "hidden_dim", "num_heads", "head_dim", "num_kv_heads")
-    return {"num_embed": config.vocab_size, "sliding_window_size": config.window} | {name: getattr(config, name) for name in same}
+    return {"num_embed": config.vocab_size, "sliding_window_size": config.window} | {
+        name: getattr(config, name) for name in same
+    }
 
 
 def with_weights(tunix: Any, weights: dict[str, jax.Array]) -> Any:
     """A model of Tunix's (Gemma 2 or 3) with our weights, by our names."""
     graph, state = nnx.split(tunix)
-    named = [(path, variable.replace(tunix_weight(path, weights))) for path, variable in nnx.to_flat_state(state)]
+    named = [
+        (path, variable.replace(tunix_weight(path, weights)))
+        for path, variable in nnx.to_flat_state(state)
+    ]
     return nnx.merge(graph, nnx.from_flat_state(named))
 
 

@@ -1,4 +1,5 @@
-"""What both sides of `benchmarks.chain` are told, and what each says of a stage. Nothing slow is imported here."""
+"""What both sides of `benchmarks.chain` are told, and what each says of a stage. Nothing slow is
+imported here."""
 
 import json
 import sys
@@ -18,13 +19,15 @@ class Settings:
     """Sizes of the chain, equal for both sides; `seed` differs between rounds.
 
     Attributes:
-        first_steps: of SFT, with the quickstart's optimizer, that make the model both sides begin with; 0: random weights.
+        first_steps: of SFT, with the quickstart's optimizer, that make the model both sides begin
+            with; 0: random weights.
         rows, length: of an SFT step: packed rows, and the tokens of each.
         pairs: of a SimPO step.
         responses, group: of a GRPO step: all responses, and those to one prompt.
         prompt_length, response_length: tokens, of SimPO, GRPO and the evaluation.
         heldout: prompts of the evaluation.
-        peer_packs: TRL packs SFT's examples into the same rows, which become one long row with a mask; else it pads each to the longest.
+        peer_packs: TRL packs SFT's examples into the same rows, which become one long row with a
+            mask; else it pads each to the longest.
         examples: of an SFT step, unpacked: what `rows` hold on average. `prepare` finds it.
         tokens: of a step of SFT and of SimPO on average, without padding. `prepare` finds them.
     """
@@ -75,7 +78,8 @@ class Settings:
 
 
 class Clock:
-    """When each step ended, in seconds of the machine's monotonic clock, which all its processes share."""
+    """When each step ended, in seconds of the machine's monotonic clock, which all its processes
+    share."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -84,9 +88,11 @@ class Clock:
         self.ends.append(time.monotonic())
 
     def says(self, tokens_of_step: Callable[[int], float]) -> dict[str, Any]:
-        """`first`: when the first step had ended; tokens/s, and seconds a step, of the steps after the warm-up.
+        """`first`: when the first step had ended; tokens/s, and seconds a step, of the steps after
+        the warm-up.
 
-        The last step is left out: Lyceum tells of a step when the next one is on its way, and of the last one at once.
+        The last step is left out: Lyceum tells of a step when the next one is on its way, and of
+            the last one at once.
 
         Args:
             tokens_of_step: of step 1, 2, ...
@@ -94,11 +100,16 @@ class Clock:
         counted = range(WARM_UP + 1, len(self.ends))
         seconds = self.ends[-2] - self.ends[WARM_UP - 1]
         tokens = sum(map(tokens_of_step, counted))
-        return {"first": self.ends[0], "tokens_per_second": tokens / seconds, "step_seconds": seconds / len(counted)}
+        return {
+            "first": self.ends[0],
+            "tokens_per_second": tokens / seconds,
+            "step_seconds": seconds / len(counted),
+        }
 
 
 def main(run: Callable[[str, Settings, Path, Path, Path], dict[str, Any]]) -> None:
-    """`STAGE SETTINGS DATA POLICY OUT` of the command line, given to `run`; what it returns is the last line that is printed."""
+    """`STAGE SETTINGS DATA POLICY OUT` of the command line, given to `run`; what it returns is the
+    last line that is printed."""
     stage, settings, data, policy, out = sys.argv[1:]
     said = run(stage, Settings.read(Path(settings)), Path(data), Path(policy), Path(out))
     sys.stdout.write("\n" + json.dumps(said) + "\n")

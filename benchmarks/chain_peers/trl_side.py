@@ -1,4 +1,5 @@
-"""TRL's side of `benchmarks.chain`: SFTTrainer, CPOTrainer with the loss "simpo", GRPOTrainer; in TRL's own environment.
+"""TRL's side of `benchmarks.chain`: SFTTrainer, CPOTrainer with the loss "simpo", GRPOTrainer; in
+TRL's own environment.
 
 Of this project it imports the rewards, which need no JAX.
 """
@@ -29,14 +30,16 @@ class Ticks(transformers.TrainerCallback):
 
 
 def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
-    """What the three configs share: the same optimizer, schedule, precision and seed as the other side; nothing saved between steps."""
+    """What the three configs share: the same optimizer, schedule, precision and seed as the other
+    side; nothing saved between steps."""
     gpu = torch.cuda.is_available() and not settings.cpu
     steps = settings.steps(stage)
     return {
         "output_dir": str(out),
         "max_steps": steps,
         "learning_rate": settings.rate(stage),
-        "warmup_steps": max(1, round(steps * settings.warmup)) + 1,  # as tasks.training.optimizers has it: no step at rate 0
+        "warmup_steps": max(1, round(steps * settings.warmup))
+        + 1,  # as tasks.training.optimizers has it: no step at rate 0
         "lr_scheduler_type": "cosine_warmup_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": settings.final},
         "adam_beta2": settings.b2,
@@ -56,7 +59,9 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
 def sft(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
     size = settings.rows if settings.peer_packs else settings.examples
     lengths = {"packing": settings.peer_packs, "max_length": settings.length}
-    config = trl.SFTConfig(**shared, **lengths, per_device_train_batch_size=size, completion_only_loss=True)
+    config = trl.SFTConfig(
+        **shared, **lengths, per_device_train_batch_size=size, completion_only_loss=True
+    )
     return {"trainer": trl.SFTTrainer, "args": config}
 
 
@@ -101,9 +106,13 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
     def reward(name: str) -> Any:
         module = plugin_module("rewards", name)
 
-        def score(completions: list[list[dict[str, str]]], id: list[str], **_: object) -> list[float | None]:
+        def score(
+            completions: list[list[dict[str, str]]], id: list[str], **_: object
+        ) -> list[float | None]:
             responses = [Response(completion[0]["content"]) for completion in completions]
-            values: list[float | None] = module.score(module.Config(), [asked[one] for one in id], responses)
+            values: list[float | None] = module.score(
+                module.Config(), [asked[one] for one in id], responses
+            )
             return values
 
         score.__name__ = name
@@ -114,25 +123,36 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
 
 def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> dict[str, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(policy)
-    tokenizer.eos_token = "<end_of_turn>"  # as TRL's documentation has it for chat models: what ends a response
+    tokenizer.eos_token = (
+        "<end_of_turn>"  # as TRL's documentation has it for chat models: what ends a response
+    )
     model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     make = {"sft": sft, "simpo": simpo, "grpo": grpo}[stage]
     parts = make(settings, data, options(stage, settings, out))
-    rows = [json.loads(line) for line in (data / f"peer_{stage}.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (data / f"peer_{stage}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     clock = Clock()
     trainer = parts.pop("trainer")(
-        model=model, processing_class=tokenizer, train_dataset=Dataset.from_list(rows), callbacks=[Ticks(clock)], **parts
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        callbacks=[Ticks(clock)],
+        **parts,
     )
     trainer.train()
     trainer.save_model(str(out))
     shutil.copyfile(policy / "tokenizer.model", out / "tokenizer.model")
-    lengths = [row["completions/mean_length"] for row in trainer.state.log_history if "completions/mean_length" in row]
+    lengths = [row.get("completions/mean_length") for row in trainer.state.log_history]
+    sampled = [length * settings.responses for length in lengths if length is not None]
     gpu = torch.cuda.is_available() and not settings.cpu
+    versions = {"trl": trl, "transformers": transformers, "torch": torch}
     return {
-        **clock.says(lambda step: lengths[step - 1] * settings.responses if lengths else settings.tokens[stage]),
+        **clock.says(lambda step: sampled[step - 1] if sampled else settings.tokens[stage]),
         "device": "gpu" if gpu else "cpu",
         "device_bytes": torch.cuda.max_memory_allocated() if gpu else None,
-        "versions": f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}",
+        "versions": ", ".join(f"{name} {one.__version__}" for name, one in versions.items()),
     }
 
 

@@ -1,10 +1,12 @@
-"""One client for `benchmarks.engines`, in a process of its own, with the Python of its own environment:
+"""One client for `benchmarks.engines`, in a process of its own, with the Python of its own
+environment:
 
     python clients.py NAME URL DIRECTORY LIMIT FILE...
 
-Each FILE holds questions, a JSON body per line, and is put to the endpoint after the one before it; of each the first LIMIT (0: all).
-`DIRECTORY/found.json` gets the seconds of each file and its answers, null for those that were lost. What a client keeps for a later call
-it keeps below DIRECTORY.
+Each FILE holds questions, a JSON body per line, and is put to the endpoint after the one before it;
+of each the first LIMIT (0: all). `DIRECTORY/found.json` gets the seconds of each file and its
+answers, null for those that were lost. What a client keeps for a later call it keeps below
+DIRECTORY.
 """
 
 import asyncio
@@ -26,6 +28,11 @@ Body = dict[str, Any]
 Answers = list[str | None]
 Ask = Callable[[list[Body]], Answers]
 """Puts questions and waits for all answers."""
+
+
+def text_of(body: Body) -> str:
+    """The question in a body."""
+    return str(body["messages"][0]["content"])
 
 
 @contextmanager
@@ -71,12 +78,15 @@ def blocking(url: str, directory: Path, threads: int) -> Iterator[Ask]:
 
 @contextmanager
 def curator(url: str, directory: Path) -> Iterator[Ask]:
-    """bespokelabs-curator, its OpenAI backend without limits of its own; litellm brings the tokenizer that it would download."""
+    """bespokelabs-curator, its OpenAI backend without limits of its own; litellm brings the
+    tokenizer that it would download."""
     litellm = importlib.util.find_spec("litellm")
     assert litellm is not None
     assert litellm.origin is not None
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(litellm.origin).parent / "litellm_core_utils" / "tokenizers")
-    os.environ |= {"HOME": str(directory), "CURATOR_DISABLE_RICH_DISPLAY": "1", "TELEMETRY_ENABLED": "0", "OPENAI_API_KEY": "none"}
+    tokenizers = Path(litellm.origin).parent / "litellm_core_utils" / "tokenizers"
+    os.environ |= {"HOME": str(directory), "TIKTOKEN_CACHE_DIR": str(tokenizers)}
+    os.environ |= {"CURATOR_DISABLE_RICH_DISPLAY": "1", "TELEMETRY_ENABLED": "0"}
+    os.environ["OPENAI_API_KEY"] = "none"
     from bespokelabs import curator as library
     from datasets import Dataset
 
@@ -87,13 +97,19 @@ def curator(url: str, directory: Path) -> Iterator[Ask]:
         def parse(self, row: dict[str, Any], answer: str) -> dict[str, Any]:
             return {"place": row["place"], "answer": answer}
 
-    limits = {"max_requests_per_minute": 10_000_000, "max_tokens_per_minute": 10_000_000_000, "max_concurrent_requests": SLOTS}
+    limits = {
+        "max_requests_per_minute": 10_000_000,
+        "max_tokens_per_minute": 10_000_000_000,
+        "max_concurrent_requests": SLOTS,
+    }
     backend = {"base_url": url, "api_key": "none", "require_all_responses": False, **limits}
 
     def ask(bodies: list[Body]) -> Answers:
-        more = {name: value for name, value in bodies[0].items() if name not in ("model", "messages")}
-        asker = Asker(model_name=MODEL, backend="openai", generation_params=more, backend_params=backend)
-        rows = [{"place": place, "text": body["messages"][0]["content"]} for place, body in enumerate(bodies)]
+        first, own = bodies[0], ("model", "messages")
+        more = {name: value for name, value in first.items() if name not in own}
+        parameters = {"generation_params": more, "backend_params": backend}
+        asker = Asker(model_name=MODEL, backend="openai", **parameters)
+        rows = [{"place": place, "text": text_of(body)} for place, body in enumerate(bodies)]
         found: Answers = [None] * len(bodies)
         for row in asker(Dataset.from_list(rows), working_dir=str(directory)).dataset:
             found[row["place"]] = row["answer"]
@@ -104,7 +120,8 @@ def curator(url: str, directory: Path) -> Iterator[Ask]:
 
 @contextmanager
 def distilabel(url: str, directory: Path) -> Iterator[Ask]:
-    """distilabel: a pipeline of one TextGeneration, 64 rows a batch, which is its unit of concurrency and of its cache."""
+    """distilabel: a pipeline of one TextGeneration, 64 rows a batch, which is its unit of
+    concurrency and of its cache."""
     os.environ |= {"HOME": str(directory), "HF_HUB_OFFLINE": "1"}
     from distilabel.models import OpenAILLM
     from distilabel.pipeline import Pipeline
@@ -112,13 +129,16 @@ def distilabel(url: str, directory: Path) -> Iterator[Ask]:
     from distilabel.steps.tasks import TextGeneration
 
     def ask(bodies: list[Body]) -> Answers:
-        parameters = {"max_new_tokens": bodies[0]["max_tokens"], "temperature": bodies[0].get("temperature", 1.0)}
-        rows = [{"place": place, "instruction": body["messages"][0]["content"]} for place, body in enumerate(bodies)]
-        # By the questions: its cache knows a pipeline's name and steps but not their data, and would answer with another rollout's.
+        first = bodies[0]
+        more = {"max_new_tokens": first["max_tokens"], "temperature": first.get("temperature", 1.0)}
+        rows = [{"place": place, "instruction": text_of(body)} for place, body in enumerate(bodies)]
+        # By the questions: its cache knows a pipeline's name and steps but not their data, and
+        # would answer with another rollout's.
         name = "ask" + hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
         with Pipeline(name=name, cache_dir=directory / "cache") as pipeline:
             load = LoadDataFromDicts(data=rows, batch_size=SLOTS)
-            model = OpenAILLM(model=MODEL, base_url=url, api_key="none", generation_kwargs=parameters)
+            reach = {"model": MODEL, "base_url": url, "api_key": "none"}
+            model = OpenAILLM(**reach, generation_kwargs=more)
             load >> TextGeneration(llm=model, input_batch_size=SLOTS)
         found: Answers = [None] * len(bodies)
         for row in pipeline.run(use_cache=True)["default"]["train"]:
@@ -142,11 +162,13 @@ def main() -> None:
     seconds, answers = [], []
     with CLIENTS[name](url, directory) as ask:
         for file in map(Path, sys.argv[5:]):
-            bodies = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()][: limit or None]
+            lines = file.read_text(encoding="utf-8").splitlines()
+            bodies = [json.loads(line) for line in lines[: limit or None]]
             began = time.perf_counter()
             answers.append(ask(bodies))
             seconds.append(time.perf_counter() - began)
-    (directory / "found.json").write_text(json.dumps({"seconds": seconds, "answers": answers}), encoding="utf-8")
+    found = json.dumps({"seconds": seconds, "answers": answers})
+    (directory / "found.json").write_text(found, encoding="utf-8")
 
 
 if __name__ == "__main__":

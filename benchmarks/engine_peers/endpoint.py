@@ -2,8 +2,8 @@
 
     python -m benchmarks.engine_peers.endpoint teacher|judge AFTER SECONDS HONOURS
 
-From its request number AFTER on (0: never) it answers 503 to everything for SECONDS. HONOURS is empty, or it honours Idempotency-Key.
-Prints its URL.
+From its request number AFTER on (0: never) it answers 503 to everything for SECONDS. HONOURS is
+empty, or it honours Idempotency-Key. Prints its URL.
 """
 
 import os
@@ -19,24 +19,25 @@ LATENCY = 0.2
 
 
 def main() -> None:
-    kind, after, seconds, honours = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), bool(sys.argv[4])
+    kind, after, seconds, honours = sys.argv[1:5]
     answer = taught if kind == "teacher" else ruled
     until: list[float] = []
 
     def fault(request: Request) -> Fault | None:
-        if not after or request.number < after:
+        if not int(after) or request.number < int(after):
             return None
         if not until:
-            until.append(time.monotonic() + seconds)
+            until.append(time.monotonic() + float(seconds))
         return Fault("status", 503) if time.monotonic() < until[0] else None
 
     def reply(body: dict[str, Any]) -> str:
-        return answer(body["messages"][-1]["content"]) if body["messages"] else ""  # curator asks nothing first, to see the headers
+        # curator asks nothing first, to see the headers
+        return answer(body["messages"][-1]["content"]) if body["messages"] else ""
 
     parent = os.getppid()
-    with ChatServer(fault, latency=LATENCY, slots=SLOTS, idempotent=honours, reply=reply, record=False) as running:
-        sys.stdout.write(running.url + "\n")
-        sys.stdout.flush()
+    manner = {"latency": LATENCY, "slots": SLOTS, "idempotent": bool(honours)}
+    with ChatServer(fault, **manner, reply=reply, record=False) as running:
+        print(running.url, flush=True)
         while os.getppid() == parent:
             time.sleep(0.2)
 

@@ -13,13 +13,18 @@ from tasks.reinforcement.rewarding import Response
 PROVIDER = "bench"
 WORDS = 150
 """Of a teacher's prompt, and of the reasoning in its answer."""
+TRACE = r"<reasoning>(.*)</reasoning>\n<answer>(.*)</answer>"
 
 TABLE: dict[str, Any] = {
     "name": "rubric_judge",
     "judge": {"name": "endpoint", "provider": PROVIDER, "model": MODEL},
     "calibration": False,
     "criteria": [
-        {"title": f"criterion {number}", "text": f"States fact number {number} and says where it comes from.", "importance": "important"}
+        {
+            "title": f"criterion {number}",
+            "text": f"States fact number {number} and says where it comes from.",
+            "importance": "important",
+        }
         for number in range(8)
     ],
 }
@@ -28,20 +33,25 @@ TABLE: dict[str, Any] = {
 def write_teacher(file: Path, count: int) -> None:
     """Prompts of `WORDS` words."""
     body = {"model": MODEL, "max_tokens": 512}
-    asked = ({**body, "messages": [{"role": "user", "content": f"{'word ' * WORDS} say {number}"}]} for number in range(count))
+    asked = (
+        {**body, "messages": [{"role": "user", "content": f"{'word ' * WORDS} say {number}"}]}
+        for number in range(count)
+    )
     file.write_text("".join(json.dumps(one) + "\n" for one in asked), encoding="utf-8")
 
 
 def rollout(number: int, rewards: int) -> tuple[list[Prompt], list[Response]]:
     """Prompts and responses that no other rollout has; a response has some 200 words."""
     prompts, responses = [], []
+    about: dict[str, Any] = {"domain": Domain.GENERAL, "answer": "none", "check": "none"}
     for row in range(rewards):
-        group = row // 8
-        prompts.append(
-            Prompt(id=f"p{group}", prompt=f"Explain number {group} to a child.", domain=Domain.GENERAL, answer="none", check="none")
-        )
-        words = " ".join(hashlib.sha256(f"{number} {row} {word}".encode()).hexdigest()[: 3 + word % 6] for word in range(200))
-        responses.append(Response(f"<reasoning>{words}</reasoning>\n<answer>It is {number * rewards + row}.</answer>"))
+        group, said = row // 8, number * rewards + row
+        text = f"Explain number {group} to a child."
+        prompts.append(Prompt(id=f"p{group}", prompt=text, **about))
+        digests = (hashlib.sha256(f"{number} {row} {word}".encode()) for word in range(200))
+        words = " ".join(one.hexdigest()[: 3 + word % 6] for word, one in enumerate(digests))
+        trace = f"<reasoning>{words}</reasoning>\n<answer>It is {said}.</answer>"
+        responses.append(Response(trace))
     return prompts, responses
 
 
@@ -55,25 +65,27 @@ def write_judge(file: Path, number: int, rewards: int) -> None:
         for prompt, response in zip(*rollout(number, rewards), strict=True):
             case = rubric_judge.case_of(config, {}, prompt, response.text)
             assert case is not None
-            trace = re.fullmatch(r"<reasoning>(.*)</reasoning>\n<answer>(.*)</answer>", response.text)
+            trace = re.fullmatch(TRACE, response.text)
             assert trace is not None
             asked, _ = question(case.sheet, case.material(trace[1], trace[2]))
             # Without the `response_format` that Lyceum sends, too.
-            body = {"model": MODEL, "messages": [dict(one) for one in asked.messages], "temperature": 0.0, "max_tokens": 512}
-            out.write(json.dumps(body) + "\n")
+            body = {"model": MODEL, "temperature": 0.0, "max_tokens": 512}
+            messages = [dict(one) for one in asked.messages]
+            out.write(json.dumps({**body, "messages": messages}) + "\n")
 
 
 def taught(question: str) -> str:
     """A teacher's answer."""
     number = question.rpartition(" ")[2]
-    return f"<reasoning>The number is {number}.{' word' * WORDS}</reasoning>\n<answer>{number}</answer>"
+    reasoning = f"The number is {number}.{' word' * WORDS}"
+    return f"<reasoning>{reasoning}</reasoning>\n<answer>{number}</answer>"
 
 
 def ruled(question: str) -> str:
     """A judge's: a ruling in the right form whose rating depends on the question alone."""
     mark = re.findall(r"=== end of data (\w{16}) ===", question)[-1]
     rating = 1 + int(hashlib.sha256(question.encode()).hexdigest(), 16) % 10
-    reason = "The response meets most of the criteria that matter and explains each of its steps. " * 3
+    reason = "It meets most of the criteria that matter and explains each of its many steps. " * 3
     return json.dumps({"mark": mark, "reason": reason, "grades": {"1": rating}})
 
 

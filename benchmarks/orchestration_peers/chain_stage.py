@@ -1,7 +1,9 @@
-"""The stage that every tool of `benchmarks.orchestration` runs six times: 1 MiB, a function of its parent's bytes and of its setting.
+"""The stage that every tool of `benchmarks.orchestration` runs six times: 1 MiB, a function of its
+parent's bytes and of its setting.
 
-Standard library only: it is imported by each tool's own Python. A line in `ran.log` says that a stage began; it waits while a file
-`hold-<number>` is there. `BENCH_DIR` is where both are, and `settings.json`.
+Standard library only: it is imported by each tool's own Python. A line in `ran.log` says that a
+stage began; it waits while a file `hold-<number>` is there. `BENCH_DIR` is where both are, and
+`settings.json`.
 """
 
 import hashlib

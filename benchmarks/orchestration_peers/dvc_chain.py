@@ -1,4 +1,5 @@
-"""The chain on DVC: `dvc.yaml` runs this file once per stage; parents and settings come from files, as DVC wants it."""
+"""The chain on DVC: `dvc.yaml` runs this file once per stage; parents and settings come from files,
+as DVC wants it."""
 
 import sys
 from pathlib import Path

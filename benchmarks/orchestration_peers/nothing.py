@@ -1,14 +1,13 @@
-"""A stage kind for `benchmarks.orchestration`, which puts this file into `tasks/` of a copy of the repository: see `chain_stage`."""
+"""A stage kind for `benchmarks.orchestration`, which puts this file into `tasks/stages/` of a copy
+of the repository: see `chain_stage`."""
 
 from typing import Any
 
 from chain_stage import stage
 
 from schemas.base import StrictModel
-from tasks.contract.job import Input, Job
-
-VERSION = 1
-INPUTS = {"parent": Input(("nothing",), required=False)}
+from tasks.contract.job import Job
+from tasks.contract.kind import Input, Kind, Product
 
 
 class Config(StrictModel):
@@ -23,3 +22,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     parent = (job.inputs["parent"] / "data").read_bytes() if "parent" in job.inputs else b""
     (job.out / "data").write_bytes(stage(job.config.number, job.config.setting, parent))
     return {}
+
+
+KIND = Kind(
+    version=1,
+    config=Config,
+    inputs={"parent": Input(Product.EXPORT, required=False, same_kind=True)},
+    produces=Product.EXPORT,
+    run=run,
+)

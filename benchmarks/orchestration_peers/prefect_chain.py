@@ -1,4 +1,5 @@
-"""The chain on Prefect alone. `default`: its default cache policy; `content`: inputs and source, without the run's id."""
+"""The chain on Prefect alone. `default`: its default cache policy; `content`: inputs and source,
+without the run's id."""
 
 import sys
 

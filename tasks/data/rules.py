@@ -52,7 +52,7 @@ class NearDuplicates(StrictModel):
     """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, signatures and bands as datasketch has them (`affine32`).
 
     The defaults are for prompts, which are short: with the shingles of 5 words that documents are compared by, one changed word of GSM8K's
-    45 takes the similarity from 1 to 0.78. Of 500 planted light edits (`benchmarks/planted.py`) threshold 0.8 with 5 words finds 58%, 0.7
+    45 takes the similarity from 1 to 0.78. Of 500 planted light edits (docs/measurements.md) threshold 0.8 with 5 words finds 58%, 0.7
     with 5 words 80%, 0.8 with 3 words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ in a number are near
     duplicates too: leave this out where a template's variants are what is to be taught.
 

@@ -7,7 +7,7 @@ partial    it refuses, and gives at least some of what was asked for.
 
 Who refuses says so at once: a response is read by its opening, and the first rule that finds its words there decides; `explain_refusal`
 names it. A refusal is partial when what follows answers all the same. Of our traces the answer decides, and the reasoning what the answer
-leaves open. The words were chosen on labelled completions of Llama 2, Llama 3, GPT-4 and GPT-4o mini; `benchmarks/refusals.py` measures the
+leaves open. The words were chosen on labelled completions of Llama 2, Llama 3, GPT-4 and GPT-4o mini; docs/measurements.md has the
 agreement with human labels, of models that were not looked at too.
 
 Whether what a response gives is of any use is not asked: babble complies, as it does in XSTest. A fixed number of characters is read.

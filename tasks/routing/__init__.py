@@ -4,7 +4,7 @@
 
 In this order: a *rule* where one holds (`rules.py`), a *classifier* trained on prompts of our own (`classifier.py`, `training.py`,
 `prompts/`), and, where that is unsure and the caller gives one, a *teacher* (`asking.py`). `difficulty.py` is a formula. `confusion.py`
-compares with what is known. `benchmarks/router.py` measures it on the labelled sets of ../shared/data, which it has never read.
+compares with what is known. docs/measurements.md has how often it is right on labelled sets that it has never read.
 
 What the domains mean here: math is pure mathematics and word problems, also of calculus and statistics; science asks about nature, in words
 or in numbers with units, and biomedical questions; coding is anything about programs; creative is writing that is to please or to move

@@ -5,8 +5,7 @@ r"""How hard a prompt looks, 1 to 5: a formula over its text, for when nobody ha
 `quantities` are the numbers in it, in figures or in words (each is a step to take or a fact to keep), `words` its length (at most 200
 count), `terms` is 1 for a word of advanced work (derive, eigenvalue, enthalpy, concurrency ...) and 2 for three or more of them.
 
-It orders prompts roughly, no more: `benchmarks/router.py` prints its rank correlation with the steps of GSM8K's solutions, and how it sets
-SciBench apart from GSM8K. Where a teacher has sampled a prompt, its pass rate is the better difficulty, and replaces this one.
+It orders prompts roughly, no more. Where a teacher has sampled a prompt, its pass rate is the better difficulty, and replaces this one.
 """
 
 import math

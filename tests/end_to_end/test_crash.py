@@ -2,7 +2,7 @@
 
 These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may interrupt a stage, at every step, is tested
 in-process, in
-test_resume.py; more points are marked slow; the long campaign over the whole chain, flow process included, is `benchmarks/crashes.py`.
+test_resume.py; more points are marked slow; the long campaign over the whole chain, flow process included, is `tests/campaign/crashes.py`.
 """
 
 from collections.abc import Iterator

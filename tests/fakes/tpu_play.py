@@ -184,7 +184,7 @@ class _Player:
         with tempfile.TemporaryDirectory() as scratch:
             spec = Path(scratch) / "spec.json"
             spec.write_text(json.dumps(self.spec.model_dump(mode="json")))
-            flow = subprocess.Popen([sys.executable, "-m", "benchmarks.tpu_faults", "--submit", str(spec)])
+            flow = subprocess.Popen([sys.executable, "-m", "tests.campaign.tpu_faults", "--submit", str(spec)])
             while not self._is_there(self.store.read_bytes(host_status(self.spec.key, "1", 0)) is not None):
                 if time.monotonic() > self._last:
                     self.endless = True

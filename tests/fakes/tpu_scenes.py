@@ -1,4 +1,4 @@
-"""What may befall a job on a TPU, in which state, and how it must end: the cases of `benchmarks/tpu_faults.py`."""
+"""What may befall a job on a TPU, in which state, and how it must end: the cases of `tests/campaign/tpu_faults.py`."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The table of `benchmarks.step tpu`, from cases that were compiled before."""
+"""The table of `benchmarks.step_tpu`, from cases that were compiled before."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.step import on_tpu
-from benchmarks.step_tpu import RESPONSE, SHAPE
-from benchmarks.tpu_fit import Results
+from benchmarks.step_tpu import RESPONSE, SHAPE, Results, on_tpu
 
 
 def test_ours_beside_stock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

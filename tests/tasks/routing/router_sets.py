@@ -171,9 +171,3 @@ _SETS = {
     "self_instruct": _self_instruct,
     "user_oriented": _user_oriented,
 }
-
-
-def gsm8k_steps(data: Path = SHARED) -> list[int]:
-    """The number of calculations (<<...>>) in the solution of each problem of the set `gsm8k`, in its order."""
-    files = ("train_first1000.jsonl", "test.jsonl")
-    return [row["answer"].count("<<") for name in files for row in _rows(data / "gsm8k" / name)]

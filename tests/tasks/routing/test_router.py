@@ -30,7 +30,7 @@ from tests.tasks.routing.router_sets import CLEAR, SHARED, Labelled, real_sets
 real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
 
 MOST = 250
-"""Prompts of a set that are routed here, evenly spread; `benchmarks/router.py` routes all."""
+"""Prompts of a set that are routed here, evenly spread; docs/measurements.md has all."""
 
 
 @cache
@@ -134,7 +134,7 @@ def test_difficulty_grows_with_quantities_length_and_terms() -> None:
 
 @real
 def test_textbook_problems_look_harder_than_school_problems() -> None:
-    """A mean over sets; of single prompts the formula says little (`benchmarks/router.py` prints the rank correlation)."""
+    """A mean over sets; of single prompts the formula says little."""
     mean = {name: sum(one.difficulty for one in routes) / len(routes) for name, (_, routes) in routed().items()}
     assert mean["scibench"] > mean["gsm8k"] > mean["xstest"] + 0.5
 

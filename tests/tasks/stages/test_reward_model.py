@@ -1,17 +1,18 @@
 """The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes however often it is killed."""
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import reward_model as benchmark
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
-from schemas.examples import Trace
+from schemas.examples import Domain, Example, Trace, prompt_id
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.devices.hosts import make_mesh
 from tasks.models.gemma import SIZES
@@ -21,6 +22,7 @@ from tasks.reward_models.calibration import ATTACKS, read_calibration
 from tasks.reward_models.pairs import TracePair
 from tasks.reward_models.scoring import TraceScorer
 from tasks.stages import rebalance, reward_model
+from tasks.teaching.families.math import running_total
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
 from tests.tasks.stages import test_programs, test_resume
 from tests.tasks.stages.tiny_stages import LORA
@@ -162,8 +164,32 @@ def test_a_stage_that_is_killed_again_and_again_ends_with_the_bytes_of_an_undist
 def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Running totals of one-digit numbers, verified, beside themselves with one wrong number and the same answer: no length, no format and
     no answer tells which is which."""
-    monkeypatch.setitem(SIZES, "gemma3-tiny", FULL)
-    metrics = benchmark.measured(tmp_path, benchmark.examples(3600), benchmark.table(3600, 500))
+    monkeypatch.setitem(SIZES, "gemma3-tiny", replace(FULL, num_layers=2))
+    dice, examples = random.Random(0), dict[str, Example]()
+    while len(examples) < 3600:
+        problem = running_total(dice, dice.choice((1, 2, 3)))
+        name = prompt_id(problem.prompt)
+        fields = {"prompt": problem.prompt, "answer": problem.answer, "reasoning": problem.reasoning}
+        examples[name] = Example(id=name, domain=Domain.MATH, **fields)
+    write_jsonl(tmp_path / "train.jsonl", examples.values())
+    write_jsonl(tmp_path / "pairs.jsonl", [])
+    table = {
+        "model": "gemma3-tiny",
+        "steps": 500,
+        "batch_size": 32,
+        "damaged": 3600,
+        "prompt_length": 20,
+        "response_length": 54,  # traces have 26 tokens at most, attacked ones 52
+        "validation_fraction": 0.1,
+        "heldout_fraction": 0.15,
+        "min_accuracy": 0.0,
+        "step_weight": 1.0,
+        "optimizer": {"learning_rate": 2e-3, "muon_learning_rate": 0.02},
+    }
+    (tmp_path / "out").mkdir()
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    learned = reward_model.Config.parse(table)
+    metrics = reward_model.run(Job(learned, {"prompts": tmp_path}, tmp_path / "out", work))
     assert metrics["accuracy_low"] > 0.75
     assert metrics["steps"]["found_low"] > metrics["steps"]["chance"] + 0.1
     assert metrics["ece"] < 0.1

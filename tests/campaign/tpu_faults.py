@@ -1,6 +1,6 @@
 """Fault campaign on TPUs: whatever goes wrong in whatever state, a job comes to the defined end, says why, and leaves nothing behind.
 
-    python -m benchmarks.tpu_faults [WORD...] [--jobs 3] [--patience 1] [--list]
+    python -m tests.campaign.tpu_faults [WORD...] [--jobs 3] [--patience 1] [--list]
 
 Each case drives a real job (a distill stage, which needs no JAX) through `infra.targets.open_backend` against the fakes of Cloud TPU and
 Cloud Storage in tests/, as `tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel, close. One fault

@@ -1,16 +1,18 @@
-"""Kill-anywhere campaign: SIGKILL workers and flow processes of a whole chain at random points; every run must end with the same bytes.
+"""Kill-anywhere campaign: SIGKILL workers and flow processes of a whole chain at random points; every
+run must end with the same bytes.
 
-    uv run python -m benchmarks.crashes [--kills 100] [--store file|gs] [--faults] [--seed 0] [--per-round 10]
+    uv run python -m tests.campaign.crashes [--kills 100] [--store file|gs] [--faults] [--seed 0]
 
-One undisturbed `lyceum run tests/end_to_end/crash/chain.toml` counts how often each watched function
-(`tests/end_to_end/crash/sitecustomize.py`) is called in
-each stage. Then, in rounds: draw points at random (stage, function, call number, before or after the call, victim: the worker or the
-flow), run the command again and again in a fresh store until it exits 0, and compare every artifact with the undisturbed run's: files,
-sizes, sha256 (weights, optimizer digests, curves, rollouts, verdicts) and metrics. Prints one table; exits 1 when anything differs.
+One undisturbed `lyceum run tests/end_to_end/crash/chain.toml` counts how often each watched
+function (`tests/end_to_end/crash/sitecustomize.py`) is called in each stage. Then, in rounds: draw
+points at random (stage, function, call number, before or after the call, victim: the worker or the
+flow), run the command again and again in an empty store until it exits 0, and compare every
+artifact with the undisturbed run's: files, sizes, sha256 (weights, optimizer digests, curves,
+rollouts, verdicts) and metrics. Prints one table; exits 1 when anything differs.
 
-With `--store gs` the stores are in the fake of Cloud Storage (`tests/fakes/gcs_emulator.py`), with `--faults` it is at its worst all the
-while:
-503s, connections reset before and after a request was executed, truncated and flipped bytes, stale listings, duplicate deliveries.
+With `--store gs` the stores are in the fake of Cloud Storage (`tests/fakes/gcs_emulator.py`). With
+`--faults` the fake is at its worst throughout: 503s, connections reset before and after a request
+was executed, truncated and flipped bytes, stale listings, duplicate deliveries.
 """
 
 import argparse
@@ -33,8 +35,8 @@ from schemas.artifact import Manifest
 from tests.end_to_end.crash.sitecustomize import Point
 from tests.fakes.gcs_emulator import Emulator
 
-ROOT = Path(__file__).resolve().parent.parent
-CRASH = ROOT / "tests" / "crash"
+ROOT = Path(__file__).resolve().parents[2]
+CRASH = ROOT / "tests" / "end_to_end" / "crash"
 LYCEUM = (sys.executable, "-m", "flows.cli.main", "run", str(CRASH / "chain.toml"), "--json")
 BUCKET = "lyceum-crashes"
 SETTINGS = {

@@ -1,18 +1,15 @@
-"""Planted leaks and near-duplicates in GSM8K: recall per disguise and precision of `tasks.data.cleaning` with its defaults.
-
-    python -m benchmarks.planted [--data ../shared/data]
+"""Planted leaks and near-duplicates in GSM8K: what `tasks.data.cleaning` finds of them with its
+defaults.
 
 1,000 rows of GSM8K's training set; among them 500 copies of its test questions in five disguises, and 500 copies of training rows with
 five kinds of light edits (100 each). A leak is found if its row is dropped as contaminated by the very item; a near-duplicate if it or its
-original is dropped for the other. False positives are rows that were not touched and whose copy, if they have one, stays. Prints one table.
+original is dropped for the other. False positives are rows that were not touched and whose copy, if they have one, stays.
 """
 
-import argparse
 import json
 import random
 import re
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from schemas.examples import Domain, Example, prompt_id
 from tasks.data.cleaning import Cleaned, clean
 from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 EACH = 100
 
 Disguise = Callable[[str, random.Random], str]
@@ -123,10 +120,6 @@ class Outcome:
     wrong_duplicates: int
     untouched: int
 
-    def precision(self, found: Iterable[Found], wrong: int) -> float:
-        right = sum(each.found for each in found)
-        return right / (right + wrong)
-
 
 def plant(data: Path, scratch: Path, near: NearDuplicates, contamination: Contamination, seed: int = 0) -> Outcome:
     """Plant, clean, count."""
@@ -185,26 +178,3 @@ def _count(planted: list[tuple[str, str, int, str]], cleaned: Cleaned) -> Outcom
         {name: Found(EACH, count) for name, count in edits.items()},
         *(wrong_leaks, wrong_duplicates, len(original)),
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=SHARED)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        outcome = plant(options.data, Path(scratch), NearDuplicates(), Contamination(heldout=False))
-    for title, found, wrong in (
-        ("leaks of the test set", outcome.leaks, outcome.wrong_leaks),
-        ("light edits of training rows", outcome.edits, outcome.wrong_duplicates),
-    ):
-        print(f"{title:<32}{'planted':>8}{'found':>8}{'recall':>9}")
-        for name, each in found.items():
-            print(f"  {name:<30}{each.planted:>8}{each.found:>8}{each.recall:>9.1%}")
-        everything = Found(sum(each.planted for each in found.values()), sum(each.found for each in found.values()))
-        print(f"  {'all':<30}{everything.planted:>8}{everything.found:>8}{everything.recall:>9.1%}")
-        precision = outcome.precision(found.values(), wrong)
-        print(f"  false positives: {wrong} of {outcome.untouched} untouched rows; precision {precision:.1%}\n")
-
-
-if __name__ == "__main__":
-    main()
