@@ -19,8 +19,8 @@ import threadpoolctl
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from schemas.examples import Domain, Prompt, Trace
+from tasks.contract.reward import Response
 from tasks.data.term_weights import TermWeights
-from tasks.reinforcement.rewarding import Response
 from tasks.rewards import tfidf
 
 GSM8K = Path(__file__).resolve().parents[2] / "shared/data/gsm8k/train_first1000.jsonl"

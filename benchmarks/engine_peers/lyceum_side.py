@@ -47,7 +47,8 @@ def judge(directory: Path, files: list[Path]) -> dict[str, Any]:
     """The reward's own `score`: rules, question, engine, an answer in the store before it counts, grades read."""
     from infra.store.answers import Answers
     from infra.store.store import open_store
-    from tasks.reinforcement.rewarding import Resources, Scorer, parse_rewards
+    from tasks.contract.reward import Resources
+    from tasks.reinforcement.rewarding import Scorer, parse_rewards
 
     seconds, values = [], []
     scorer = Scorer(parse_rewards([TABLE], "rewards"), Resources({}, Answers(open_store(directory / "store"))))

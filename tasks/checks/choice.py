@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 
 from schemas.examples import Constraint, Prompt
-from tasks.checks import Outcome, unusable
 from tasks.checks.exact import normalise_answer
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome, unusable
 
 CHOICES = "choices"
 """The name of the constraint."""
@@ -118,3 +116,6 @@ def _unwrapped(text: str) -> str:
 
 def _folded(text: str) -> str:
     return normalise_answer(_unwrapped(text))
+
+
+CHECK = Check(version=2, agrees=agrees, needs={"choices"}, at_once=True, vote=lambda answer, choices: chosen(answer, choices) or None)

@@ -16,9 +16,7 @@ from typing import Any
 
 from schemas.base import InputError, nearest
 from schemas.examples import Constraint, Prompt
-from tasks.checks import Outcome, unusable
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome, unusable
 
 _WORDLESS = {"json", "json_keys", "one_of"}
 _COUNTING = {"counts", "min_counts"}
@@ -258,3 +256,6 @@ CONSTRAINTS: dict[str, Rule] = {
     "language": Rule(_LANGUAGE, "in this language; a text too short to say is in none", _in_language),
 }  # fmt: skip
 """Name -> rule. A constraint of a `min_`, `max_` pair may stand beside its partner."""
+
+
+CHECK = Check(version=2, agrees=agrees, by_reference=False, needs={"constraints"}, at_once=True)

@@ -3,9 +3,7 @@
 import unicodedata
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome, unusable
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -21,3 +19,6 @@ def normalise_answer(answer: str) -> str:
     """NFKC, case folded, runs of white space as one space, one trailing period dropped: answers that agree after this are equal."""
     folded = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
     return folded.removesuffix(".").rstrip()
+
+
+CHECK = Check(version=2, agrees=agrees)

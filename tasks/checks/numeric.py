@@ -12,10 +12,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, is_copied, unusable
+from tasks.checks import is_copied
 from tasks.checks.exact import normalise_answer
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome, unusable
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -143,3 +142,20 @@ def is_close(value: Number, reference: Number, tolerance: float | None) -> bool:
     if reference.decimals is None:
         return gap <= size / 1000
     return gap <= min(size / 100, Fraction(1, 2) / Fraction(10) ** reference.decimals)
+
+
+def as_number(answer: str) -> str | None:
+    """A form in which equal numbers are equal; None: it is no number."""
+    number = parse_number(answer)
+    return None if number is None else str(number.value)
+
+
+CHECK = Check(
+    version=2,
+    agrees=agrees,
+    takes={"tolerance"},
+    reads=lambda text: parse_number(text) is not None,
+    form="number",
+    at_once=True,
+    vote=lambda answer, choices: as_number(answer),
+)

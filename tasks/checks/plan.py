@@ -17,9 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from schemas.examples import Constraint, Prompt
-from tasks.checks import Outcome, unusable
-
-VERSION = 1
+from tasks.contract.check import Check, Outcome, unusable
 
 _MOST_ACTIONS = 100
 _SEPARATORS = re.compile(r"[,;\n]|\.\s|\bthen\b")
@@ -171,3 +169,6 @@ def told(state: World, goal: set[str]) -> tuple[Constraint, ...]:
         facts |= {"things": tuple(f"{name} at {cell}" for name, cell in state.things)} if state.things else {}
         facts |= {"power": state.power, "full": state.full, "charger": state.charger} if state.power is not None else {}
     return tuple(Constraint(name=name, value=value) for name, value in {**facts, "goal": tuple(sorted(goal))}.items())
+
+
+CHECK = Check(version=1, agrees=agrees, by_reference=False, needs={"constraints"})

@@ -18,10 +18,9 @@ from functools import cache, lru_cache
 from typing import Any
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, is_copied, unusable
+from tasks.checks import is_copied
 from tasks.checks.numeric import NO_UNITS
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome, unusable
 
 _TOLERANCE = 0.01
 _LONGEST = 200  # characters
@@ -254,3 +253,23 @@ def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | No
 
 
 _SYMBOLS = {"J", "kJ", "K", "mol", "N", "m", "kg", "s", "Pa", "kPa", "W", "V", "A", "C", "L", "g", "cm", "T"}
+
+
+def _vote(answer: str, choices: object) -> str | None:
+    """The quantity in SI units, to three digits."""
+    found = parse_quantity(answer)
+    if not found:
+        return None
+    first = found[0]
+    return f"{first.number * first.factor + first.offset:.3g} {'' if first.bare else first.unit()}"
+
+
+CHECK = Check(
+    version=2,
+    agrees=agrees,
+    takes={"tolerance"},
+    reads=lambda text: bool(parse_quantity(text)),
+    form="number with a unit",
+    at_once=True,
+    vote=_vote,
+)

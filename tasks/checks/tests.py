@@ -10,11 +10,8 @@ classes cannot be compared: such an answer is not verifiable and has not passed 
 """
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.contract.check import Check, Outcome, unusable
 from tasks.sandbox.examination import Examined, examine
-
-VERSION = 2
-SLOW = True
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -28,3 +25,6 @@ def examined(prompt: Prompt, answer: str, *, every: bool) -> Examined:
     if not prompt.tests:
         raise unusable(prompt, "it has no tests")
     return examine(answer, prompt.tests, prefix=prompt.code_prefix, every=every)
+
+
+CHECK = Check(version=2, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"})

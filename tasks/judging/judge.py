@@ -24,9 +24,9 @@ from pydantic import Field, model_validator
 from schemas.base import StageFailed, StrictModel
 
 if TYPE_CHECKING:
+    from tasks.contract.reward import Resources
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-    from tasks.reinforcement.rewarding import Resources
 
 
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"}

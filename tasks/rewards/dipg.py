@@ -46,11 +46,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
 from schemas.examples import Prompt, Trace, parse_trace
+from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
 from tasks.evaluation.grounding import abstains, contradicts_itself
-from tasks.reinforcement.rewarding import Anneal, Factor, Judged, Response, RewardConfig
 from tasks.verification.verify import verify_many
-
-VERSION = 2
 
 Version = Literal["v3", "v4"]
 Format = Literal["trace", "xml", "tags"]
@@ -249,3 +247,6 @@ def _elements(form: Format, text: str) -> tuple[str, str, str] | None:
     if rest or not final or nested or (form == "tags" and not (analysis and proof)):
         return None
     return analysis, proof, final
+
+
+REWARD = Reward(version=2, config=Config, score=score, at=Config.at)

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from schemas.examples import Prompt
+from tasks.contract.reward import Response, Reward, RewardConfig
 from tasks.evaluation.grounding import abstains
-from tasks.reinforcement.rewarding import Response, RewardConfig
 from tasks.verification.verify import Verdict, verify_many
-
-VERSION = 1
 
 
 class Config(RewardConfig):
@@ -44,3 +42,6 @@ def is_correct(prompt: Prompt, verdict: Verdict) -> bool | None:
     if prompt.grounding in ("unanswerable", "out_of_domain"):
         return verdict.answer is not None and abstains(verdict.answer)
     return verdict.exact
+
+
+REWARD = Reward(version=1, config=Config, score=score)

@@ -22,18 +22,16 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Criterion, Importance, Rubric
 from tasks.contract.job import read_jsonl
+from tasks.contract.reward import Judged, Resources, Response, Reward
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.reward import Judging, JudgingConfig
 from tasks.judging.wording import Item, Sheet, one_line
-from tasks.reinforcement.rewarding import Judged, Resources, Response
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-VERSION = 1
 
 Criteria = tuple[Criterion, ...]
 
@@ -88,16 +86,6 @@ class Config(JudgingConfig):
     def weighs(self, criteria: Criteria) -> bool:
         """Whether a rubric has any weight."""
         return any(self.weight_of_criterion(criterion) > 0 for criterion in criteria)
-
-
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What else decides its values."""
-    return reward.dependencies(config, data)
-
-
-def models(config: Config) -> tuple[str, ...]:
-    """The models that its judge loads."""
-    return reward.models(config)
 
 
 def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
@@ -169,3 +157,18 @@ def weighed_again(config: Config, criteria: Criteria, judged: Mapping[str, Any],
 def _anchored(config: Config, anchor: Anchor) -> Case:
     prompt = Prompt(id="anchor", prompt=anchor.question, domain=Domain.GENERAL, answer=anchor.reference, check="none")
     return Case(prompt, anchor.response, sheet_of(config, anchor.criteria), value_of(config, anchor.criteria))
+
+
+REWARD = Reward(
+    version=1,
+    config=Config,
+    score=score,
+    prepare=prepare,
+    at=Judging.at,
+    values=Judging.values,
+    close=Judging.close,
+    dependencies=reward.dependencies,
+    models=reward.models,
+    computes=reward.computes,
+    programs=programs,
+)

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath
 from tasks.evaluation.suite import FileSuite, prompt_in, suite_digests
 from tasks.suites import pubmedqa
 from tasks.teachers import procedural
-
-VERSION = 1
-KIND = "safety_eval"
 
 _PROCEDURAL = 500
 _SEED = 231012815
@@ -117,9 +115,12 @@ def _attacked(prompt: EvalPrompt) -> EvalPrompt:
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the contexts: the file that is read, and how it is; or how they are drawn."""
     if config.contexts == "pubmedqa":
-        return {"suites.pubmedqa": pubmedqa.VERSION, **suite_digests(config, data)}
-    return {"teachers.procedural": procedural.VERSION}
+        return {"suites.pubmedqa": pubmedqa.SUITE.version, **suite_digests(config, data)}
+    return {"teachers.procedural": procedural.TEACHER.version}
 
 
 def expected(config: Config) -> int:
-    return pubmedqa.expected(_articles(config)) if config.contexts == "pubmedqa" else _PROCEDURAL
+    return pubmedqa.SUITE.expected(_articles(config)) if config.contexts == "pubmedqa" else _PROCEDURAL
+
+
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected, asked_by="safety_eval")

@@ -10,11 +10,9 @@ from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.evaluation.suite import SuiteConfig, prompt_in
+from tasks.contract.suite import Suite, SuiteConfig
+from tasks.evaluation.suite import prompt_in
 from tasks.teachers import procedural
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 _SEED = 26_030_519
 
@@ -34,8 +32,11 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the problems."""
-    return {"teachers.procedural": procedural.VERSION, **procedural.dependencies(procedural.Config(name="procedural"), data)}
+    return {"teachers.procedural": procedural.TEACHER.version, **procedural.dependencies(procedural.Config(name="procedural"), data)}
 
 
 def expected(config: Config) -> int:
     return config.per_domain * len(Domain)
+
+
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected)

@@ -20,13 +20,11 @@ from pydantic import Field, model_validator
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Domain, Grounding
+from tasks.contract.suite import Suite
 from tasks.data.mapping import lookup
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
 from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
-
-VERSION = 1
-KIND = "safety_eval"
 
 _ARTICLES = 1000
 _DECISIONS = ("yes", "no", "maybe")
@@ -136,6 +134,6 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     return suite_digests(config, data) | (suite_digests(config.everyday, data) if config.out_of_domain else {})
 
 
-def expected(config: Config) -> int:
-    """The articles of the published file."""
-    return _ARTICLES
+SUITE = Suite(
+    version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=lambda config: _ARTICLES, asked_by="safety_eval"
+)

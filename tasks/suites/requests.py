@@ -38,12 +38,10 @@ from pydantic import Field
 from schemas.base import InputError, StrictModel
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
+from tasks.contract.suite import Suite
 from tasks.data.mapping import Text, lookup
 from tasks.data.sources import PromptMapping
 from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "safety_eval"
 
 Request = Literal["safe", "unsafe"]
 _AS_IT_SAYS: dict[str, Request] = {"safe": "safe", "unsafe": "unsafe"}
@@ -105,8 +103,6 @@ def _column(config: Config, record: SuiteRecord, column: str) -> str:
     return value.strip()
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return config.expected
+SUITE = Suite(
+    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: config.expected, asked_by="safety_eval"
+)

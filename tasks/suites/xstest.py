@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath
 from tasks.evaluation.suite import FileSuite, suite_digests
 from tasks.suites import requests
 
-VERSION = 1
-KIND = "safety_eval"
+_PROMPTS = 450
 
 
 class Config(FileSuite):
@@ -31,13 +31,11 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
         "path": config.path,
         "prompt": "prompt",
         "family": "type",
-        "expected": expected(config),
+        "expected": _PROMPTS,
     }
     return requests.prompts(requests.Config.parse({**table, "request": {"column": "label"}}), data)
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return 450
+SUITE = Suite(
+    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: _PROMPTS, asked_by="safety_eval"
+)

@@ -16,10 +16,9 @@ from pydantic import Field, field_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt, prompt_id
+from tasks.contract.teacher import Teacher
 from tasks.teaching.families import Family, Problem, domain_of, families
 from tasks.teaching.lesson import Cell, Lesson
-
-VERSION = 1
 
 _REDRAWS = 500
 """Draws without a new prompt after which a family counts as exhausted."""
@@ -197,3 +196,13 @@ class _Draw:
             grounding=problem.grounding,
             reasoning=problem.reasoning,
         )
+
+
+TEACHER = Teacher(
+    version=1,
+    config=Config,
+    teach=teach,
+    dependencies=dependencies,
+    expected=expected,
+    prompts=prompts,
+)

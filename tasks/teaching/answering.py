@@ -19,9 +19,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import StrictModel
+from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
-from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.contract.check import CHECKS
+from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped
 from tasks.rewards.exact_answer import is_verifiable
 from tasks.teaching.lesson import Cell, Lesson, Row
@@ -32,9 +33,6 @@ INSTRUCTIONS = (
     "<reasoning>your reasoning, step by step</reasoning>\n"
     "<answer>the final answer alone</answer>"
 )
-
-_REFERENCES = ("exact", "numeric", "quantity", "math", "choice")
-"""Checks whose reference is a value. The example keeps it as its answer; for the others the sample's own text is the answer."""
 
 _VERIFIED_AT_A_TIME = 64
 """Prompts whose samples are verified together, so that slow checks use all cores."""
@@ -103,16 +101,27 @@ class Sample:
 
 
 def lenders(config: Answering) -> list[StrictModel]:
-    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, or a table that does not validate."""
-    return [parse_plugin("teachers", table, f"prompts.{index}", needs="prompts") for index, table in enumerate(config.prompts)]
+    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one that lends none, or a wrong table."""
+    found = []
+    for index, table in enumerate(config.prompts):
+        where = f"prompts.{index}"
+        found.append(TEACHERS.parse(table, where))
+        if TEACHERS[table["name"]].prompts is None:
+            able = ", ".join(name for name in TEACHERS.names() if TEACHERS[name].prompts)
+            raise InputError(f"{where}: teacher {table['name']!r} lends no prompts. Valid: {able}.")
+    return found
+
+
+def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
+    """Each teacher that lends its prompts, and its config."""
+    return ((TEACHERS[table["name"]], one) for table, one in zip(config.prompts, lenders(config), strict=True))
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
     """What the prompts depend on, and how answers to them are verified. Raises InputError for a missing file."""
-    names = [table["name"] for table in config.prompts]
-    found = {**plugin_versions("teachers", names), **check_versions()}
-    for name, lender in zip(names, lenders(config), strict=True):
-        found |= plugin_module("teachers", name).dependencies(lender, data)
+    found = {**TEACHERS.versions(table["name"] for table in config.prompts), **check_versions()}
+    for teacher, lender in _lending(config):
+        found |= teacher.dependencies(lender, data)
     return found
 
 
@@ -120,8 +129,13 @@ def expected(config: Answering) -> int:
     """Prompts that will be answered, 0 when that is not known before the files are read."""
     if config.first is not None:
         return sum(config.first.values())
-    counts = [plugin_module("teachers", table["name"]).expected(one) for table, one in zip(config.prompts, lenders(config), strict=True)]
+    counts = [teacher.expected(lender) for teacher, lender in _lending(config)]
     return sum(counts) if all(counts) else 0
+
+
+def asks_an_api(config: Answering) -> bool:
+    """Whether a teacher that lends its prompts waits for an API."""
+    return any(teacher.asks_an_api(lender) for teacher, lender in _lending(config))
 
 
 def messages(config: Answering, prompt: Prompt) -> tuple[Mapping[str, str], ...]:
@@ -137,11 +151,10 @@ def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropp
     """
     seen: set[str] = set()
     room = _Room(config, lesson)
-    for table, lender in zip(config.prompts, lenders(config), strict=True):
-        name = table["name"]
-        if room.full():
+    for teacher, lender in _lending(config):
+        if room.full() or teacher.prompts is None:
             return
-        for row in plugin_module("teachers", name).prompts(lender, lesson):
+        for row in teacher.prompts(lender, lesson):
             if isinstance(row, Dropped):
                 if lesson.wanted is None:
                     yield row
@@ -280,7 +293,8 @@ def difficulty_of(verified: int, samples: int) -> int:
 def _example(prompt: Prompt, completion: str) -> Example:
     trace = parse_trace(completion)
     assert trace is not None, "a verified sample is a trace"
-    answer = prompt.answer if prompt.grounding or prompt.check in _REFERENCES else trace.answer
+    compared = prompt.check != "none" and CHECKS[prompt.check].by_reference
+    answer = prompt.answer if prompt.grounding or compared else trace.answer
     return Example(**{**prompt.model_dump(), "answer": answer, "reasoning": trace.reasoning})
 
 

@@ -12,18 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding
 from tasks.contract.job import Job, read_rows
+from tasks.contract.teacher import Teacher
 from tasks.data.quotas import Shortfall
 from tasks.data.splits import Split
 from tasks.stages import distill
 from tasks.teaching.lesson import Cell, Lesson
+from tasks.teaching.teachers import teachers_of
 
 LEAST_YIELD = 0.05
 """However few rows of a group survived so far, at most so much more is asked for: twenty for each that is missing."""
@@ -102,7 +102,7 @@ class Teachers:
         about = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))
         self._job = job
         self._seed: int = about["seed"]
-        self._modules = distill.modules(distill.Config.parse({"teachers": about["teachers"], "seed": about["seed"]}))
+        self._teachers = teachers_of(about["teachers"])
         self._names = [table["name"] for table in about["teachers"]]
         self._spent: list[dict[str, float]] = about["spent"]
 
@@ -131,9 +131,9 @@ class Teachers:
                 kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n"))
                 for kind, name in distill.FILES.items()
             }
-            for index, (module, teacher) in enumerate(self._modules):
+            for index, (teacher, config) in enumerate(self._teachers):
                 lesson = self._lesson(index, {cell: count for cell, count in missing.items() if count > 0}, known)
-                for row in self._teach(module, teacher, lesson):
+                for row in self._teach(teacher, config, lesson):
                     files[type(row)].write(row.model_dump_json() + "\n")
                     counts[type(row)] += 1
                     if isinstance(row, Example):
@@ -147,9 +147,9 @@ class Teachers:
         given, unsolved = counts[distill.Example], counts[distill.Prompt]
         return {"wanted": asked, "given": given, "unsolved": unsolved, "spent": spent, "teachers": tallies}
 
-    def _teach(self, module: ModuleType, teacher: StrictModel, lesson: Lesson) -> Iterator[Any]:
+    def _teach(self, teacher: Teacher[Any], config: Any, lesson: Lesson) -> Iterator[Any]:
         if lesson.wanted:
-            yield from module.teach(teacher, lesson)
+            yield from teacher.teach(config, lesson)
 
     def _lesson(self, index: int, cells: Mapping[Cell, int], known: Set[str]) -> Lesson:
         job = self._job

@@ -21,8 +21,8 @@ from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.plugins import plugin_versions, stage_kind
+from tasks.contract.reward import Resources
 from tasks.reinforcement.rejudge import Stage, rejudge
-from tasks.reinforcement.rewarding import Resources
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.judges import QUESTION
 

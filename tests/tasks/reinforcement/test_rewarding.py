@@ -9,8 +9,9 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
+from tasks.contract.reward import Judged, Resources, Response, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig, Rewards, Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
 
 
 def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:

@@ -12,7 +12,8 @@ import pytest
 
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, Trace, prompt_id
 from tasks.contract.plugins import plugin_module, plugin_names
-from tasks.reinforcement.rewarding import Judged, Resources, Response, parse_rewards
+from tasks.contract.reward import Judged, Resources, Response
+from tasks.reinforcement.rewarding import parse_rewards
 
 QUESTION = "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves does Ana bake a day?"
 EXAMPLE = Example(

@@ -11,7 +11,8 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt, Trace
-from tasks.reinforcement.rewarding import Anneal, Resources, Response, Scorer, parse_rewards
+from tasks.contract.reward import Anneal, Resources, Response
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import dipg
 from tasks.rewards.dipg import Channels, Config, grade, quotes_of
 from tasks.teaching.families import families

@@ -14,8 +14,9 @@ from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.plugins import parse_plugin
+from tasks.contract.reward import Resources, Response
 from tasks.judging import reward as judging_reward
-from tasks.reinforcement.rewarding import Resources, Response, Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer, Fault
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of

@@ -8,8 +8,9 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt
 from tasks.contract.plugins import plugin_module, plugin_names
+from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Resources, Response, RewardConfig, Rewards, Scorer, parse_rewards, weighted_mean
+from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards, weighted_mean
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
 
