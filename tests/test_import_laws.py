@@ -62,10 +62,13 @@ def test_stages_rewards_and_teachers_load_no_jax() -> None:
     """The flow process imports every stage kind and plugin to validate a recipe; none may pull JAX in, not even through another module."""
     script = """
 import sys
-from tasks.contract.plugins import plugin_module, plugin_names, stage_kind, stage_kinds
-for kind in stage_kinds(): stage_kind(kind)
-for family in ("rewards", "teachers", "checks", "suites"):
-    for name in plugin_names(family): plugin_module(family, name)
+from tasks.contract.check import CHECKS
+from tasks.contract.plugins import KINDS
+from tasks.contract.reward import REWARDS
+from tasks.contract.suite import SUITES
+from tasks.contract.teacher import TEACHERS
+for family in (KINDS, REWARDS, TEACHERS, CHECKS, SUITES):
+    for name in family.names(): family[name]
 print(sorted({"jax", "tunix", "prefect"} & set(sys.modules)))
 """
     assert run(script) == "[]"
