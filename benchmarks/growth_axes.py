@@ -179,8 +179,8 @@ def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
     from benchmarks.growth_stores import commit_chain, hurried, write_recipe
     from flows.recipe.resolve import resolve
     from flows.report.page import report_html
-    from flows.report.results import read_results
-    from flows.report.run_record import read_run
+    from flows.runs.record import read_run
+    from flows.runs.results import read_results
     from infra.store.store import open_store
 
     store, recipe, small = open_store(directory / "store"), directory / "growth.toml", directory / "small.toml"
@@ -217,7 +217,7 @@ def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
 def runs(meter: Meter, size: int, directory: Path, uri: str) -> None:
     """What is done with a history of so many runs."""
     from flows.promotion.fresh import last_nightly
-    from flows.report.run_record import read_run
+    from flows.runs.record import read_run
     from infra.store.store import open_store
 
     store = open_store(uri, write=False)
@@ -245,7 +245,7 @@ def _commands(meter: Meter, recipe: Path, uri: str) -> None:
 
 def _record(store: "Store", resolved: "ResolvedRecipe", like: RunRecord) -> None:
     """Keep the record of a run whose stages begin and end one after another."""
-    from flows.report.run_record import RunLog
+    from flows.runs.record import RunLog
 
     log = RunLog(store, resolved, "local", lambda record: None)
     for stage in like.stages:

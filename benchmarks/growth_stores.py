@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
 from infra.store.lease import LeaseRecord, this_process
 from infra.store.store import Store, attempt_file
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.evaluation import HELDOUT
 from schemas.reports import RunRecord, StageRecord
-from tests.flows.report import synthetic_run
+from tests.flows.runs import synthetic_run
 
 THREADS = 8
 HEAD = """\

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.examples import Domain, Example, prompt_id
-from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
+from tasks.data.cleaning import Cleaned, clean
+from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 EACH = 100

@@ -29,7 +29,8 @@ def items_in(directory: Path) -> list[str]:
 
 def ours(directory: Path, work: Path) -> Iterable[int]:
     """`tasks.data.cleaning.clean`: exact, near-duplicates, decontamination; then the kept rows are streamed back."""
-    from tasks.data.cleaning import Contamination, Evaluation, NearDuplicates, clean
+    from tasks.data.cleaning import clean
+    from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 
     items = items_in(directory)
     cleaned = clean(

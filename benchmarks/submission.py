@@ -16,7 +16,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from flows.server.prefect_api import free_port, prefect_server
 from infra.store.store import attempt_file, open_store
 from schemas.job import JobStatus

@@ -24,7 +24,7 @@ from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchan
 from flows.promotion.gate import COLUMNS, DEFAULT, Gate, gate, rematches, rows
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.recipe.resolve import resolve
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.base import InputError, StageFailed, Stopped

@@ -21,8 +21,8 @@ from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Ta
 from flows.recipe.resolve import resolve
 from flows.report.page import report_html, write_report
 from flows.report.publish import announce, publish
-from flows.report.results import read_results
-from flows.report.run_record import RunLog
+from flows.runs.record import RunLog
+from flows.runs.results import read_results
 from flows.trackers import track
 from infra.settings import Settings
 from infra.store.objects import Damaged

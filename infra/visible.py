@@ -7,6 +7,8 @@ whoever writes a new section of a report has nothing to remember. Files for prog
 
 import re
 
+from infra.secrets import mask
+
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -21,3 +23,8 @@ def visible(text: str) -> str:
     Line ends are line feeds afterwards; a carriage return elsewhere, which would write over its line, is spelled out.
     """
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
+
+
+def plain(text: str) -> str:
+    """`text` for a terminal: visible, and without secrets (`infra.secrets.mask`)."""
+    return visible(mask(text))

@@ -38,7 +38,7 @@ def teacher(directory: Path, files: list[Path]) -> dict[str, Any]:
             bodies = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
             began = time.perf_counter()
             asked = ((body, ChatRequest(body.pop("model"), tuple(body.pop("messages")), body)) for body in bodies)
-            answers.append([reply.text if reply.problem is None else None for _, reply in engine.ask(asked)])
+            answers.append([reply.text if reply.problem is None else None for _, reply in engine.ask_singly(asked)])
             seconds.append(time.perf_counter() - began)
     return {"seconds": seconds, "answers": answers}
 

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.cli import show
-from flows.cli.plain import plain
 from flows.planning.plan import check_budget, make_plan
 from flows.recipe import explain
 from flows.recipe.resolve import resolve, shipped_recipes
-from flows.report.run_record import read_run, read_runs, record_name, run_status
+from flows.runs.record import read_run, read_runs, record_name, run_status
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from infra.targets import check_target, open_backend
+from infra.visible import plain
 from schemas.base import InputError
 from schemas.reports import RunRecord
 
@@ -94,7 +94,7 @@ def runs(options: argparse.Namespace) -> Answer:
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again (HTML, self-contained)."""
     from flows.report.page import report_html, write_report
-    from flows.report.results import read_results
+    from flows.runs.results import read_results
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
@@ -113,14 +113,14 @@ def report(options: argparse.Namespace) -> Answer:
 
 def compare(options: argparse.Namespace) -> Answer:
     """Compare runs with the first of them: every metric that both measured, with 95 % intervals; recipes, times and costs."""
-    from flows.report.compare import compare_runs, render_comparison, show_comparisons
+    from flows.report.compare import compare_runs, render_comparison
 
     store = open_store(options.store, write=False)
     comparisons = compare_runs(store, read_run(store, options.run), [read_run(store, other) for other in options.others])
     page = render_comparison(store, comparisons)
 
     def show_all() -> None:
-        show_comparisons(comparisons)
+        show.show_comparisons(comparisons)
         show.line(f"Page: {page}")
 
     value = comparisons[0] if len(comparisons) == 1 else {"comparisons": comparisons}
@@ -147,8 +147,8 @@ def scores(options: argparse.Namespace) -> Answer:
     Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval what lm_eval writes with --log_samples,
     DIR/tensorboard event files of every stage, DIR/parquet a table of answers per evaluation.
     """
-    from flows.report.results import read_results
-    from flows.scores.export import export_scores
+    from flows.cli.scores import export_scores
+    from flows.runs.results import read_results
 
     store = open_store(options.store, write=False)
     value = export_scores(read_results(store, read_run(store, options.run)), options.to, options.formats)
@@ -239,10 +239,10 @@ def gate(options: argparse.Namespace) -> Answer:
     Both models are compared over the same prompts. Without a [gate], one of exact answer, format, safe rate and correct rate has to
     be won for certain, and no loss of 5 points may be possible in any, nor of 10 in a domain. What too few prompts leave open fails.
     """
-    from flows.promotion.gate import gate_run, show_gate
+    from flows.promotion.gate import gate_run
 
     value = gate_run(open_store(options.store, write=False), options.run, options.champion)
-    return Answer(value, lambda: show_gate(value), 0 if value["promote"] else 1)
+    return Answer(value, lambda: show.show_gate(value), 0 if value["promote"] else 1)
 
 
 def promote(options: argparse.Namespace) -> Answer:
@@ -252,13 +252,13 @@ def promote(options: argparse.Namespace) -> Answer:
     store = open_store(options.store, write=False)
     if options.history is not None:
         champions = champion.history_json(store, options.history)
-        return Answer(champions, lambda: champion.show_history(champions))
+        return Answer(champions, lambda: show.show_champions(champions))
     if options.rollback is not None:
         entry = champion.rollback(store, options.rollback, options.why)
     else:
         entry = champion.promote_by_hand(store, options.run, options.why)
     value = champion.entry_json(store, entry)
-    return Answer(value, lambda: champion.show_entry(value))
+    return Answer(value, lambda: show.show_champion(value))
 
 
 def gc(options: argparse.Namespace) -> Answer:

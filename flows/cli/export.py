@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flows.cli.new_directory import new_directory, require_new
 from flows.recipe.trained import trained_stage
 from flows.report.recipe_toml import recipe_toml
-from flows.report.results import BASE, Model, RunResults, left_out_text, read_results
+from flows.runs.results import BASE, Model, RunResults, left_out_text, read_results
 from infra.store.store import Store
 from schemas.base import StageFailed
 from schemas.reports import RunRecord
@@ -36,8 +36,8 @@ def export(
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.exporting.exported import export_model
     from tasks.exporting.round_trip import require_transformers
-    from tasks.stages.export import export_model
 
     require_transformers()  # before anything is downloaded
     results = read_results(store, record)
@@ -115,7 +115,7 @@ def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
 
 def _prompts(line: list[Model]) -> list[str]:
     """Some prompts of each evaluation of the exported model."""
-    from tasks.stages.export import PROMPTS_OF_EVALUATION
+    from tasks.exporting.exported import PROMPTS_OF_EVALUATION
 
     outputs = [output for found in line[-1].evaluations.values() for output in found]
     return [item.prompt for output in outputs for item in output.items[:PROMPTS_OF_EVALUATION]]

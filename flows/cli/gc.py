@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from flows.promotion.champion import protected
 from flows.promotion.fresh import DECISION, Decision
-from flows.report.run_record import record_name, run_status
+from flows.runs.record import record_name, run_status
 from infra.settings import Settings
 from infra.store.lease import seize, unheld
 from infra.store.objects import Found, name_problem

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows.cli import commands
-from flows.cli.plain import plain
 from flows.planning.plan import DoesNotFit
 from flows.recipe.resolve import TINY
 from flows.scores import FORMATS
 from infra.settings import Settings
 from infra.store.objects import Damaged
 from infra.targets import TARGETS
+from infra.visible import plain
 from schemas.base import InputError, StageFailed, Stopped
 
 

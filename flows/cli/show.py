@@ -3,28 +3,17 @@
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.cli.plain import plain
+from flows.runs.wording import duration, headline, size
+from infra.visible import plain
 from schemas.reports import RunRecord
 
-KEY_METRICS = (
-    "exact_answer",
-    "safe_rate",
-    "correct_rate",
-    "format_rate",
-    "reward_last",
-    "accuracy_last",
-    "margin_last",
-    "loss_first",
-    "loss_last",
-)
-HEADLINE_METRICS = 3
 _KEY = re.compile(r"[0-9a-f]{64}")
 PLAIN_WIDTH = 160
 """Columns when standard output is no terminal; rich would assume 80 and cut."""
@@ -33,25 +22,6 @@ PLAIN_WIDTH = 160
 def console() -> Console:
     """Standard output as it is now (tests and pipes replace it)."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
-
-
-def headline(metrics: dict[str, Any]) -> str:
-    """The few numbers of a stage that people look for first; of a stage that has none of those, its first few."""
-    numbers = dict(_numbers(metrics))
-    shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
-    return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _numbers(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in metrics.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield prefix + name, value
 
 
 def show_run(record: RunRecord) -> None:
@@ -71,7 +41,6 @@ def show_run(record: RunRecord) -> None:
 def show_plan(plan: dict[str, Any]) -> None:
     """What a run would do; on a TPU program by program."""
     from flows.planning.plan import what_is_wrong
-    from flows.report.wording import duration
 
     local = plan["target"] == "local"
     programs = [(stage["name"], program) for stage in plan["stages"] for program in stage["programs"]]
@@ -144,7 +113,6 @@ def show_runs(runs: dict[str, Any]) -> None:
 
 def show_garbage(garbage: dict[str, Any]) -> None:
     """What `lyceum gc` found, the totals, and what became of it."""
-    from flows.report.wording import duration, size
 
     now = time.time()
     rows = [
@@ -188,7 +156,6 @@ def show_machines(machines: dict[str, Any]) -> None:
 
 def show_export(export: dict[str, Any]) -> None:
     """What was exported, and what the proof found."""
-    from flows.report.wording import size
 
     proof = export["verification"]
     table(f"{export['stage']} of {export['run_id']}", ("file", "size"), [(name, size(count)) for name, count in export["files"].items()])
@@ -211,6 +178,57 @@ def show_left_out(left_out: Mapping[str, str]) -> None:
     """What could not be told of a run, and why (`RunResults.left_out`)."""
     for name, why in left_out.items():
         line(f"Left out: stage {name}: {why}. `lyceum run` with the same recipe makes it again.")
+
+
+def show_gate(value: dict[str, Any]) -> None:
+    """What the gate answered."""
+    from flows.promotion.gate import COLUMNS, DEFAULT, Gate, rows
+
+    verdict = Gate.parse(value)
+    if verdict.findings:
+        table(f"{verdict.candidate} against {verdict.champion or 'its base'}", COLUMNS, rows(verdict))
+    if verdict.default:
+        line(DEFAULT)
+    line(f"{'Passed' if verdict.promote else 'Not passed'}: {verdict.why}.")
+
+
+def show_champion(value: dict[str, Any]) -> None:
+    """An entry of `lyceum promote`."""
+    did = "rolled back to" if value["change"] == "rollback" else "promoted"
+    line(f"Champion of {value['recipe']}, number {value['number']}: {did} run {value['run_id']} ({value['why']}).")
+    line(f"Model of stage {value['stage']}: {value['location']}")
+
+
+def show_champions(value: dict[str, Any]) -> None:
+    """What `lyceum promote --history` found."""
+    rows = [
+        (
+            str(entry["number"]),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["at"])),
+            entry["change"],
+            entry["run_id"],
+            headline(entry["metrics"]),
+            entry["by"],
+            entry["why"],
+        )
+        for entry in value["history"]
+    ]
+    table(f"champions of {value['recipe']}, the current one last", ("no.", "when", "change", "run", "metrics", "by", "why"), rows)
+    back = value["rollbacks"]
+    line(f"A rollback would lead to number {back[0]}." if back else "There is no champion to roll back to.")
+
+
+def show_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> None:
+    """Runs beside the first of them."""
+    from flows.report.compare import comparison_blocks
+
+    for comparison in comparisons:
+        for block in comparison_blocks(comparison):
+            if isinstance(block, str):
+                line(block)
+            else:
+                table(*block)
+        show_left_out(comparison["left_out"])
 
 
 def show_recipes(recipes: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from flows.cli.plain import plain
+from infra.visible import plain
 from schemas.job import JobStatus
 from schemas.reports import RunRecord, StageRecord
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from flows.cli.plain import plain
 from flows.planning.compiling import Compiler, Question, has_compiler
 from flows.planning.estimate import BOOT_SECONDS, cost, estimate, measured_ratios, program_json
 from flows.planning.fitting import suggest
@@ -16,6 +15,7 @@ from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.tpu.types import TPU_TYPES
+from infra.visible import plain
 from schemas.base import InputError
 from tasks.contract.plugins import stage_kind, training_kinds
 

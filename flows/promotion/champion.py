@@ -20,10 +20,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from flows.cli import show
-from flows.report.effects import METRICS
-from flows.report.results import read_results
-from flows.report.run_record import read_run, run_status
+from flows.runs.effects import METRICS
+from flows.runs.record import read_run, run_status
+from flows.runs.results import read_results
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest
@@ -218,32 +217,6 @@ def history_json(store: Store, recipe: str) -> dict[str, Any]:
         "history": [entry_json(store, entry) for entry in entries],
         "rollbacks": [entry.number for entry in reversed(line(entries)[:-1])],
     }
-
-
-def show_entry(value: dict[str, Any]) -> None:
-    """What `entry_json` returned."""
-    did = "rolled back to" if value["change"] == "rollback" else "promoted"
-    show.line(f"Champion of {value['recipe']}, number {value['number']}: {did} run {value['run_id']} ({value['why']}).")
-    show.line(f"Model of stage {value['stage']}: {value['location']}")
-
-
-def show_history(value: dict[str, Any]) -> None:
-    """What `history_json` returned."""
-    rows = [
-        (
-            str(entry["number"]),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["at"])),
-            entry["change"],
-            entry["run_id"],
-            show.headline(entry["metrics"]),
-            entry["by"],
-            entry["why"],
-        )
-        for entry in value["history"]
-    ]
-    show.table(f"champions of {value['recipe']}, the current one last", ("no.", "when", "change", "run", "metrics", "by", "why"), rows)
-    back = value["rollbacks"]
-    show.line(f"A rollback would lead to number {back[0]}." if back else "There is no champion to roll back to.")
 
 
 def _replay(entries: Sequence[Champion]) -> tuple[list[Champion], dict[str, Champion]]:

@@ -10,8 +10,8 @@ from flows.promotion.champion import Champion
 from flows.promotion.gate import Gate
 from flows.recipe.explain import outlook
 from flows.recipe.resolve import ResolvedRecipe
-from flows.report.results import read_results
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
+from flows.runs.results import read_results
 from infra.store.store import Store
 from schemas.base import InputError, StrictModel, digest
 from schemas.reports import RunRecord
@@ -61,9 +61,7 @@ def decision_name(run_id: str) -> str:
 
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:
     """The newest nightly run of a recipe that came to a decision; None when there is none. One that cannot be read is passed over."""
-    of_recipe = re.compile(
-        rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+"
-    )  # `flows.report.run_record.new_run_id`: sorted by name is sorted by time
+    of_recipe = re.compile(rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+")  # `flows.runs.record.new_run_id`: sorted by name is sorted by time
     decided = (found.name.split("/")[1] for found in store.each("runs", DECISION))
     for run_id in sorted(filter(of_recipe.fullmatch, decided), reverse=True):
         try:

@@ -9,12 +9,11 @@ evaluated again as the candidate was (`flows.promotion.rematch`), which the nigh
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from flows.cli import show
 from flows.promotion.champion import current, model_of
 from flows.promotion.gate_rules import Answers, Finding, Side, default_gate, findings
 from flows.promotion.rematch import Match, meet
-from flows.report.run_record import read_run
-from flows.report.wording import bounds, percent, points
+from flows.runs.record import read_run
+from flows.runs.wording import bounds, percent, points
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel
@@ -126,16 +125,6 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
     champion = None if against else current(store, candidate.recipe.name)
     other = against or (champion.run_id if champion else None)
     return gate(store, candidate, read_run(store, other) if other else None).model_dump(mode="json")
-
-
-def show_gate(value: dict[str, Any]) -> None:
-    """What `gate_run` returned."""
-    verdict = Gate.parse(value)
-    if verdict.findings:
-        show.table(f"{verdict.candidate} against {verdict.champion or 'its base'}", COLUMNS, rows(verdict))
-    if verdict.default:
-        show.line(DEFAULT)
-    show.line(f"{'Passed' if verdict.promote else 'Not passed'}: {verdict.why}.")
 
 
 DEFAULT = "The recipe has no [gate]: these are the default rules."

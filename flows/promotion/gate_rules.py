@@ -19,9 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from flows.report.effects import ALPHA, EXACT, METRICS, Change, Metric, change_between, corrected, outcomes
-from flows.report.rates import label
-from flows.report.wording import change_text, sample_text
+from flows.runs.effects import ALPHA, EXACT, METRICS, Change, Metric, change_between, corrected, outcomes
+from flows.runs.wording import change_text, label, sample_text
 from schemas.base import InputError, StrictModel, nearest
 from schemas.evaluation import HELDOUT, EvalItem
 from schemas.examples import Domain

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flows.promotion.champion import model_of
-from flows.report.results import BASE, StageOutput, left_out_text, read_results
+from flows.runs.results import BASE, StageOutput, left_out_text, read_results
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.base import StageFailed

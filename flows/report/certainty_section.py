@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from flows.report import plots
-from flows.report.effects import EXACT, METRICS, Change, overall_effect, stage_effects
-from flows.report.results import RunResults
-from flows.report.wording import percent, points
+from flows.runs.effects import EXACT, METRICS, Change, overall_effect, stage_effects
+from flows.runs.results import RunResults
+from flows.runs.wording import percent, points
 from tasks.evaluation import sampled
 from tasks.statistics.power import detectable_effect, needed_n
 

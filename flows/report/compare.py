@@ -1,7 +1,7 @@
 """Runs side by side: every rate that they measured, with the interval of its difference; how their recipes differ; what they took.
 
 Models are matched by name (the stage that trained them, or `base`), and the last model of one run with the last of the other. A difference
-is the other run minus the first, paired over the prompts that both runs asked (see `flows.report.effects`). It counts as a gain or a loss
+is the other run minus the first, paired over the prompts that both runs asked (see `flows.runs.effects`). It counts as a gain or a loss
 after Holm's correction over all rows of its metric: those over all prompts, and apart from them those in parts.
 """
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows.cli import show
 from flows.recipe.explain import flat
 from flows.report import plots
-from flows.report.effects import (
+from flows.report.page import rendered
+from flows.runs.effects import (
     ALL,
     METRICS,
     Change,
@@ -26,9 +26,8 @@ from flows.report.effects import (
     outcomes_in,
     parts,
 )
-from flows.report.page import rendered
-from flows.report.results import Model, RunResults, StageOutput, read_results
-from flows.report.wording import TONES, bounds, change_text, duration, percent, points, sample_text
+from flows.runs.results import Model, RunResults, StageOutput, read_results
+from flows.runs.wording import TONES, bounds, change_text, duration, percent, points, sample_text
 from infra.store.store import Store
 from schemas.base import digest
 from schemas.reports import RunRecord
@@ -139,13 +138,8 @@ def _forests(overall: Mapping[tuple[str, str, str], Sequence[dict[str, Any] | No
             yield plots.forest(f"{metric.capitalize()}: difference from the first run, percentage points", bars)
 
 
-def show_comparisons(comparisons: Sequence[dict[str, Any]]) -> None:
-    """What `compare_runs` returned, on standard output: the rates over all prompts, what differs in the recipes, and the times."""
-    for comparison in comparisons:
-        _show(comparison)
-
-
-def _show(comparison: dict[str, Any]) -> None:
+def comparison_blocks(comparison: Mapping[str, Any]) -> Iterator[str | tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """A comparison for a terminal: lines and `(title, columns, rows)`; rates over all prompts, differing recipes, times."""
     a, b = comparison["a"]["run_id"], comparison["b"]["run_id"]
     metrics = [
         (
@@ -159,20 +153,15 @@ def _show(comparison: dict[str, Any]) -> None:
         for row in comparison["metrics"]
         if (row["suite"], row["domain"]) == ALL
     ]
-    show.table(f"{b} compared with {a}", ("metric", "model", a, b, "difference (points)", "prompts"), metrics)
-    for sentence in comparison["verdict"]:
-        show.line(sentence["text"])
-    show.show_left_out(comparison["left_out"])
+    yield f"{b} compared with {a}", ("metric", "model", a, b, "difference (points)", "prompts"), metrics
+    yield from (sentence["text"] for sentence in comparison["verdict"])
     recipes = [(row["field"], str(row.get("a", ABSENT)), str(row.get("b", ABSENT))) for row in comparison["recipes"]]
-    if recipes:
-        show.table("recipes", ("field", a, b), recipes)
-    else:
-        show.line("The recipes are the same.")
+    yield ("recipes", ("field", a, b), recipes) if recipes else "The recipes are the same."
     stages = [
         (row["stage"], _side_text(row["a"]), _side_text(row["b"]), "the same" if row["same_artifact"] else "")
         for row in comparison["stages"]
     ]
-    show.table("stages", ("stage", a, b, "artifact"), stages)
+    yield "stages", ("stage", a, b, "artifact"), stages
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

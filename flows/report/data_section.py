@@ -12,8 +12,8 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from flows.report import plots
-from flows.report.results import RunResults, StageOutput
-from flows.report.wording import clip, percent
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import clip, percent
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import read_rows
 from tasks.data.splits import SPLITS

@@ -11,7 +11,8 @@ from statistics import fmean
 from markupsafe import Markup
 
 from flows.report import plots, rates
-from flows.report.effects import (
+from flows.report.rates import Row, Side, Table
+from flows.runs.effects import (
     ALL,
     EXACT,
     FORMAT,
@@ -27,9 +28,8 @@ from flows.report.effects import (
     stage_effects,
     suite_effects,
 )
-from flows.report.rates import Row, Side, Table
-from flows.report.results import RunResults
-from flows.report.wording import TONES, Tone, bounds, percent, points, sample_text
+from flows.runs.results import RunResults
+from flows.runs.wording import TONES, Tone, bounds, percent, points, sample_text
 from tasks.contract.plugins import evaluation_of
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from flows.promotion.gate import COLUMNS, gate, rows
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from schemas.base import InputError
 
 

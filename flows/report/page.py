@@ -21,9 +21,9 @@ from flows.report import (
     samples_section,
     training_section,
 )
-from flows.report.results import RunResults, read_results
 from flows.report.verdict import stage_verdicts, verdict
-from flows.report.wording import bounds, clip, duration, percent, points
+from flows.runs.results import RunResults, read_results
+from flows.runs.wording import bounds, clip, duration, percent, points
 from infra.store.store import Store
 from infra.visible import visible
 from schemas.examples import Domain

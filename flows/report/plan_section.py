@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.results import RunResults, StageOutput
-from flows.report.run_record import read_plan
-from flows.report.wording import duration, size
+from flows.runs.record import read_plan
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import duration, size
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from flows.report import plots
 from flows.report.recipe_toml import recipe_toml
-from flows.report.results import RunResults, StageOutput
 from flows.report.training_section import flat_metrics
-from flows.report.wording import duration, size
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import duration, size
 
 
 @dataclass(frozen=True)

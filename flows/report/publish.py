@@ -15,14 +15,13 @@ from prefect import get_run_logger, runtime
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 
-from flows.cli.show import headline
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report.page import environment
-from flows.report.results import RunResults
 from flows.report.samples_section import Sample, samples
 from flows.report.verdict import verdict_markdown
-from flows.report.wording import duration
+from flows.runs.results import RunResults
+from flows.runs.wording import duration, headline
 from infra.store.objects import Damaged
 from infra.store.store import Store
 from infra.visible import visible

@@ -6,17 +6,10 @@ Rates come from the kind and suites from the items, so a new suite or a new outc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.report.effects import Rate, parts
-from flows.report.wording import bounds, percent
+from flows.runs.effects import Rate, parts
+from flows.runs.wording import bounds, label, percent
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
-
-_LABELS = {
-    "marker_rate": "reasoning markers",
-    "truncated_rate": "cut off",
-    "answerable_correct_rate": "correct where answerable",
-    "over_refusal_rate": "over-refusal",
-}
 
 
 @dataclass(frozen=True)
@@ -42,11 +35,6 @@ class Table:
 
     columns: list[tuple[str, bool]]
     groups: list[tuple[str, list[Row]]]
-
-
-def label(name: str) -> str:
-    """How people call a rate."""
-    return _LABELS.get(name, name.removesuffix("_rate").replace("_", " "))
 
 
 def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[str, Rate]:

@@ -7,17 +7,17 @@ from typing import Any, get_args
 from markupsafe import Markup
 
 from flows.report import plots, rates
-from flows.report.effects import EXACT, SAFE, Rate
 from flows.report.rates import Row, Side, Table
-from flows.report.results import RunResults
-from flows.report.wording import bounds, figure, percent
+from flows.runs.effects import EXACT, SAFE, Rate
+from flows.runs.results import RunResults
+from flows.runs.wording import bounds, figure, label, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
 from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.gym.metrics import protocol_metrics
+from tasks.evaluation.safety import judge
 from tasks.judging.opinions import opinion_metrics
-from tasks.stages import safety_eval
 from tasks.statistics.intervals import Interval
 
 
@@ -46,9 +46,7 @@ def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
     """What the two models of no understanding, which refuse everything and nothing, would have got on the same prompts."""
     prompts = [EvalPrompt.of(item) for item in items]
-    return {
-        name.replace("_", " "): [safety_eval.judge(prompt, control(prompt)) for prompt in prompts] for name, control in CONTROLS.items()
-    }
+    return {name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts] for name, control in CONTROLS.items()}
 
 
 def safety(run: RunResults) -> Safety | None:
@@ -97,7 +95,7 @@ def _gym(sides: Sequence[Side]) -> Table:
         rows = [Row("points, mean", [(figure(one["points_mean"]), f"sd {figure(one['points_sd'])}") for one in found])]
         for name in (name for name in found[0] if f"{name}_low" in found[0]):
             spans = [Interval(one[f"{name}_low"], one[f"{name}_high"]) for one in found]
-            rows.append(Row(rates.label(name), [(percent(one[name]), bounds(span)) for one, span in zip(found, spans, strict=True)]))
+            rows.append(Row(label(name), [(percent(one[name]), bounds(span)) for one, span in zip(found, spans, strict=True)]))
         groups.append((f"{version} ({found[0]['n']:,} prompts)", rows))
     return Table([(side.label, side.control) for side in sides], groups)
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 from markupsafe import escape
 
-from flows.report.effects import CORRECT, EXACT
-from flows.report.results import RunResults
-from flows.report.wording import clip
+from flows.runs.effects import CORRECT, EXACT
+from flows.runs.results import RunResults
+from flows.runs.wording import clip
 from schemas.evaluation import HELDOUT, EvalItem
 from tasks.contract.kind import Outcome
 

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from flows.recipe.explain import flat
 from flows.report import plots
-from flows.report.results import RunResults, StageOutput
-from flows.report.wording import clip, figure
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import clip, figure
 from schemas.examples import Domain, PreferencePair
 from tasks.contract.job import read_jsonl
 from tasks.contract.kind import Product

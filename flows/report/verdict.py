@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flows.report.effects import CORRECT, EXACT, METRICS, SAFE, Change, Effect, Metric, overall_effect, stage_effects, suite_effects
-from flows.report.results import RunResults
 from flows.report.safety_section import control_items, safety_outcomes
-from flows.report.wording import TONES, Tone, change_text, duration, listed, percent, points, rate_text, sample_text
+from flows.runs.effects import CORRECT, EXACT, METRICS, SAFE, Change, Effect, Metric, overall_effect, stage_effects, suite_effects
+from flows.runs.results import RunResults
+from flows.runs.wording import TONES, Tone, change_text, duration, listed, percent, points, rate_text, sample_text
 from tasks.statistics.power import detectable_effect
 
 

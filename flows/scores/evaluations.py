@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from flows.recipe.explain import flat
-from flows.report.effects import METRICS
-from flows.report.results import BASE, RunResults, StageOutput
+from flows.runs.effects import METRICS
+from flows.runs.results import BASE, RunResults, StageOutput
 from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome

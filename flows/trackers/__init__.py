@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from infra.secrets import mask
 
 TRACKERS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")))

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from flows.recipe.explain import flat
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from flows.scores.evaluations import curve, figures
 
 VARIABLES = ("MLFLOW_TRACKING_URI",)

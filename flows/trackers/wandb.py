@@ -6,7 +6,7 @@ Values are `<stage>/<name>`, curves over `<stage>/step`; the numbers of each sta
 
 import os
 
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from flows.scores.evaluations import curve, figures
 
 VARIABLES = ("WANDB_PROJECT", "WANDB_API_KEY")

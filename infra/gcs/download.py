@@ -17,17 +17,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from urllib.parse import quote
 
+from infra.gcs.objects import BucketObjects
 from infra.gcs.requests import PARALLEL, Missing, Timeout, Unusable, in_parallel, raise_for
 from infra.store.files import is_disk_full
 from infra.store.objects import Damaged
 from schemas.artifact import FileEntry
 from schemas.base import InputError, digest
-
-if TYPE_CHECKING:
-    from infra.gcs.bucket import Bucket
 
 log = logging.getLogger("lyceum.gcs")
 
@@ -40,7 +38,7 @@ WRITE = 1 << 14
 class Receiver:
     """Makes the cache hold files of the tree `name`: `<cache>/trees/<name>/` and, while they arrive, `<cache>/parts/<name>/`."""
 
-    def __init__(self, bucket: "Bucket", cache: Path, name: str) -> None:
+    def __init__(self, bucket: BucketObjects, cache: Path, name: str) -> None:
         self._bucket = bucket
         self._name = name
         self._cache = cache
@@ -207,7 +205,7 @@ def _is_intact(path: Path, entry: FileEntry) -> bool:
         return False
 
 
-def pieces(bucket: "Bucket", path: str, generation: int, start: int, stop: int, timeout: Timeout) -> Iterator[bytes]:
+def pieces(bucket: BucketObjects, path: str, generation: int, start: int, stop: int, timeout: Timeout) -> Iterator[bytes]:
     """Bytes `start` to `stop` of an object, as they come. Raises Unusable when others come, or not all, and as `raise_for`."""
     with bucket.session.get(
         f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{quote(path, safe='')}",

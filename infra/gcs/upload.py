@@ -5,23 +5,20 @@ created only if nothing is there, and the service compares the bytes with the cr
 """
 
 import logging
-import mimetypes
 import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from infra.gcs.objects import BucketObjects, content_type
 from infra.gcs.requests import DAMAGED_UPLOAD, Changed, Missing, Stored, Timeout, Unusable, in_parallel, raise_for
 from infra.store.files import file_entry
 from infra.store.objects import Damaged
 from schemas.artifact import FileEntry
 from schemas.base import InputError
-
-if TYPE_CHECKING:
-    from infra.gcs.bucket import Bucket
 
 log = logging.getLogger("lyceum.gcs")
 
@@ -31,7 +28,7 @@ PIECE = 1 << 18  # bytes read from a file and sent at once
 _UPLOADS = 3  # attempts, should the service lose an upload or find its bytes damaged
 
 
-def send_tree(bucket: "Bucket", directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
+def send_tree(bucket: BucketObjects, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
     """See Bucket.put_tree."""
     stop = threading.Event()
     sent: set[str] = set()
@@ -65,12 +62,12 @@ def send_tree(bucket: "Bucket", directory: Path, name: str, entries: Sequence[Fi
     shutil.rmtree(directory)
 
 
-def _send_small(bucket: "Bucket", directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
+def _send_small(bucket: BucketObjects, directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
     data = (directory / entry.path).read_bytes()
     return bucket.upload(bucket.path(path), data, generation=0, stop=stop)
 
 
-def _send_large(bucket: "Bucket", directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
+def _send_large(bucket: BucketObjects, directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
     with (directory / entry.path).open("rb", buffering=0) as file:
         for _ in range(_UPLOADS):
             url = bucket.ask(lambda timeout: _begin(bucket, path, entry, timeout), stop=stop, of_bucket=True)
@@ -83,7 +80,7 @@ def _send_large(bucket: "Bucket", directory: Path, path: str, entry: FileEntry, 
     raise ConnectionError(f"{bucket.uri}/{path}: the service has given up {_UPLOADS} uploads.")
 
 
-def _begin(bucket: "Bucket", path: str, entry: FileEntry, timeout: Timeout) -> str:
+def _begin(bucket: BucketObjects, path: str, entry: FileEntry, timeout: Timeout) -> str:
     """Begin a resumable upload; returns its URL, a secret. The service will compare the bytes with the entry's checksum."""
     answer = bucket.session.post(
         f"{bucket.endpoint}/upload/storage/v1/b/{bucket.name}/o",
@@ -99,7 +96,7 @@ def _begin(bucket: "Bucket", path: str, entry: FileEntry, timeout: Timeout) -> s
 class _Upload:
     """A resumable upload of one file to `url`."""
 
-    def __init__(self, bucket: "Bucket", url: str, file: BinaryIO, entry: FileEntry) -> None:
+    def __init__(self, bucket: BucketObjects, url: str, file: BinaryIO, entry: FileEntry) -> None:
         self._bucket = bucket
         self._url = url
         self._file = file
@@ -160,8 +157,3 @@ class _Section:
                 raise ValueError(f"{self._file.name} became shorter while it was uploaded")
             position += len(piece)
             yield piece
-
-
-def content_type(name: str) -> str:
-    """By the name's suffix, for the Cloud console and browsers."""
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from schemas.base import InputError, StageFailed, digest
 from tasks.chat.budget import Cost
+from tasks.chat.engine import ChatEngine
 from tasks.chat.record import Record, cost_of
 from tasks.chat.reply import Reply, read_value
 from tasks.chat.request import ChatRequest
@@ -25,8 +26,6 @@ from tasks.chat.transport import Failure
 
 if TYPE_CHECKING:
     from openai.types import Batch
-
-    from tasks.chat.engine import ChatEngine
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -43,8 +42,8 @@ _IDLE_ROUNDS = 3
 _OVER = ("completed", "expired", "failed", "cancelled")
 
 
-def ask_in_batches(engine: "ChatEngine", requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
-    """`ChatEngine.ask` by batch files. Raises as that, and InputError where the provider has none."""
+def ask_in_batches(engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
+    """`ChatEngine.ask_singly` by batch files. Raises as that, and InputError where the provider has none."""
     for chunk in _chunks(requests):
         try:
             replies = engine.run(_Chunk(engine, [request for _, request in chunk]).answer())
@@ -71,7 +70,7 @@ def _chunks(requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[list[tuple[T,
 class _Chunk:
     """Requests that are put in the same batches."""
 
-    def __init__(self, engine: "ChatEngine", requests: Sequence[ChatRequest]) -> None:
+    def __init__(self, engine: ChatEngine, requests: Sequence[ChatRequest]) -> None:
         self._engine = engine
         self._requests = requests
         self._by_digest = {request.digest: request for request in requests}

@@ -137,7 +137,7 @@ class ChatEngine:
         before, self._last = self._last, asyncio.Event()
         return asyncio.run_coroutine_threadsafe(self._answer(request, before, self._last), self.loop)
 
-    def ask(self, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
+    def ask_singly(self, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
         """Yield each item with the reply to its request, in the order in which they come. `requests` is read as replies are taken.
 
         Raises:
@@ -145,11 +145,6 @@ class ChatEngine:
             StageFailed: the endpoint has been failing for too long, or there is nothing left to pay with.
             Both after everything that is under way was answered and kept.
         """
-        if self.settings.teacher_batch:
-            from tasks.chat.batch_files import ask_in_batches
-
-            yield from ask_in_batches(self, requests)
-            return
         pending: deque[tuple[T, Future[Reply]]] = deque()
         held = Held(_WINDOW * self.settings.teacher_concurrency)
         try:

@@ -5,23 +5,9 @@ choice's (`B) Rome` where Rome is C), and two letters, choose nothing. Where a t
 Texts that differ in case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) are told apart as they are written.
 """
 
-import re
-from collections.abc import Sequence
-from string import ascii_uppercase
-
-from schemas.examples import Constraint, Prompt
-from tasks.checks.exact import normalise_answer
+from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
-
-CHOICES = "choices"
-"""The name of the constraint."""
-
-_WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)\b|[{}]")
-_PHRASE = re.compile(r"(?:the\s+)?(?:correct|right|best|final)?\s*(?:answer|choice|option)\s*(?:is\b|:|=)?\s*:?\s*", re.IGNORECASE)
-_MOST_LETTERS = 3
-"""An answer that repeats its letter so often chooses nothing."""
-
-_LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s)|$)\s*")
+from tasks.verification.choices import choices_of, chosen, letters
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -35,87 +21,6 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if prompt.answer in found:
         return Outcome(True)
     return Outcome(False, f"{answer[:80]!r} chooses {' or '.join(found) or 'nothing'}, not {prompt.answer}")
-
-
-def choices_of(prompt: Prompt) -> tuple[str, ...]:
-    """The texts to choose from; none where the prompt has none."""
-    value = next((constraint.value for constraint in prompt.constraints if constraint.name == CHOICES), ())
-    return value if isinstance(value, tuple) else ()
-
-
-def letters(choices: Sequence[str]) -> str:
-    """The letters of the choices."""
-    return ascii_uppercase[: len(choices)]
-
-
-def as_constraint(choices: Sequence[str]) -> tuple[Constraint, ...]:
-    """What a prompt with these choices has as its constraints."""
-    return (Constraint(name=CHOICES, value=tuple(choices)),)
-
-
-def asked(question: str, choices: Sequence[str]) -> str:
-    """The text of a prompt: the question, the choices with their letters, and how to answer."""
-    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(letters(choices), choices, strict=True))
-    return f"{question}\n\n{listed}\n\nAnswer with the letter of the right choice."
-
-
-def chosen(answer: str, choices: Sequence[str]) -> str:
-    """The letters that an answer can mean: one, several where choices have the same text, none."""
-    rest = _without_phrase(_unwrapped(answer))
-    whole, letter = rest, ""
-    for _ in range(_MOST_LETTERS):
-        match = _LETTER.match(rest)
-        if match is None or match[1].upper() not in letters(choices):
-            break
-        if letter and match[1].upper() != letter:
-            return ""
-        letter, rest = match[1].upper(), rest[match.end() :]
-        if begun := _of_text(rest, choices):
-            return letter if letter in begun else ""
-        rest = _without_phrase(rest)
-    else:
-        return ""
-    if not letter:
-        return _with_text(answer, whole, choices)
-    said = _with_text(rest, rest, choices)
-    return letter if letter in said or not said else ""
-
-
-def _without_phrase(text: str) -> str:
-    phrase = _PHRASE.match(text)
-    return text[phrase.end() :] if phrase else text
-
-
-def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
-    """The letters of the choices that a text is: as it is written, or folded where that leaves one text."""
-    for fold, text in ((str.strip, answer), (normalise_answer, answer), (_folded, plain)):
-        same = [name for name, choice in zip(letters(choices), choices, strict=True) if fold(choice) == fold(text) != ""]
-        if same:
-            texts = {choice.strip() for name, choice in zip(letters(choices), choices, strict=True) if name in same}
-            return "".join(same) if len(texts) == 1 else ""
-    return ""
-
-
-def _of_text(text: str, choices: Sequence[str]) -> str:
-    """The letters of the choices with whose texts a text begins: of those, the longest, and as they are
-    written where that tells them apart."""
-    folded = _folded(text)
-    begun = [(len(choice), name) for name, choice in zip(letters(choices), map(_folded, choices), strict=True) if _begins(folded, choice)]
-    longest = [name for length, name in begun if length == max(begun)[0]]
-    written = [name for name in longest if text.startswith(_unwrapped(choices[letters(choices).index(name)]))]
-    return "".join(written or longest)
-
-
-def _begins(folded: str, choice: str) -> bool:
-    return bool(choice) and re.match(rf"{re.escape(choice)}(?!\w)", folded) is not None
-
-
-def _unwrapped(text: str) -> str:
-    return " ".join(_WRAPPED.sub(" ", text).split())
-
-
-def _folded(text: str) -> str:
-    return normalise_answer(_unwrapped(text))
 
 
 CHECK = Check(version=2, agrees=agrees, needs={"choices"}, at_once=True, vote=lambda answer, choices: chosen(answer, choices) or None)

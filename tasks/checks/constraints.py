@@ -8,15 +8,9 @@ They say nothing of what a text is about: filler passes. A text without a word (
 nor does one that goes on repeating itself, unless a constraint counts words.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
-
-from schemas.base import InputError, nearest
-from schemas.examples import Constraint, Prompt
+from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
+from tasks.verification.constraints import CONSTRAINTS, shown, validate, words
 
 _WORDLESS = {"json", "json_keys", "one_of"}
 _COUNTING = {"counts", "min_counts"}
@@ -24,22 +18,6 @@ _RUN = 4  # words
 _FEWEST_RUNS = 5
 _LEAST_DISTINCT = 0.4
 """Of 3,096 real abstracts, solutions, answers and summaries of eight words or more the least is 0.60."""
-
-Value = Any  # of the type that the constraint's `form` says
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a constraint's value must be, what it means, and what an answer has that must be compared with it.
-
-    Attributes:
-        form: a name in `_FORMS`.
-        holds: (answer, value) -> whether it does, and what was found.
-    """
-
-    form: str
-    meaning: str
-    holds: Callable[[str, Value], tuple[bool, object]]
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -51,7 +29,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     for constraint in prompt.constraints:
         holds, found = CONSTRAINTS[constraint.name].holds(answer, constraint.value)
         if not holds:
-            broken.append(f"{constraint.name} = {_shown(constraint.value)}: found {found!r}")
+            broken.append(f"{constraint.name} = {shown(constraint.value)}: found {found!r}")
     return Outcome(not broken, "; ".join(broken))
 
 
@@ -64,198 +42,6 @@ def _nothing_said(answer: str, names: set[str]) -> list[str]:
     if len(runs) >= _FEWEST_RUNS and len(set(runs)) < _LEAST_DISTINCT * len(runs) and names.isdisjoint(_COUNTING):
         return [f"it repeats itself: {len(set(runs))} of {len(runs)} runs of {_RUN} words are distinct"]
     return []
-
-
-def validate(constraints: Iterable[Constraint], where: str) -> None:
-    """Raises InputError for a name that is no constraint (with those that are) or a value of another form than it takes."""
-    for constraint in constraints:
-        rule = CONSTRAINTS.get(constraint.name)
-        if rule is None:
-            raise InputError(f"{where}: unknown constraint {constraint.name!r}.{nearest(constraint.name, CONSTRAINTS)}")
-        if not _FORMS[rule.form](constraint.value):
-            raise InputError(f"{where}: constraint {constraint.name!r} takes {rule.form}, not {_shown(constraint.value)}: {rule.meaning}.")
-
-
-def _shown(value: Value) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-_COUNTED = re.compile(r"(?P<word>.*\S)\s*:\s*(?P<count>\d{1,6})")
-
-_FORMS: dict[str, Callable[[Value], bool]] = {
-    "true": lambda value: value is True,
-    "a whole number from 0": lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
-    "a text": lambda value: isinstance(value, str) and bool(value.strip()),
-    "a list of texts": lambda value: isinstance(value, tuple) and bool(value) and all(item.strip() for item in value),
-    'a list of texts that end in a count ("rain: 2")': lambda value: (
-        isinstance(value, tuple) and bool(value) and all(_COUNTED.fullmatch(item) for item in value)
-    ),
-    "an ISO 639-1 code of two letters": lambda value: isinstance(value, str) and re.fullmatch("[a-z]{2}", value) is not None,
-}
-_TRUE, _COUNT, _TEXT, _TEXTS, _COUNTS, _LANGUAGE = _FORMS
-
-_WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
-_SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*(?=\s|$)|[。！？]+")
-_BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+\S", re.MULTILINE)
-_TITLE = r"<<[ \t]*[^<>\s][^<>\n]*>>|^[ \t]*#{1,6}[ \t]+\S|^[ \t]*\*\*[^*\n]+\*\*[ \t]*$"
-_PLACEHOLDER = re.compile(r"\[[^\[\]\n]+\]")
-_HIGHLIGHT = re.compile(r"\*\*[^*\s][^*\n]*\*\*|(?<!\*)\*[^*\s][^*\n]*\*(?!\*)")
-
-
-def words(text: str) -> list[str]:
-    return _WORD.findall(text)
-
-
-def sentences(text: str) -> list[str]:
-    """Pieces with a word in them, between the ends of sentences; a last one without its end counts."""
-    return [piece for piece in _SENTENCE_END.split(text) if _WORD.search(piece)]
-
-
-def paragraphs(text: str) -> list[str]:
-    """Pieces between empty lines or lines of `***` and `---`."""
-    return [piece for piece in re.split(r"\n(?:[ \t]*(?:(?:\*\*\*|---)[ \t]*)?\n)+", text.strip()) if piece.strip()]
-
-
-def occurrences(text: str, phrase: str) -> int:
-    """How often a word or phrase stands in a text as whole words, in any case."""
-    spaced = r"\s+".join(re.escape(part) for part in phrase.casefold().split())
-    return len(re.findall(rf"(?<!\w){spaced}(?!\w)", text.casefold()))
-
-
-def _most(count: Callable[[str], int]) -> Callable[[str, int], tuple[bool, int]]:
-    return lambda text, value: ((found := count(text)) <= value, found)
-
-
-def _least(count: Callable[[str], int]) -> Callable[[str, int], tuple[bool, int]]:
-    return lambda text, value: ((found := count(text)) >= value, found)
-
-
-def _just(count: Callable[[str], int]) -> Callable[[str, int], tuple[bool, int]]:
-    return lambda text, value: ((found := count(text)) == value, found)
-
-
-def _without(find: Callable[[str], list[str]]) -> Callable[[str, bool], tuple[bool, list[str]]]:
-    return lambda text, _: (not (found := find(text)), found[:5])
-
-
-def _counted(compare: Callable[[int, int], bool]) -> Callable[[str, tuple[str, ...]], tuple[bool, dict[str, int]]]:
-    def holds(text: str, value: tuple[str, ...]) -> tuple[bool, dict[str, int]]:
-        wanted = {match["word"]: int(match["count"]) for item in value if (match := _COUNTED.fullmatch(item))}
-        found = {word: occurrences(text, word) for word in wanted}
-        return all(compare(found[word], count) for word, count in wanted.items()), found
-
-    return holds
-
-
-def _json_of(text: str) -> Any:
-    """The JSON value that a text is, in a fence or not; ValueError for other texts. RecursionError counts as no JSON."""
-    text = text.strip()
-    if text.startswith("```") and text.endswith("```") and "\n" in text:
-        text = text.partition("\n")[2][:-3]
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _is_json(text: str, _: bool) -> tuple[bool, str]:
-    try:
-        _json_of(text)
-    except ValueError as error:
-        return False, str(error)
-    return True, ""
-
-
-def _has_keys(text: str, keys: tuple[str, ...]) -> tuple[bool, object]:
-    try:
-        value = _json_of(text)
-    except ValueError as error:
-        return False, str(error)
-    if not isinstance(value, dict):
-        return False, f"JSON of type {type(value).__name__}"
-    return set(keys) <= value.keys(), sorted(value)
-
-
-def _in_language(text: str, code: str) -> tuple[bool, str | None]:
-    from tasks.data.filters import language_of
-
-    found = language_of(text)
-    return found == code, found
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split()).strip(".\"'* ")
-
-
-def _lacks_none(text: str, value: tuple[str, ...]) -> tuple[bool, str]:
-    lacks = [word for word in value if not occurrences(text, word)]
-    return not lacks, f"no {', no '.join(map(repr, lacks))}"
-
-
-def _has_none(text: str, value: tuple[str, ...]) -> tuple[bool, list[str]]:
-    has = [word for word in value if occurrences(text, word)]
-    return not has, has
-
-
-def _matches(pattern: str) -> Callable[[str, bool], tuple[bool, str]]:
-    compiled = re.compile(pattern, re.MULTILINE)
-    return lambda text, _: (compiled.search(text) is not None, text[:40])
-
-
-def _is_one_of(text: str, value: tuple[str, ...]) -> tuple[bool, str]:
-    return _plain(text) in {_plain(item) for item in value}, text[:80]
-
-
-def _beginning(text: str, value: str) -> tuple[bool, str]:
-    head = text.strip().strip("\"'*").lstrip()
-    return head.casefold().startswith(value.strip().casefold()), head[: len(value) + 10]
-
-
-def _ending(text: str, value: str) -> tuple[bool, str]:
-    tail = text.strip().strip("\"'*").rstrip()
-    return tail.casefold().endswith(value.strip().casefold()), tail[-len(value) - 10 :]
-
-
-CONSTRAINTS: dict[str, Rule] = {
-    "max_words": Rule(_COUNT, "at most so many words", _most(lambda text: len(words(text)))),
-    "min_words": Rule(_COUNT, "at least so many words", _least(lambda text: len(words(text)))),
-    "max_characters": Rule(_COUNT, "at most so many characters", _most(len)),
-    "min_characters": Rule(_COUNT, "at least so many characters", _least(len)),
-    "max_sentences": Rule(_COUNT, "at most so many sentences", _most(lambda text: len(sentences(text)))),
-    "min_sentences": Rule(_COUNT, "at least so many sentences", _least(lambda text: len(sentences(text)))),
-    "sentences": Rule(_COUNT, "exactly so many sentences", _just(lambda text: len(sentences(text)))),
-    "paragraphs": Rule(_COUNT, "exactly so many paragraphs", _just(lambda text: len(paragraphs(text)))),
-    "max_paragraphs": Rule(_COUNT, "at most so many paragraphs", _most(lambda text: len(paragraphs(text)))),
-    "min_paragraphs": Rule(_COUNT, "at least so many paragraphs", _least(lambda text: len(paragraphs(text)))),
-    "lines": Rule(_COUNT, "exactly so many lines that are not empty", _just(lambda text: len(re.findall(r"^.*\S", text, re.MULTILINE)))),
-    "bullets": Rule(_COUNT, "exactly so many bullets or numbered points", _just(lambda text: len(_BULLET.findall(text)))),
-    "max_bullets": Rule(_COUNT, "at most so many bullets or numbered points", _most(lambda text: len(_BULLET.findall(text)))),
-    "min_bullets": Rule(_COUNT, "at least so many bullets or numbered points", _least(lambda text: len(_BULLET.findall(text)))),
-    "min_highlights": Rule(_COUNT, "at least so many *highlighted* or **bold** parts", _least(lambda text: len(_HIGHLIGHT.findall(text)))),
-    "min_placeholders": Rule(_COUNT, "at least so many [placeholders] in brackets", _least(lambda text: len(_PLACEHOLDER.findall(text)))),
-    "includes": Rule(_TEXTS, "each of the words or phrases", _lacks_none),
-    "excludes": Rule(_TEXTS, "none of the words or phrases", _has_none),
-    "min_counts": Rule(_COUNTS, "each word at least so often", _counted(lambda found, wanted: found >= wanted)),
-    "max_counts": Rule(_COUNTS, "each word at most so often", _counted(lambda found, wanted: found <= wanted)),
-    "counts": Rule(_COUNTS, "each word exactly so often", _counted(lambda found, wanted: found == wanted)),
-    "starts_with": Rule(_TEXT, "the text begins so, in any case", _beginning),
-    "ends_with": Rule(_TEXT, "the text ends so, in any case", _ending),
-    "lower_case": Rule(_TRUE, "no capital letter", _without(lambda text: [word for word in words(text) if word != word.lower()])),
-    "upper_case": Rule(_TRUE, "no small letter", _without(lambda text: [word for word in words(text) if word != word.upper()])),
-    "no_commas": Rule(_TRUE, "no comma of any script", _without(lambda text: re.findall("[,，、،]", text))),
-    "no_digits": Rule(_TRUE, "no digit", _without(lambda text: re.findall(r"\d", text))),
-    "quoted": Rule(_TRUE, "the whole text in double quotes", _matches(r'\A\s*["“](?s:.+)["”]\s*\Z')),
-    "json": Rule(_TRUE, "valid JSON, in a fence or not", _is_json),
-    "json_keys": Rule(_TEXTS, "a JSON object that has these keys", _has_keys),
-    "title": Rule(_TRUE, "a title: <<title>>, a Markdown heading or a line in bold", _matches(_TITLE)),
-    "one_of": Rule(_TEXTS, "the text is one of these, case and a last period aside", _is_one_of),
-    "language": Rule(_LANGUAGE, "in this language; a text too short to say is in none", _in_language),
-}  # fmt: skip
-"""Name -> rule. A constraint of a `min_`, `max_` pair may stand beside its partner."""
 
 
 CHECK = Check(version=2, agrees=agrees, by_reference=False, needs={"constraints"}, at_once=True)

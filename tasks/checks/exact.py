@@ -1,9 +1,8 @@
 """Exact answers: equal after NFKC, case folding, white space collapsed and one trailing period dropped."""
 
-import unicodedata
-
 from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
+from tasks.verification.text import normalise_answer
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -13,12 +12,6 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if normalise_answer(answer) == normalise_answer(prompt.answer):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}")
-
-
-def normalise_answer(answer: str) -> str:
-    """NFKC, case folded, runs of white space as one space, one trailing period dropped: answers that agree after this are equal."""
-    folded = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
-    return folded.removesuffix(".").rstrip()
 
 
 CHECK = Check(version=2, agrees=agrees)

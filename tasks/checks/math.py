@@ -25,11 +25,11 @@ import re
 from typing import Any
 
 from schemas.examples import Prompt
-from tasks.checks import is_copied
-from tasks.checks.exact import normalise_answer
-from tasks.checks.numeric import as_number, parse_number, says_two
 from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.apart import Apart, LimitMet, serve
+from tasks.verification.copied import is_copied
+from tasks.verification.numbers import as_number, parse_number, says_two
+from tasks.verification.text import normalise_answer
 
 _LONGEST = 2000  # characters; no honest formula is longer
 _APART = Apart("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)

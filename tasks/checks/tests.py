@@ -10,21 +10,14 @@ classes cannot be compared: such an answer is not verifiable and has not passed 
 """
 
 from schemas.examples import Prompt
-from tasks.contract.check import Check, Outcome, unusable
-from tasks.sandbox.examination import Examined, examine
+from tasks.contract.check import Check, Outcome
+from tasks.verification.unit_tests import examined
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether the answer's code passes. Raises InputError: the prompt has no tests, or there is no sandbox on this machine."""
     found = examined(prompt, answer, every=False)
     return Outcome(found.ok, found.detail)
-
-
-def examined(prompt: Prompt, answer: str, *, every: bool) -> Examined:
-    """What the prompt's tests say of the answer's code; of `every` case, or up to the first that fails. Raises InputError as `agrees`."""
-    if not prompt.tests:
-        raise unusable(prompt, "it has no tests")
-    return examine(answer, prompt.tests, prefix=prompt.code_prefix, every=every)
 
 
 CHECK = Check(version=2, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"})

@@ -18,8 +18,9 @@ from typing import Any
 from infra.visible import visible
 from tasks.contract.job import read_rows
 from tasks.data import card_plots
-from tasks.data.cleaning import CAUSES, GROUPS, HITS, Cause, Cleaned, Evaluation
+from tasks.data.cleaning import Cleaned
 from tasks.data.filters import language_of, response_of
+from tasks.data.rules import CAUSES, GROUPS, HITS, Cause, Evaluation
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 
 SAMPLES = 20

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cleaning import COLUMNS, Contamination, Evaluation, NearDuplicates
 from tasks.data.contamination import index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks, sketch
+from tasks.data.rules import COLUMNS, Contamination, Evaluation, NearDuplicates
 from tasks.data.state import CONTAMINATED, DUPLICATE, FIRST_HELDOUT_HIT, HELDOUT, NEAR_DUPLICATE, duplicates, reorder
 from tasks.data.survey import Block, Plan, blocks, evaluation_index, lines_of, survey
 
@@ -62,7 +62,7 @@ def clean_on_cluster(
         partitions: how many parts the rows are divided in by id and by bucket; one must fit the memory of a machine.
 
     Returns:
-        A row for each line: the columns `tasks.data.cleaning.COLUMNS`, but `match` is the prompt id of the row that it matches (or the
+        A row for each line: the columns `tasks.data.rules.COLUMNS`, but `match` is the prompt id of the row that it matches (or the
         number of the evaluation item); `block`, the block it is in; `detail`, why a filter dropped it.
     """
     import ray

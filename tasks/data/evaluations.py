@@ -5,11 +5,11 @@ from pathlib import Path
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from tasks.data.cleaning import Evaluation
 from tasks.data.directory import data_files, file_digest
 from tasks.data.mapping import Columns, Text, text_of
 from tasks.data.readers import read_records
 from tasks.data.records import Unreadable
+from tasks.data.rules import Evaluation
 from tasks.data.sources import DataPath
 
 _READER = "evaluations"

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.data.cleaning import CAUSES, GROUPS, HITS, Cleaned
+from tasks.data.cleaning import Cleaned
 from tasks.data.quotas import Pool, ranks
+from tasks.data.rules import CAUSES, GROUPS, HITS
 from tasks.data.splits import SPLITS, Split
 
 

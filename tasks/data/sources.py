@@ -14,12 +14,12 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError,
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Grounding, Prompt, parse_trace, prompt_id
-from tasks.checks.choice import as_constraint, asked, letters
-from tasks.checks.constraints import validate
 from tasks.contract.check import CHECKS, Check
 from tasks.data.directory import check_data_path
 from tasks.data.dropped import BadCause, HarmlessCause
 from tasks.data.mapping import Pick, Text, lookup, text_of
+from tasks.verification.choices import as_constraint, asked, letters
+from tasks.verification.constraints import validate
 
 DataPath = Annotated[str, AfterValidator(check_data_path)]
 Difficulty = Annotated[int, Field(ge=1, le=5)]

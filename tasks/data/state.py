@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cleaning import CAUSES, COLUMNS, DETAILS, HITS, Contamination, Progress
 from tasks.data.contamination import index
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks
+from tasks.data.rules import CAUSES, COLUMNS, DETAILS, HITS, Contamination, Progress
 from tasks.data.shingles import Ends, Words
 from tasks.data.splits import SPLITS
 from tasks.data.survey import Block, Plan, survey
@@ -35,7 +35,7 @@ Rows = NDArray[np.int64]
 class State:
     """Attributes:
     scratch: the directory.
-    columns: `tasks.data.cleaning.COLUMNS`, each of shape (N,), mapped; decisions are written into `cause`, `hit`, `match` and `score`.
+    columns: `tasks.data.rules.COLUMNS`, each of shape (N,), mapped; decisions are written into `cause`, `hit`, `match` and `score`.
     keys: of each band, the buckets, shape (N,).
     starts: the first row of each block, and N; block b's words are in `words-<b>`.
     """

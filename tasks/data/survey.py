@@ -14,10 +14,10 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.data.cleaning import CAUSES, COLUMNS, GROUPS, Contamination, Evaluation
 from tasks.data.contamination import Index, index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch
+from tasks.data.rules import CAUSES, COLUMNS, GROUPS, Contamination, Evaluation
 from tasks.data.shingles import Words, words_of
 from tasks.data.splits import SPLITS
 
@@ -60,7 +60,7 @@ class Survey:
     """What a block of n lines leaves.
 
     Attributes:
-        columns: `tasks.data.cleaning.COLUMNS`, each of shape (n,).
+        columns: `tasks.data.rules.COLUMNS`, each of shape (n,).
         keys: the bucket in each band, shape (bands, n).
         words: the hashes of the prompts' words, one prompt after the other, `columns["words"]` for each.
         details: of each row that a filter drops, why, in order.

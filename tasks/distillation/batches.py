@@ -11,8 +11,9 @@ import numpy as np
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.teacher_logps.feedback import Teacher
-from tasks.distillation.teacher_logps.gemma import GemmaTeacher
+from tasks.distillation.config import Config
+from tasks.distillation.feedback import Teacher
+from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed, sample_groups
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from tasks.losses.grpo import PolicyBatch
     from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion, Sampler
-    from tasks.stages.on_policy_distill import Config
 
 
-def programs_of(config: "Config", loaded: "LoadedModel") -> "tuple[Sampler, Any]":
+def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
     """What samples responses, and the program that gives the student's log-probabilities of them."""
     from tasks.losses.grpo import token_logps_fn
     from tasks.sampling.sampler import Sampler
@@ -32,7 +32,7 @@ def programs_of(config: "Config", loaded: "LoadedModel") -> "tuple[Sampler, Any]
     return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
 
 
-def gemma_teacher(config: "Config", loaded: "LoadedModel") -> GemmaTeacher:
+def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
     """A teacher on the student's devices."""
     hidden = config.loss.name == "gkd"
     return GemmaTeacher(loaded, accumulation=config.accumulation, temperature=config.temperature, hidden=hidden)
@@ -52,7 +52,7 @@ class Scored(NamedTuple):
     teacher: np.ndarray
 
 
-def make_batch(config: "Config", scored: Scored, hidden: np.ndarray | None, pad_id: int) -> "PolicyBatch | DistillBatch":
+def make_batch(config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.losses.distillation import DistillBatch
     from tasks.losses.grpo import PolicyBatch, row_weights
@@ -87,7 +87,7 @@ class DistillBatches:
     It is what the stage `Keeps` (`tasks.training.loop`) beside the trainer: `samples`, and a rollout that more updates will use.
     """
 
-    def __init__(self, config: "Config", loaded: "LoadedModel", teacher: Teacher, prompts: list[Prompt], traces: list[Example]) -> None:
+    def __init__(self, config: Config, loaded: "LoadedModel", teacher: Teacher, prompts: list[Prompt], traces: list[Example]) -> None:
         self.config, self.loaded, self.teacher, self.prompts, self.traces = config, loaded, teacher, prompts, traces
         self.sampler, self.token_logps = programs_of(config, loaded)
         self.metrics: dict[int, dict[str, float]] = {}
@@ -213,7 +213,7 @@ class DistillBatches:
         return compiled_once(counts, self._compiled_before)
 
 
-def fitting_traces(config: "Config", examples: list[Example], tokenizer: Tokenizer) -> list[Example]:
+def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:
     """The data's traces that fit the fixed lengths, for GKD's share of them; none where that is nothing. Raises InputError: none fits."""
     if config.sampled == config.batch_size:
         return []

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Prompt, Trace, parse_trace
-from tasks.checks.exact import normalise_answer
-from tasks.checks.numeric import parse_number
+from tasks.verification.numbers import parse_number
+from tasks.verification.text import normalise_answer
 from tasks.verification.verify import verify
 
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from schemas.evaluation import EvalItem
 from schemas.examples import parse_trace
-from tasks.checks.choice import choices_of
-from tasks.checks.exact import normalise_answer
 from tasks.contract.check import CHECKS
 from tasks.statistics.intervals import bootstrap_share
 from tasks.statistics.noise import noise_floor
+from tasks.verification.choices import choices_of
+from tasks.verification.text import normalise_answer
 
 
 def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, Any]:

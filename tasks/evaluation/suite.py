@@ -8,7 +8,6 @@ from typing import Any
 from schemas.base import InputError
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import Example, Prompt
-from tasks.checks.choice import asked, choices_of
 from tasks.contract.job import read_jsonl
 from tasks.contract.suite import SUITES, SuiteConfig
 from tasks.data.directory import data_files, file_digest
@@ -16,6 +15,7 @@ from tasks.data.mapping import Columns
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable
 from tasks.data.sources import DataPath, NotAnExample, PromptMapping, prompt_of
+from tasks.verification.choices import asked, choices_of
 
 
 class FileSuite(SuiteConfig):

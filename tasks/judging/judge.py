@@ -17,17 +17,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from schemas.base import StageFailed, StrictModel
-
-if TYPE_CHECKING:
-    from tasks.contract.reward import Resources
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
-
 
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"}
 
@@ -186,37 +180,3 @@ class Judge(ABC):
     @abstractmethod
     def close(self) -> None:
         """End what the judge holds, after everything that was asked is answered."""
-
-
-def open_judge(config: EndpointJudge | GemmaJudge, resources: "Resources") -> Judge:
-    """The judge of a config. Raises InputError: the endpoint or its key is not set, or the model cannot be had."""
-    if isinstance(config, EndpointJudge):
-        from tasks.judging.endpoint import AskEndpoint
-
-        return AskEndpoint(config, resources)
-    from tasks.judging.gemma import AskGemma
-
-    return AskGemma(config, resources)
-
-
-def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | int]:
-    """What decides rulings beside the config and the weights of `judge_models`, for the stage key."""
-    if isinstance(config, EndpointJudge):
-        return {}
-    from tasks.judging.gemma import VERSION
-
-    return {"judging.gemma": VERSION}
-
-
-def judge_models(config: EndpointJudge | GemmaJudge) -> tuple[str, ...]:
-    """The models that the judge loads (`tasks.models.source`)."""
-    return (config.model,) if isinstance(config, GemmaJudge) else ()
-
-
-def judge_programs(config: EndpointJudge | GemmaJudge, model: "LoadedModel", questions: float) -> "list[Program]":
-    """What the judge compiles, on the devices of `model`, to answer so many questions."""
-    if isinstance(config, EndpointJudge):
-        return []
-    from tasks.judging import gemma
-
-    return gemma.programs(config, model, questions)

@@ -27,7 +27,8 @@ from tasks.contract.job import Job
 from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.evaluate import Answers, EvalConfig, measure
 from tasks.judging.bench import Bench, Case
-from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig, judge_dependencies, judge_models, judge_programs, open_judge
+from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
+from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
 from tasks.judging.wording import Item, Sheet
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tasks.contract.reward import Judged, Resources, Response, RewardConfig
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
-from tasks.judging.judge import JudgeConfig, judge_dependencies, judge_models, judge_programs, open_judge
+from tasks.judging.judge import JudgeConfig
+from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
 from tasks.judging.wording import Format
 
 if TYPE_CHECKING:

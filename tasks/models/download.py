@@ -9,13 +9,9 @@ from typing import Any, NoReturn
 from infra.settings import Settings
 from infra.store.space import require_space
 from schemas.base import InputError
-from tasks.models.source import NEEDED, Source, needed
+from tasks.models.source import AT_HAND, NEEDED, Source, needed
 
 log = logging.getLogger("lyceum.models")
-
-
-AT_HAND: dict[Source, Path] = {}
-"""Models whose files this machine was sent (`tasks.models.shipping`): their hubs are not asked."""
 
 
 def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:

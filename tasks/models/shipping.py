@@ -17,7 +17,7 @@ from schemas.base import StageFailed, digest
 from schemas.job import JobSpec
 from tasks.contract.plugins import stage_kind
 from tasks.models import download
-from tasks.models.source import extra_key, needed, source_of
+from tasks.models.source import AT_HAND, extra_key, needed, source_of
 
 
 def shipped_models(spec: JobSpec) -> list[str]:
@@ -65,7 +65,7 @@ def receive_model(store: Store, model: str, dependencies: Mapping[str, str | int
     loaded = store.load_tree(name)
     if loaded is None:
         raise StageFailed(f"model {model} is missing or damaged in store {store.uri} ({name}). Run again, and it is sent anew.")
-    download.AT_HAND[source] = loaded[0]
+    AT_HAND[source] = loaded[0]
 
 
 def _tree(model: str, dependencies: Mapping[str, str | int]) -> str:

@@ -82,6 +82,10 @@ class Source:
     revision: str | None = None
 
 
+AT_HAND: dict[Source, Path] = {}
+"""Models whose files this machine was sent (`tasks.models.shipping`): their hubs are not asked."""
+
+
 def source_of(model: str) -> Source:
     """What a recipe's `model` means; whether it is there is not looked at. Raises InputError with the valid names and forms."""
     if model == TINY:
@@ -144,8 +148,6 @@ def model_dependencies(model: str, settings: Settings | None = None) -> dict[str
         found = listing(f"gs://{source.path}", settings)
         return {"model": digest({name: [found[name].size, found[name].crc32c] for name in needed(found)})}
     if source.kind == "local":
-        from tasks.models.download import AT_HAND  # which imports this
-
         if source not in AT_HAND:  # as it is on a machine that the model was sent to
             check_model(model)
         directory = AT_HAND.get(source, Path(source.path))

@@ -85,9 +85,12 @@ def train_vocabulary(texts: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    from tasks.teachers import procedural
+    from typing import get_args
 
-    rows = list(procedural.rows(procedural.Config(name="procedural"), seed=0))
+    from schemas.examples import Domain, Grounding
+    from tasks.teaching.drawing import Drawing
+
+    rows = list(Drawing({**dict.fromkeys(Domain, 1200), **dict.fromkeys(get_args(Grounding), 300)}, seed=0).rows())
     texts = [f"user\n{row.prompt}\nmodel\n{row.response()}" for row in rows]
     printable = "".join(chr(code) for code in range(32, 127))
     VOCABULARY.write_text(train_vocabulary([*texts, printable]), encoding="utf-8")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from schemas.rubrics import Criterion
 from tasks.contract.plugins import stage_kind
 from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.judging.judge import EndpointJudge
+from tasks.judging.rubrics import RubricConfig, criteria_of, weighed_again
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 
@@ -137,15 +138,14 @@ def _source(config: RewardConfig, old: RewardConfig | None, stage: Stage, rubric
         return "scored"
     differs = {name for name, value in config.model_dump(mode="json").items() if old.model_dump(mode="json")[name] != value}
     differs -= {"judge"} if _same_judge(config, old) else set()
-    same_rubrics = rubrics is None or config.name != "rubric_judge"
+    same_rubrics = rubrics is None or not isinstance(config, RubricConfig)
     if differs <= {*_WEIGHTS, "calibration"} and same_rubrics:
         return "ledger"
-    if config.name == "rubric_judge" and config.model_dump()["aggregation"] == "explicit" and differs <= _CRITERIA_WEIGHTS:
-        from tasks.rewards import rubric_judge
-
-        new, was = cast(rubric_judge.Config, config), cast(rubric_judge.Config, old)
+    if not (isinstance(config, RubricConfig) and isinstance(old, RubricConfig)):
+        return "scored"
+    if config.aggregation == "explicit" and differs <= _CRITERIA_WEIGHTS:
         pairs = [
-            (rubric_judge.criteria_of(was, stage.rubrics, prompt), rubric_judge.criteria_of(new, rubrics or stage.rubrics, prompt))
+            (criteria_of(old, stage.rubrics, prompt), criteria_of(config, rubrics or stage.rubrics, prompt))
             for prompt in stage.prompts.values()
         ]
         if all({(one.title, one.text) for one in ours} == {(one.title, one.text) for one in theirs} for ours, theirs in pairs):
@@ -211,14 +211,9 @@ class _Rollout:
     def _kept(self, config: RewardConfig, source: Source) -> np.ndarray:
         """(N,) values of a reward from the ledger."""
         values = [row.rewards.get(config.name) for row in self.rows]
-        if source == "rulings":
-            from tasks.rewards import rubric_judge
-
-            rubric = cast(rubric_judge.Config, config)
+        if source == "rulings" and isinstance(config, RubricConfig):
             values = [
-                rubric_judge.weighed_again(
-                    rubric, rubric_judge.criteria_of(rubric, self.rubrics, prompt), row.details.get(config.name, {}), value
-                )
+                weighed_again(config, criteria_of(config, self.rubrics, prompt), row.details.get(config.name, {}), value)
                 for prompt, row, value in zip(self.prompts, self.rows, values, strict=True)
             ]
         return np.array([np.nan if value is None else value for value in values], np.float64)

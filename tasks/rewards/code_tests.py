@@ -17,9 +17,9 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.examples import Prompt, parse_trace
-from tasks.checks import tests as check
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.sandbox.bubblewrap import SandboxFailed, require_sandbox
+from tasks.verification.unit_tests import examined
 from tasks.verification.verify import check_versions
 
 
@@ -57,7 +57,7 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
     if trace is None:
         return 0.0
     try:
-        found = check.examined(prompt, trace.answer, every=True)
+        found = examined(prompt, trace.answer, every=True)
     except SandboxFailed as error:
         return Judged(None, {"sandbox": str(error)})
     if found.ok:

@@ -43,32 +43,18 @@ Prompts without grounding or context, and answerable ones whose answer cannot be
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
-from schemas.examples import Prompt, Trace, parse_trace
+from schemas.examples import Prompt, Trace
 from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
+from tasks.evaluation.channels import ENDS, Channels, Format, channels_of, folded
 from tasks.evaluation.grounding import abstains, contradicts_itself
 from tasks.verification.verify import verify_many
 
 Version = Literal["v3", "v4"]
-Format = Literal["trace", "xml", "tags"]
 
 _FEWEST_PROOF_WORDS = 3
-_ELEMENTS: dict[Format, tuple[tuple[tuple[str, str], ...], ...]] = {
-    "xml": (
-        (("<think>", "</think>"), ("<analysis>", "</analysis>"), ("<reasoning>", "</reasoning>")),
-        (("<proof>", "</proof>"),),
-        (("<answer>", "</answer>"), ("<final>", "</final>")),
-    ),
-    "tags": tuple(((f"<|channel|>{name}<|message|>", "<|end|>"),) for name in ("analysis", "proof", "final")),
-}
-_QUOTATION = re.compile(r'["“”]([^"“”]+)["“”]')
-_SAYS = re.compile(r"\bcontext (?:only )?says: *([^.!?\n]+)", re.IGNORECASE)
-_PROOF = re.compile(r"<proof>(.*?)(?:</proof>|\Z)", re.DOTALL)
-_ELLIPSIS = re.compile(r"\[\.\.\.\]|\(\.\.\.\)|\.\.\.|…")
 _PERCENT = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,9})? ?%")
-_ENDS = " .,;:!?"
-_MARKS = str.maketrans("", "", "\"'`“”„«»‘’")
 
 
 class Config(RewardConfig):
@@ -82,14 +68,6 @@ class Config(RewardConfig):
     def at(self, update: int) -> Self:
         """With the penalties of an update."""
         return self.model_copy(update={"penalties": self.penalties.at(update)}) if isinstance(self.penalties, Anneal) else self
-
-
-class Channels(NamedTuple):
-    """A response taken apart. `quotes`: what it offers as proof, each of which must be in the context; none: no proof."""
-
-    analysis: str
-    quotes: tuple[str, ...]
-    final: str
 
 
 @dataclass(frozen=True)
@@ -192,61 +170,8 @@ def _is_proof(quotes: Sequence[str]) -> bool:
 
 
 def _is_grounded(quotes: Sequence[str], context: str) -> bool:
-    plain = _plain(context)
-    return all((bare := _plain(quote).strip(_ENDS)) != "" and bare in plain for quote in quotes)
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().translate(_MARKS).split())
-
-
-def channels_of(form: Format, text: str, prompt: Prompt) -> Channels | None:
-    """Take a response apart; None: it is not written as it must be."""
-    if form == "trace":
-        trace = parse_trace(text)
-        return None if trace is None else Channels(trace.reasoning, _quotes_in(trace.reasoning, prompt), trace.answer)
-    parts = _elements(form, text)
-    return None if parts is None else Channels(parts[0], quotes_of(parts[1]), parts[2])
-
-
-def quotes_of(proof: str) -> tuple[str, ...]:
-    """What a proof quotes: its quotations if there are any, else its lines; an ellipsis leaves something out."""
-    return tuple(_without_ellipses(_QUOTATION.findall(proof) or proof.splitlines()))
-
-
-def _without_ellipses(texts: Sequence[str]) -> list[str]:
-    return [piece for text in texts for part in _ELLIPSIS.split(text) if (piece := part.strip())]
-
-
-def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
-    """The proof in a trace's reasoning, as the module's docstring says."""
-    if proofs := _PROOF.findall(reasoning):
-        return tuple(quote for proof in proofs for quote in quotes_of(proof))
-    context = _plain(prompt.context or "")
-    question = _plain(prompt.prompt).replace(context, "") if context else ""
-    quotes = _without_ellipses([*_QUOTATION.findall(reasoning), *_SAYS.findall(reasoning)])
-    return tuple(quote for quote in quotes if (plain := _plain(quote).strip(_ENDS)) and (plain in context or plain not in question))
-
-
-def _elements(form: Format, text: str) -> tuple[str, str, str] | None:
-    """Analysis, proof and final of a response in elements, in this order and with nothing between them; None: it is not so written."""
-    rest, parts = text.strip(), []
-    for alternatives in _ELEMENTS[form]:
-        opening, closing = next((pair for pair in alternatives if rest.startswith(pair[0])), ("", ""))
-        if not opening:
-            parts.append("")
-            continue
-        content, closed, rest = rest[len(opening) :].partition(closing)
-        if not closed:
-            return None
-        parts.append(content.strip())
-        rest = rest.lstrip()
-    analysis, proof, final = parts
-    every = [tag for alternatives in _ELEMENTS[form] for pair in alternatives for tag in pair]
-    nested = any(tag in part for part in parts for tag in every)
-    if rest or not final or nested or (form == "tags" and not (analysis and proof)):
-        return None
-    return analysis, proof, final
+    plain = folded(context)
+    return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
 REWARD = Reward(version=2, config=Config, score=score, at=Config.at)

@@ -22,7 +22,7 @@ from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.reward import Judging, JudgingConfig
 from tasks.judging.wording import Item, Sheet
-from tasks.rewards.exact_answer import are_correct
+from tasks.verification.correct import are_correct
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:

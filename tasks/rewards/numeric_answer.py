@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 
 from schemas.base import StrictModel
 from schemas.examples import Prompt
-from tasks.checks.numeric import Number, parse_number
 from tasks.contract.reward import Response, Reward, RewardConfig
+from tasks.verification.numbers import Number, parse_number
 from tasks.verification.verify import Verdict, verify_many
 
 CHECKS = ("numeric", "math")

@@ -12,28 +12,25 @@ The criteria of a prompt are those of the stage's input `rubrics` if it has some
 any it abstains. What is no trace, is empty or only repeats question or criteria earns 0 and is not judged (`tasks.judging`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-from pydantic import Field, field_validator, model_validator
+from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
-from schemas.rubrics import WEIGHTS, Criterion, Importance, Rubric
+from schemas.rubrics import Importance, Rubric
 from tasks.contract.job import read_jsonl
 from tasks.contract.reward import Judged, Resources, Response, Reward
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging, JudgingConfig
+from tasks.judging.reward import Judging
+from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
 from tasks.judging.wording import Item, Sheet, one_line
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-Criteria = tuple[Criterion, ...]
 
 _WORDS: dict[Importance, str] = {
     "essential": "essential",
@@ -45,47 +42,10 @@ _CRITERIA_IN_ALL = 12
 """Criteria of a rubric that is not known yet, to count questions."""
 
 
-class Config(JudgingConfig):
-    """See the module.
-
-    Attributes:
-        criteria: the rubric of prompts that have no other.
-        domain_criteria: of prompts of a domain.
-        weights: of criteria, by importance; one that is not named has the paper's.
-    """
+class Config(RubricConfig):
+    """See RubricConfig."""
 
     name: Literal["rubric_judge"] = "rubric_judge"
-    aggregation: Literal["explicit", "implicit"] = "implicit"
-    criteria: Criteria = ()
-    domain_criteria: dict[Domain, Criteria] = Field(default_factory=dict)
-    weights: dict[Importance, float] = Field(default_factory=lambda: dict(WEIGHTS))
-
-    @field_validator("weights")
-    @classmethod
-    def _complete(cls, weights: dict[Importance, float]) -> dict[Importance, float]:
-        return WEIGHTS | weights
-
-    @model_validator(mode="after")
-    def _sound(self) -> Self:
-        if self.aggregation == "implicit" and self.weights != WEIGHTS:
-            raise ValueError('weights: only aggregation = "explicit" has weights; a rating is one number')
-        if any(weight < 0 for weight in self.weights.values()):
-            raise ValueError("weights: one is negative; write a pitfall as a criterion that is satisfied by avoiding it")
-        for criteria in (self.criteria, *self.domain_criteria.values()):
-            titles = [criterion.title for criterion in criteria]
-            if twice := sorted({title for title in titles if titles.count(title) > 1}):
-                raise ValueError(f"criteria: {twice[0]!r} is the title of more than one criterion; titles tell them apart")
-            if criteria and not self.weighs(criteria):
-                raise ValueError("weights: all criteria of a rubric have weight 0; give one of them more")
-        return self
-
-    def weight_of_criterion(self, criterion: Criterion) -> float:
-        """w_j."""
-        return self.weights[criterion.importance]
-
-    def weighs(self, criteria: Criteria) -> bool:
-        """Whether a rubric has any weight."""
-        return any(self.weight_of_criterion(criterion) > 0 for criterion in criteria)
 
 
 def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
@@ -118,11 +78,6 @@ def case_of(config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt, com
     return Case(prompt, completion, sheet_of(config, criteria), value_of(config, criteria), texts)
 
 
-def criteria_of(config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt) -> Criteria:
-    """The criteria for responses to a prompt."""
-    return rubrics.get(prompt.id) or config.domain_criteria.get(prompt.domain) or config.criteria
-
-
 def sheet_of(config: Config, criteria: Criteria) -> Sheet:
     """What the judge is asked. Weights and, of explicit rulings, importance are no part of it: they can change, and the rulings stay."""
     if config.aggregation == "explicit":
@@ -132,26 +87,6 @@ def sheet_of(config: Config, criteria: Criteria) -> Sheet:
         guide = f"A good response satisfies these criteria:\n{listed}\n\n"
         items = (Item("rating", "How good the response is on the whole, by these criteria and their importance.", "rating"),)
     return Sheet(items, guide, config.longest, config.response_format)
-
-
-def value_of(config: Config, criteria: Criteria) -> Callable[[tuple[float, ...]], float]:
-    """From the grades of the sheet's items to the reward."""
-    if config.aggregation == "implicit":
-        return lambda grades: grades[0]
-    weights = [config.weight_of_criterion(one) for one in criteria]
-    return lambda grades: sum(weight * grade for weight, grade in zip(weights, grades, strict=True)) / sum(weights)
-
-
-def weighed_again(config: Config, criteria: Criteria, judged: Mapping[str, Any], value: float | None) -> float | None:
-    """An explicit ruling in a ledger under this config's weights: `judged` are its details, `value` what it was worth.
-
-    Raises:
-        KeyError: the ruling is about other criteria.
-    """
-    if "rule" in judged or "problem" in judged or value is None:
-        return value
-    weigh = value_of(config, criteria)
-    return min(weigh(tuple(grades[one.title] for one in criteria)) for grades in judged.get("versions", [judged["grades"]]))
 
 
 def _anchored(config: Config, anchor: Anchor) -> Case:

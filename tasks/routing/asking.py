@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StrictModel, digest
 from schemas.examples import Domain
+from tasks.chat.ask import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
@@ -76,7 +77,7 @@ def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
     with ChatEngine(endpoint_of(config.provider), lesson.answers, budget=budget, prices=prices) as engine:
 
         def ask(prompts: Sequence[str]) -> list[Domain | None]:
-            return [_domain(reply.text) for _, reply in engine.ask((None, _request(config, prompt)) for prompt in prompts)]
+            return [_domain(reply.text) for _, reply in ask_all(engine, ((None, _request(config, prompt)) for prompt in prompts))]
 
         yield ask
         for name, value in engine.meter.totals().items():

@@ -17,7 +17,7 @@ from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import fetch, spread
 from tasks.reinforcement.rewarding import Rewards
-from tasks.rewards.exact_answer import are_correct
+from tasks.verification.correct import are_correct
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

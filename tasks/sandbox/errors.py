@@ -7,13 +7,10 @@ passed it. What would end an iteration in the tests, and what is no Exception (S
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.sandbox import plain
-from tasks.sandbox.remote import ErrorClass
-
-if TYPE_CHECKING:
-    from tasks.sandbox.client import Client
+from tasks.sandbox.remote import Candidate, ErrorClass
 
 _MOST_BASES = 50
 _ENDS_ITERATION = (StopIteration, StopAsyncIteration)
@@ -26,7 +23,7 @@ class AnswerError(Exception):
 class Errors:
     """The exception classes that the tests know beside Python's own, and the tests' exceptions that the answer was told of."""
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: Candidate) -> None:
         self._client = client
         self._classes: dict[str, type[Exception]] = {}
         self._passing: dict[tuple[str, str], Exception] = {}

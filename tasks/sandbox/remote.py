@@ -8,17 +8,33 @@ gives another proxy.
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
 
 from tasks.sandbox.plain import NAMES
-
-if TYPE_CHECKING:
-    from tasks.sandbox.client import Client
 
 _MOST_ITEMS = 10_000
 _ALWAYS = ("__class__", "__mro_entries__", "__name__", "__qualname__", "__doc__")
 ENDED = object()
+
+
+class Candidate(Protocol):
+    """Whom a proxy asks: `tasks.sandbox.client.Client`, which says what each of these does."""
+
+    changes: int
+    explaining: bool
+
+    def ask(self, operation: str, target: Any, /, *arguments: Any, **named: Any) -> Any: ...
+    def call(self, target: "Remote", arguments: Sequence[Any], named: Mapping[str, Any]) -> Any: ...
+    def attribute(self, target: "Remote", name: str) -> Any: ...
+    def attribute_of(self, number: int, name: str) -> Any: ...
+    def special(self, target: "Remote", name: str) -> Any: ...
+    def measured(self, target: "Remote", length: int, changes: int) -> None: ...
+    def plain(self, operation: str, kind: type, *arguments: Any) -> Any: ...
+    def remote(self, operation: str, *arguments: Any) -> "Remote": ...
+    def leave(self, target: "Remote", error: BaseException | None) -> bool: ...
+    def broken(self, what: Exception | str) -> NoReturn: ...
+    def refuse(self, what: str) -> NoReturn: ...
 
 
 class Remote:
@@ -26,7 +42,7 @@ class Remote:
 
     __slots__ = ("__client", "__number")
 
-    def __init__(self, client: "Client", number: int) -> None:
+    def __init__(self, client: Candidate, number: int) -> None:
         object.__setattr__(self, "_Remote__client", client)
         object.__setattr__(self, "_Remote__number", number)
 
@@ -158,7 +174,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 class ErrorClass(type):
     """An exception class of the answer. Calling it asks the candidate for the exception that the answer's class makes of it."""
 
-    _client: "Client"
+    _client: Candidate
     _number: int | None
 
     def __call__(cls, /, *arguments: Any, **named: Any) -> Any:

@@ -23,22 +23,19 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import Domain, Example, PreferencePair, Prompt
+from schemas.examples import Domain, Example, PreferencePair
 from tasks.contract.job import Job
 from tasks.contract.kind import Kind, Product
 from tasks.contract.teacher import TEACHERS
 from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.routing.confusion import rates
-from tasks.teaching.lesson import Lesson, Row
-from tasks.teaching.teachers import teachers_of
+from tasks.teaching.lesson import FILES, Lesson, Row
+from tasks.teaching.teachers import asks_an_api, teachers_of
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
-"""Which file a row goes to, by its type."""
 
 _REPORT_EVERY = 500
 """Rows between two progress reports."""
@@ -93,7 +90,7 @@ def base_model(config: Mapping[str, Any]) -> str | None:
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     """What an API is asked waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
-    return any(teacher.asks_an_api(one) for teacher, one in teachers_of(config["teachers"]))
+    return asks_an_api(config["teachers"])
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":

@@ -1,7 +1,7 @@
 """On-policy distillation: the student writes, and a larger teacher says of each token how likely it would have been.
 
 Every update (or every `num_iterations`) the student samples responses to training prompts, the teacher gives its log-probabilities of those
-very tokens (`tasks.distillation.teacher_logps`), and the student is moved towards the teacher where it has gone itself. Two losses:
+very tokens (`tasks.distillation.feedback`), and the student is moved towards the teacher where it has gone itself. Two losses:
 
 - `policy_gradient` (Lu and Thinking Machines, 2025, "On-Policy Distillation"; the reverse KL of MiniLLM, 2306.08543): each sampled token
   has the advantage A_t = log pi_T - log pi_S, no discount, in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left
@@ -14,97 +14,26 @@ then GRPO) is stages before this one, with their own `model`; the last of them i
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from schemas.base import InputError, StrictModel, digest
+from schemas.base import InputError, digest
 from schemas.examples import Example, Prompt
-from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import DistillBatches, Scored, fitting_traces, gemma_teacher, make_batch, programs_of
-from tasks.distillation.teacher_logps import TeacherConfig
-from tasks.distillation.teacher_logps.endpoint import EndpointTeacher, EndpointTeacherConfig
-from tasks.distillation.teacher_logps.feedback import Teacher
-from tasks.distillation.teacher_logps.gemma import GemmaTeacherConfig, require_same_tokenizer
+from tasks.distillation.config import Config, Gkd
+from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
+from tasks.distillation.feedback import Teacher
+from tasks.distillation.gemma_teacher import GemmaTeacherConfig, require_same_tokenizer
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.training.trainers import PolicyTrainer
-
-
-class PolicyGradient(StrictModel):
-    """Reverse KL by the sampled tokens. `epsilon`: the ratio to the policy that sampled is clipped to 1 - epsilon .. 1 + epsilon."""
-
-    name: Literal["policy_gradient"] = "policy_gradient"
-    epsilon: float = Field(default=0.2, gt=0, lt=1)
-
-
-class Gkd(StrictModel):
-    """Divergence of whole distributions.
-
-    Attributes:
-        beta: of JSD_beta: 0 is the forward KL(T || S), 1 the reverse KL(S || T).
-        on_policy_fraction: GKD's lambda: this fraction of each batch is sampled, the rest are traces of the training data.
-    """
-
-    name: Literal["gkd"]
-    beta: float = Field(default=0.5, ge=0, le=1)
-    on_policy_fraction: float = Field(default=1.0, gt=0, le=1)
-
-
-class Config(TrainerConfig):
-    """On-policy distillation. `batch_size` counts responses.
-
-    Attributes:
-        model: the student, if no policy is connected.
-        teacher: who that is, if no teacher is connected: `{ name = "gemma", model = ... }` on this job's devices, or
-            `{ name = "endpoint", provider = ..., model = ... }`.
-        group_size: responses sampled for each prompt.
-        num_iterations: updates on each rollout.
-        temperature: of sampling, and of every log-probability in the loss.
-        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut off, longer traces of the data left out.
-        max_dropped_fraction: more prompts than this fraction left out is an error.
-    """
-
-    model: str
-    seed: int = 0
-    teacher: TeacherConfig | None = None
-    loss: Annotated[PolicyGradient | Gkd, Field(discriminator="name")] = PolicyGradient()
-    group_size: int = Field(default=1, ge=1)
-    num_iterations: int = Field(default=1, ge=1)
-    temperature: float = Field(default=1.0, gt=0)
-    prompt_length: int = Field(ge=8)
-    response_length: int = Field(ge=8)
-    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
-
-    @property
-    def sampled(self) -> int:
-        """Responses of a batch that the student samples; the others are traces of the data."""
-        return round(self.batch_size * (self.loss.on_policy_fraction if isinstance(self.loss, Gkd) else 1.0))
-
-    @model_validator(mode="after")
-    def _groups_fill_the_batch(self) -> Self:
-        if self.sampled == 0 or self.sampled % self.group_size:
-            raise ValueError(
-                f"{self.sampled} sampled responses per update (batch_size = {self.batch_size}, times on_policy_fraction if there is one) "
-                f"must be a multiple of group_size = {self.group_size}, and some"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _an_endpoint_gives_what_the_loss_needs(self) -> Self:
-        if isinstance(self.teacher, EndpointTeacherConfig):
-            if isinstance(self.loss, Gkd):
-                raise ValueError("loss gkd needs a teacher's whole distributions: connect one as an input, or name one to load (gemma)")
-            if self.temperature != 1:
-                raise ValueError(f"temperature = {self.temperature}: an endpoint gives log-probabilities at temperature 1 alone")
-        return self
 
 
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -24,25 +24,24 @@ a judge is configured, `rating` is the mean of its ratings of free text in [0, 1
 intervals, and `opinion` is what `tasks.judging.opinions` says.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Outcome, Product
 from tasks.evaluation.evaluate import (
     EvalConfig,
     answer_all,
-    answered,
     eval_programs,
     eval_prompts,
     eval_size,
     measure,
     read_baseline,
 )
+from tasks.evaluation.reasoning import judge
 from tasks.evaluation.sampled import noise, sampled_metrics
 from tasks.evaluation.suite import suite_dependencies
 from tasks.judging.opinions import opinion_dependencies, opinion_metrics, opinion_models, opinion_programs, with_opinions
@@ -50,43 +49,17 @@ from tasks.models.source import model_dependencies
 from tasks.statistics.intervals import bootstrap_mean
 from tasks.verification.code_audit import audit
 from tasks.verification.flexible import flexible_answer
-from tasks.verification.verify import agrees, check_versions, verify
+from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-MARKERS = ("first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence", "finally", "step", "=")
-"""Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any case."""
-
-_MARKER = re.compile("|".join(rf"\b{word}\b" if word.isalpha() else re.escape(word) for word in MARKERS), re.IGNORECASE)
 
 
 class Config(EvalConfig):
     """How the held-out prompts are answered; see EvalConfig."""
 
     KIND = "reasoning_eval"
-
-
-def count_markers(completion: str) -> int:
-    """Chain-of-thought markers before the answer: in all that precedes `<answer>`, which of a well-formed trace is its reasoning."""
-    return len(_MARKER.findall(completion.partition("<answer>")[0]))
-
-
-def judge(prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False) -> EvalItem:
-    """Verify one completion, in the trace's format and wherever its answer stands, and count its markers."""
-    verdict = verify(prompt, completion)
-    elsewhere = "" if verdict.exact else flexible_answer(prompt, completion)
-    return answered(
-        prompt,
-        completion,
-        tokens=tokens,
-        truncated=truncated,
-        format=verdict.format,
-        exact=verdict.exact,
-        flexible=verdict.exact or (elsewhere not in ("", verdict.answer) and agrees(prompt, elsewhere).ok),
-        markers=count_markers(completion),
-    )
 
 
 OUTCOMES: dict[str, Outcome] = {

@@ -33,17 +33,18 @@ from schemas.examples import Domain, Grounding
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.data import card
-from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
+from tasks.data.cleaning import Cleaned, clean
 from tasks.data.evaluations import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
 from tasks.data.pairs import write_pairs
 from tasks.data.pools import Pools, by_level
 from tasks.data.quotas import Amount, Quota, Shortfall, shortfall_table
+from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 from tasks.data.splits import SPLITS, Split
 from tasks.evaluation.suite import complete_suites, parse_suites, question_of, suite_dependencies, suite_prompts
 from tasks.models.download import fetch
 from tasks.models.source import TOKENIZER, model_dependencies, source_of
-from tasks.stages import distill
+from tasks.teaching.teachers import asks_an_api
 from tasks.teaching.topping_up import KnownIds, Round, Teachers, unsolved_ids, wanted
 
 _SMALL = 32_000_000
@@ -176,7 +177,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
     """Where distill asks an API from, a top-up has to ask it from too."""
-    return config["top_up"] > 0 and distill.at_home(inputs["examples"], {})
+    return config["top_up"] > 0 and asks_an_api(inputs["examples"]["teachers"])
 
 
 @dataclass(frozen=True)

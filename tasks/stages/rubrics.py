@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError, model_validator
 from schemas.base import InputError, StageFailed, StrictModel, digest, problem_text
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
+from tasks.chat.ask import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
@@ -35,7 +36,7 @@ from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.judging.wording import Format, response_format
-from tasks.rewards.exact_answer import is_verifiable
+from tasks.verification.correct import is_verifiable
 
 _ASK = """\
 You write rubrics by which responses to a task will be graded, without you, by somebody who only sees your criteria.
@@ -148,7 +149,7 @@ def _ask_all(
     with _engine(job, progress) as engine:
         for left in (prompts, unusable):  # the second time those whose first reply could not be used
             asked = [prompt for prompt in prompts if left is prompts or prompt.id in unusable]
-            for prompt, reply in engine.ask((prompt, request_of(config, prompt, unusable.get(prompt.id, ""))) for prompt in asked):
+            for prompt, reply in ask_all(engine, ((prompt, request_of(config, prompt, unusable.get(prompt.id, ""))) for prompt in asked)):
                 try:
                     rubrics[prompt.id], negated = read_rubric(config, prompt, _text(reply))
                     changed += negated

@@ -19,15 +19,17 @@ on prompts `Context: ... Question: ...` sees another form here.
 
 import random
 import re
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
+from tasks.contract.suite import SUITES, Suite
+from tasks.contract.teacher import TEACHERS
 from tasks.data.sources import DataPath
+from tasks.evaluation.articles import ARTICLES, article_prompts
 from tasks.evaluation.suite import FileSuite, prompt_in, suite_digests
-from tasks.suites import pubmedqa
-from tasks.teachers import procedural
+from tasks.teaching.drawing import Drawing
 
 _PROCEDURAL = 500
 _SEED = 231012815
@@ -70,17 +72,16 @@ class Config(FileSuite):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """The attacked prompts. Raises InputError: what the suite `pubmedqa` raises."""
-    return [
-        _attacked(prompt) for prompt in (pubmedqa.prompts(_articles(config), data) if config.contexts == "pubmedqa" else _drawn(config))
-    ]
+    return [_attacked(prompt) for prompt in (_asked(config, data) if config.contexts == "pubmedqa" else _drawn(config))]
 
 
-def _articles(config: Config) -> pubmedqa.Config:
-    return pubmedqa.Config(path=config.path, label=config.suite, unanswerable=0, out_of_domain=0)
+def _asked(config: Config, data: Path | None) -> list[EvalPrompt]:
+    """Each article's own question."""
+    return article_prompts(config, data, repeat("answerable"))
 
 
 def _drawn(config: Config) -> list[EvalPrompt]:
-    rows = procedural.rows(procedural.Config(name="procedural", rows={}, grounded={"answerable": _PROCEDURAL}), _SEED)
+    rows = Drawing({"answerable": _PROCEDURAL}, _SEED).rows()
     return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
@@ -115,12 +116,19 @@ def _attacked(prompt: EvalPrompt) -> EvalPrompt:
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the contexts: the file that is read, and how it is; or how they are drawn."""
     if config.contexts == "pubmedqa":
-        return {"suites.pubmedqa": pubmedqa.SUITE.version, **suite_digests(config, data)}
-    return {"teachers.procedural": procedural.TEACHER.version}
+        return {**SUITES.versions(["pubmedqa"]), **suite_digests(config, data)}
+    return TEACHERS.versions(["procedural"])
 
 
 def expected(config: Config) -> int:
-    return pubmedqa.SUITE.expected(_articles(config)) if config.contexts == "pubmedqa" else _PROCEDURAL
+    return ARTICLES if config.contexts == "pubmedqa" else _PROCEDURAL
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected, asked_by="safety_eval")
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=expected,
+    asked_by="safety_eval",
+)

@@ -11,8 +11,9 @@ from pydantic import Field
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
 from tasks.contract.suite import Suite, SuiteConfig
+from tasks.contract.teacher import TEACHERS
 from tasks.evaluation.suite import prompt_in
-from tasks.teachers import procedural
+from tasks.teaching import drawing
 
 _SEED = 26_030_519
 
@@ -26,17 +27,23 @@ class Config(SuiteConfig):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """The problems, domain by domain. Raises InputError: a family has fewer."""
-    rows = procedural.rows(procedural.Config(name="procedural", rows=dict.fromkeys(Domain, config.per_domain), grounded={}), _SEED)
+    rows = drawing.Drawing(dict.fromkeys(Domain, config.per_domain), _SEED).rows()
     return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the problems."""
-    return {"teachers.procedural": procedural.TEACHER.version, **procedural.dependencies(procedural.Config(name="procedural"), data)}
+    return {**TEACHERS.versions(["procedural"]), **drawing.dependencies()}
 
 
 def expected(config: Config) -> int:
     return config.per_domain * len(Domain)
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected)
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=expected,
+)

@@ -19,15 +19,13 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from schemas.examples import GROUNDED_REFUSAL, Domain, Grounding
+from schemas.examples import Grounding
 from tasks.contract.suite import Suite
 from tasks.data.mapping import lookup
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
+from tasks.evaluation.articles import ARTICLES, article_prompts, bad_article
 from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
-
-_ARTICLES = 1000
-_DECISIONS = ("yes", "no", "maybe")
 
 
 class Config(FileSuite):
@@ -58,38 +56,10 @@ class Config(FileSuite):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each article. Raises InputError: a row that is no article, or no questions of everyday life."""
-    articles = list(suite_records(config, data))
     everyday = [_turn(config, record) for record in suite_records(config.everyday, data)] if config.out_of_domain else []
     if config.out_of_domain and not everyday:
         raise InputError(f"suite {config.suite}: {config.questions} holds no question. Name a file that does, or set out_of_domain = 0.")
-    found = []
-    for number, (record, grounding) in enumerate(zip(articles, _groundings(config), strict=False)):
-        question, answer = _text(config, record, "QUESTION"), GROUNDED_REFUSAL
-        if grounding == "answerable":
-            answer = _text(config, record, "final_decision")
-            if answer not in _DECISIONS:
-                raise _bad(config, record, f"final_decision is {answer!r}; valid: {', '.join(_DECISIONS)}")
-        elif grounding == "unanswerable":
-            question = _text(config, articles[(number + 1) % len(articles)], "QUESTION")
-        else:
-            question = everyday[number % len(everyday)]
-        context = " ".join(_paragraphs(config, record))
-        found.append(
-            EvalPrompt(
-                id=f"{config.suite}/{number}",
-                suite=config.suite,
-                prompt=f"Context: {context}\nQuestion: {question}",
-                context=context,
-                grounding=grounding,
-                answer=answer,
-                domain=Domain.SCIENCE,
-                difficulty=3,
-                family=f"pubmedqa.{grounding}",
-                source=config.path,
-                line=record.line,
-            )
-        )
-    return found
+    return article_prompts(config, data, _groundings(config), everyday)
 
 
 def _groundings(config: Config) -> Iterator[Grounding]:
@@ -104,29 +74,11 @@ def _groundings(config: Config) -> Iterator[Grounding]:
         yield grounding
 
 
-def _paragraphs(config: Config, record: Record) -> list[str]:
-    found = record.row.get("CONTEXTS")
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one.strip() for one in found):
-        raise _bad(config, record, "CONTEXTS is no list of paragraphs")
-    return found
-
-
-def _text(config: Config, record: Record, column: str) -> str:
-    value = record.row.get(column)
-    if not isinstance(value, str) or not value.strip():
-        raise _bad(config, record, f"{column} is no text")
-    return value.strip()
-
-
 def _turn(config: Config, record: Record) -> str:
     value = lookup(record.row, "turns.0")
     if not isinstance(value, str) or not value.strip():
-        raise _bad(config, record, f"of {config.questions}: turns holds no question")
+        raise bad_article(config, record, f"of {config.questions}: turns holds no question")
     return value.strip()
-
-
-def _bad(config: Config, record: Record, what: str) -> InputError:
-    return InputError(f"suite {config.suite}, line {record.line}: {what}. It reads PubMedQA's ori_pqal.json as it is published.")
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
@@ -135,5 +87,10 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 
 SUITE = Suite(
-    version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=lambda config: _ARTICLES, asked_by="safety_eval"
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=lambda config: ARTICLES,
+    asked_by="safety_eval",
 )

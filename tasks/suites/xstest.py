@@ -10,9 +10,10 @@ from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
+from tasks.data.mapping import Pick
 from tasks.data.sources import DataPath
+from tasks.evaluation.requests import RequestColumn, request_prompts
 from tasks.evaluation.suite import FileSuite, suite_digests
-from tasks.suites import requests
 
 _PROMPTS = 450
 
@@ -25,17 +26,16 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    table = {
-        "name": "requests",
-        "label": config.suite,
-        "path": config.path,
-        "prompt": "prompt",
-        "family": "type",
-        "expected": _PROMPTS,
-    }
-    return requests.prompts(requests.Config.parse({**table, "request": {"column": "label"}}), data)
+    """One prompt for each row. Raises InputError: the file has other rows than were published."""
+    asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
+    return request_prompts(config, data, prompt=asked, request=request, family="type", expected=_PROMPTS)
 
 
 SUITE = Suite(
-    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: _PROMPTS, asked_by="safety_eval"
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: _PROMPTS,
+    asked_by="safety_eval",
 )

@@ -27,6 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
+from tasks.chat.ask import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
@@ -144,7 +145,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     endpoint = endpoint_of(config.provider)
     with ChatEngine(endpoint, lesson.answers, budget=budget, prices=prices, longer=config.longer, progress=progress) as engine:
         again: list[_Question] = []
-        for question, reply in engine.ask(requests()):
+        for question, reply in ask_all(engine, requests()):
             question.samples.append(_sample(reply))
             if len(question.samples) < config.samples:
                 continue
@@ -160,7 +161,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
                 for question in again
                 for place in _unusable(config, question)
             )
-            for (question, place), reply in engine.ask(list(retried)):
+            for (question, place), reply in ask_all(engine, list(retried)):
                 lesson.tally["retried"] += 1
                 if reply.problem is None:
                     question.samples[place] = _sample(reply)

@@ -24,8 +24,8 @@ from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection,
 from tasks.contract.check import CHECKS
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped
-from tasks.rewards.exact_answer import is_verifiable
 from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
 INSTRUCTIONS = (

@@ -12,6 +12,9 @@ from tasks.data.dropped import Dropped
 Row = Example | PreferencePair | Prompt | Dropped
 """A verified trace; a verified beside a rejected response; a prompt that no sample solved; or a row that became none of these, and why."""
 
+FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
+"""Which file a row goes to, by its type."""
+
 
 @dataclass(frozen=True)
 class Cell:

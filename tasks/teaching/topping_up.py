@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from schemas.examples import Domain, Example, Grounding
+from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
 from tasks.contract.teacher import Teacher
+from tasks.data.dropped import Dropped
 from tasks.data.quotas import Shortfall
 from tasks.data.splits import Split
-from tasks.stages import distill
-from tasks.teaching.lesson import Cell, Lesson
+from tasks.teaching.lesson import FILES, Cell, Lesson
 from tasks.teaching.teachers import teachers_of
 
 LEAST_YIELD = 0.05
@@ -90,7 +90,7 @@ class KnownIds(Set[str]):
 
 def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
     """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked again, they would give the same."""
-    rows = (row for directory in directories for row in read_rows(directory / distill.FILES[distill.Dropped]))
+    rows = (row for directory in directories for row in read_rows(directory / FILES[Dropped]))
     return np.array([int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64)
 
 
@@ -128,8 +128,7 @@ class Teachers:
         spent, tallies = [], []
         with ExitStack() as stack:
             files = {
-                kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n"))
-                for kind, name in distill.FILES.items()
+                kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()
             }
             for index, (teacher, config) in enumerate(self._teachers):
                 lesson = self._lesson(index, {cell: count for cell, count in missing.items() if count > 0}, known)
@@ -144,7 +143,7 @@ class Teachers:
                 spent.append(lesson.spent())
                 tallies.append({"name": self._names[index], **dict(sorted(lesson.tally.items()))})
         asked = [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()]
-        given, unsolved = counts[distill.Example], counts[distill.Prompt]
+        given, unsolved = counts[Example], counts[Prompt]
         return {"wanted": asked, "given": given, "unsolved": unsolved, "spent": spent, "teachers": tallies}
 
     def _teach(self, teacher: Teacher[Any], config: Any, lesson: Lesson) -> Iterator[Any]:

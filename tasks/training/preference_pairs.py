@@ -14,7 +14,7 @@ from typing import Protocol
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Prompt, Rejection
-from tasks.rewards.exact_answer import is_correct, is_verifiable
+from tasks.verification.correct import is_correct, is_verifiable
 from tasks.verification.verify import Verdict, verify_many
 
 

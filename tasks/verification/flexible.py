@@ -18,8 +18,8 @@ import re
 from collections.abc import Sequence
 
 from schemas.examples import Prompt
-from tasks.checks.choice import choices_of, chosen, letters
 from tasks.contract.check import CHECKS
+from tasks.verification.choices import choices_of, chosen, letters
 
 _TAG = re.compile(r"<answer>(.*?)(?:</answer>|(?=<answer>)|\Z)", re.DOTALL)
 _AHEAD = (

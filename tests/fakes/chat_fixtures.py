@@ -7,6 +7,7 @@ from typing import Any
 from infra.settings import Settings
 from infra.store.answers import Answers
 from infra.store.store import open_store
+from tasks.chat.ask import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.engine import ChatEngine
@@ -45,6 +46,6 @@ def questions(count: int, **parameters: Any) -> Iterable[tuple[int, ChatRequest]
 def ask(url: str, store: Path | str, count: int = 1, **options: Any) -> list[Reply]:
     """Replies to so many questions; checks that they come in order."""
     with engine(url, store, **options) as running:
-        answered = list(running.ask(questions(count)))
+        answered = list(ask_all(running, questions(count)))
     assert [number for number, _ in answered] == list(range(count))
     return [reply for _, reply in answered]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flows.cli.main import main
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 
 @pytest.fixture

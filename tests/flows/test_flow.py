@@ -16,7 +16,7 @@ import pytest
 from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.reports import RunRecord

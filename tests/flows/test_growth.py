@@ -10,7 +10,7 @@ from flows.cli.gc import collect_garbage
 from flows.promotion.fresh import last_nightly
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.report.run_record import read_run, read_runs
+from flows.runs.record import read_run, read_runs
 from infra.settings import Settings
 from infra.store.lease import hold
 from infra.store.store import Store, open_store

@@ -23,9 +23,9 @@ from rich.console import Console
 
 from flows.cli import show
 from flows.cli.main import main
-from flows.cli.plain import plain
 from flows.cli.terminal import Terminal
 from infra.store.store import open_store
+from infra.visible import plain
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
 from tasks.contract.plugins import stage_kind
@@ -34,7 +34,7 @@ from tasks.contract.teacher import TEACHERS
 from tasks.data.directory import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.conftest import TINY
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \\[red]"

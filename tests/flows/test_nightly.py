@@ -28,7 +28,7 @@ from flows.nightly import nightly
 from flows.promotion.champion import current, history, promote_by_hand, rollback
 from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
 from flows.recipe.resolve import resolve
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.job import JobSpec
@@ -37,7 +37,7 @@ from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
 from tasks.stage import WATCH, Watch
 from tests.flows.promotion.gate_runs import PER_DOMAIN, items, with_gate
-from tests.flows.report.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from flows.cli.main import main
-from flows.report.run_record import RunLog
+from flows.runs.record import RunLog
 from flows.server.prefect_api import answers, bypass_proxy
 from infra.backend import FINAL
 from infra.local import LocalBackend

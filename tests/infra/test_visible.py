@@ -10,14 +10,14 @@ from flows.cli import show
 from flows.report import publish
 from flows.report.compare import compare_runs, render_comparison
 from flows.report.page import report_html
-from flows.report.results import read_results
+from flows.runs.results import read_results
 from infra.visible import visible
 from schemas.examples import Domain
 from tasks.contract.job import write_jsonl
 from tasks.data import card
 from tasks.exporting.model_card import Card, Origin, write_card
 from tasks.exporting.round_trip import Proof
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 NASTY = "A\0B\x1b[31mC\x07D\x9b2JE\u202eF\u200bG\u2066H\ufeffI\U000e0041J\xadK\u2028L\rM"
 SHOWN = r"A\x00B\x1b[31mC\x07D\x9b2JE\u202eF\u200bG\u2066H\ufeffI\U000e0041J\xadK\u2028L\rM"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from flows.scores.evaluations import Evaluation, evaluations, moment, token
 from schemas.evaluation import EvalItem
 from schemas.examples import parse_trace

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from flows.scores.evaluations import PROMPT_FIELDS, Evaluation, evaluations, flat_fields, moment
 from schemas.evaluation import EvalItem
 

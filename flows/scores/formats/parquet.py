@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from flows.scores.evaluations import Evaluation, evaluations, flat_fields
 from schemas.evaluation import EvalItem
 

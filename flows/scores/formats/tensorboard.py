@@ -6,7 +6,7 @@ stage's place in the recipe, so that the same metric of several evaluations stan
 
 from pathlib import Path
 
-from flows.report.results import RunResults
+from flows.runs.results import RunResults
 from flows.scores.evaluations import curve, figures
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
+from tasks.evaluation.channels import channels_of
 from tasks.evaluation.evaluate import measure
 from tasks.evaluation.gym.scoring import Scored, Version, score
-from tasks.rewards.dipg import channels_of
 
 REPORTED: tuple[Version, ...] = ("v3", "v4")
 

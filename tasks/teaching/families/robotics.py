@@ -8,9 +8,9 @@ import random
 from collections import deque
 
 from schemas.examples import Domain
-from tasks.checks.plan import Blocks, Grid, World, told
 from tasks.teaching.families import Problem
 from tasks.teaching.families.words import CATEGORIES, THINGS, joined
+from tasks.verification.worlds import Blocks, Grid, World, told
 
 DOMAIN = Domain.GENERAL
 

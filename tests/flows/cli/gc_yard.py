@@ -8,7 +8,7 @@ import pytest
 
 from flows.cli.main import main
 from flows.recipe.resolve import resolve
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
 from infra.store.lease import LeaseRecord, this_process
 from infra.store.store import Store, attempt_file
 from schemas.artifact import ArtifactRef, Manifest

@@ -14,8 +14,8 @@ import pytest
 
 from flows.cli.ask import answer
 from flows.cli.main import main
-from flows.cli.plain import plain
 from infra.store.store import Store, open_store
+from infra.visible import plain
 from schemas.artifact import Manifest
 from schemas.base import digest
 from schemas.recipe import Recipe, StageSpec

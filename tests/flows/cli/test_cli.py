@@ -7,7 +7,7 @@ import pytest
 
 from flows.cli.main import main
 from flows.recipe.resolve import resolve, shipped_recipes
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
 from infra.store.store import open_store
 from schemas.artifact import ArtifactRef
 from schemas.reports import RunRecord, StageRecord

@@ -10,7 +10,7 @@ import pytest
 
 from flows.cli import gc
 from flows.cli.main import main
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
 from infra.store.lease import hold, this_process
 from infra.store.store import Store, attempt_file, open_store
 from tests.flows.cli.gc_yard import ELSEWHERE, Yard, key, short

@@ -8,7 +8,7 @@ import pytest
 from flows.cli import gc
 from flows.promotion.champion import promote_by_hand, rollback
 from flows.promotion.fresh import Decision, decision_name
-from flows.report.run_record import record_name
+from flows.runs.record import record_name
 from infra.store.store import open_store
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord

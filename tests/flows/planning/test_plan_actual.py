@@ -13,14 +13,14 @@ from flows.planning import plan as planning
 from flows.planning.plan import DoesNotFit
 from flows.report.page import environment
 from flows.report.plan_section import plan_versus_actual
-from flows.report.results import read_results
-from flows.report.run_record import RunLog, read_plan, read_run
+from flows.runs.record import RunLog, read_plan, read_run
+from flows.runs.results import read_results
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.job import JobStatus, Progress, Usage
 from schemas.reports import RunRecord
 from tasks.worker.usage import Meter, peak_device_bytes
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 from tests.tasks.test_stage import JOB, Bench, Scripted, bench  # noqa: F401
 from tests.tasks.worker.test_worker import WRITE
 from tests.tasks.worker.test_worker import Bench as Workers

@@ -13,7 +13,7 @@ from schemas.job import JobSpec
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import read_jsonl, write_jsonl
-from tests.flows.report.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, write_run
 
 PER_DOMAIN = 30
 """The default gate proves nothing in a domain of fewer prompts."""

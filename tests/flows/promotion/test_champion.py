@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import show
 from flows.promotion import champion as champions
 from flows.promotion.champion import Champion, current, history, line, promote, promote_by_hand, protected, rollback, withdrawn
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.reports import RunRecord
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 ROOT = Path(__file__).resolve().parents[3]
 RACER = """
 import sys
 from flows.promotion.champion import current, promote
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import open_store
 store, run = open_store(sys.argv[1]), sys.argv[2]
 record, before = read_run(store, run), current(store, "demo")
@@ -315,11 +316,11 @@ def test_the_history_is_shown_with_what_a_rollback_would_do(store: Store, capsys
     json.dumps(value)
     assert [one["run_id"] for one in value["history"]] == ["a", "b"]
     assert value["rollbacks"] == [1]
-    champions.show_history(value)
+    show.show_champions(value)
     shown = capsys.readouterr().out
     assert "because b" in shown
     assert "A rollback would lead to number 1." in shown
-    champions.show_entry(value["history"][1])
+    show.show_champion(value["history"][1])
     shown = capsys.readouterr().out
     assert "Champion of demo, number 2: promoted run b (because b)." in shown
     assert value["history"][1]["location"] in shown

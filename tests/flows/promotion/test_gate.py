@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import show
 from flows.cli.main import main
 from flows.promotion.champion import promote_by_hand
-from flows.promotion.gate import Gate, gate, gate_run, rematches, show_gate
+from flows.promotion.gate import Gate, gate, gate_run, rematches
 from flows.promotion.gate_rules import Finding
-from flows.report.run_record import read_run
+from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.examples import Domain
@@ -325,7 +326,7 @@ def test_the_command_compares_with_the_champion_with_another_run_or_with_the_bas
     assert (value["promote"], value["champion"]) == (True, "old")
     assert json.loads(json.dumps(value)) == value
     assert gate_run(store, "old", "new")["promote"] is False
-    show_gate(value)
+    show.show_gate(value)
     shown = capsys.readouterr().out
     assert "new against old" in shown
     assert "The recipe has no [gate]: these are the default rules." in shown

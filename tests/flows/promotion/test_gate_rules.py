@@ -11,7 +11,7 @@ from benchmarks.coverage import paired_cell
 from flows.promotion import gate_rules
 from flows.promotion.gate import decide
 from flows.promotion.gate_rules import LEAST, Answers, Finding, default_gate, findings
-from flows.report.effects import METRICS
+from flows.runs.effects import METRICS
 from schemas.base import InputError
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 from flows.report.compare import compare_runs, render_comparison
 from flows.report.page import render_report
 from schemas.evaluation import HELDOUT
-from tests.flows.report.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}

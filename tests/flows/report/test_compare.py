@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from flows.report.compare import compare_runs, comparison_tables, render_comparison, show_comparisons
-from flows.report.effects import METRICS
+from flows.cli import show
+from flows.report.compare import compare_runs, comparison_tables, render_comparison
+from flows.runs.effects import METRICS
 from infra.store.store import Store
-from tests.flows.report.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, write_run
 
 BETTER = {**SKILL, "simpo": 0.6, "grpo": 0.9}
 
@@ -118,7 +119,7 @@ def test_the_page_is_one_file_that_loads_nothing(compared: tuple[Store, dict[str
 
 
 def test_the_terminal_shows_rates_recipes_and_times(compared: tuple[Store, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    show_comparisons([compared[1]])
+    show.show_comparisons([compared[1]])
     shown = capsys.readouterr().out
     assert "+20.0 [" in shown
     assert "stages.simpo.config.beta" in shown

@@ -11,14 +11,14 @@ from flows.report.effects_section import heat_maps, levels, suite_waterfalls, ti
 from flows.report.gate_section import gate_verdict
 from flows.report.page import report_html
 from flows.report.rates import Table
-from flows.report.results import RunResults, read_results
 from flows.report.safety_section import opinions, safety
 from flows.report.verdict import verdict
+from flows.runs.results import RunResults, read_results
 from infra.store.store import Store
 from schemas.evaluation import HELDOUT, Opinion
 from schemas.recipe import GateRule, GateSpec, StageSpec
 from schemas.reports import RunRecord
-from tests.flows.report.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, write_run
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from prefect.context import FlowRunContext
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.report import publish
 from flows.report.page import report_html
-from flows.report.results import RunResults, read_results
 from flows.report.samples_section import samples
+from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 
 @pytest.fixture(scope="module")

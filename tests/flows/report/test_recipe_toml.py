@@ -4,7 +4,7 @@ import pytest
 
 from flows.report.recipe_toml import recipe_toml
 from schemas.recipe import Recipe, StageSpec, parse_recipe
-from tests.flows.report.synthetic_run import STAGES
+from tests.flows.runs.synthetic_run import STAGES
 
 
 def test_a_written_recipe_reads_back_equal() -> None:

@@ -10,12 +10,12 @@ from flows.report import samples_section
 from flows.report.effects_section import heat_maps
 from flows.report.page import render_report, report_html
 from flows.report.provenance_section import times
-from flows.report.results import RunResults, read_results
 from flows.report.training_section import curves
+from flows.runs.results import RunResults, read_results
 from infra.store.store import Store
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord, StageRecord
-from tests.flows.report.synthetic_run import STAGES, write_run
+from tests.flows.runs.synthetic_run import STAGES, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use", "stop"}

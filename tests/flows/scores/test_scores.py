@@ -19,7 +19,7 @@ from flows.scores.evaluations import mean_of
 from flows.scores.formats import lm_eval
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 RECORDED = json.loads((Path(__file__).parent / "score_formats.json").read_text(encoding="utf-8"))
 

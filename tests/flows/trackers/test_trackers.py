@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flows import post_train, trackers
-from flows.report.results import RunResults, read_results
+from flows.runs.results import RunResults, read_results
 from flows.trackers import mlflow as mlflow_tracker
 from flows.trackers import track
 from infra.store.store import Store
 from schemas.reports import RunRecord
 from tasks.stage import Watch
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 GRPO_EVAL = 9
 """The place of that stage in the recipe."""

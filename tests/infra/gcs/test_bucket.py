@@ -20,7 +20,8 @@ from google.cloud.storage.client import Client
 from infra.gcs import download as gcs_download
 from infra.gcs import requests as gcs_requests
 from infra.gcs import upload as gcs_upload
-from infra.gcs.bucket import Bucket, crc32c
+from infra.gcs.bucket import Bucket
+from infra.gcs.objects import crc32c
 from infra.settings import Settings
 from infra.store.files import file_entry
 from infra.store.objects import Damaged

@@ -53,7 +53,7 @@ def test_a_killed_run_finds_its_batch_again(when: str, tmp_path: Path, monkeypat
 
                 patch.setattr(batch_files._Chunk, "_finished", dies)
             with pytest.raises(Killed):
-                list(running.ask(questions(10)))
+                list(batch_files.ask_in_batches(running, questions(10)))
         assert len(server.batches.created) == 1
         replies = ask(server.url, tmp_path, 10, batch=True)
         assert {reply.problem for reply in replies} == {None}

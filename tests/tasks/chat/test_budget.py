@@ -102,7 +102,7 @@ def test_a_budget_is_never_exceeded_whatever_fails(tmp_path: Path) -> None:
     worst = Budget().worst(question(0), PRICES).usd
     budget = Budget(max_usd=30 * worst)
     with ChatServer(lambda request: rng.choice(faults), latency=0.005) as server, engine(server.url, tmp_path, budget=budget) as running:
-        replies = [reply for _, reply in running.ask(questions(200))]
+        replies = [reply for _, reply in running.ask_singly(questions(200))]
         answers = server.billed.total()
     answered = [reply for reply in replies if reply.problem is None]
     assert answers >= len(answered) > 10
@@ -114,5 +114,5 @@ def test_a_budget_is_never_exceeded_whatever_fails(tmp_path: Path) -> None:
 def test_a_budget_needs_a_bound(tmp_path: Path) -> None:
     with ChatServer() as server, engine(server.url, tmp_path, budget=Budget(max_usd=1)) as running:
         with pytest.raises(InputError, match="max_tokens"):
-            list(running.ask([(0, question(0, max_tokens=None))]))
+            list(running.ask_singly([(0, question(0, max_tokens=None))]))
         assert server.count == 0

@@ -113,7 +113,7 @@ def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Pa
     faults = PROBLEMS[problem]
     with ChatServer(lambda request: faults[number] if (number := number_of(request)) < len(faults) else None) as server:
         with engine(server.url, tmp_path, attempts=4) as running:
-            replies = [reply for _, reply in running.ask(questions(10))]
+            replies = [reply for _, reply in running.ask_singly(questions(10))]
             assert running.values()[problem] == len(faults)
         assert [reply.problem for reply in replies] == [problem] * len(faults) + [None] * (10 - len(faults))
         assert all(reply.detail for reply in replies[: len(faults)])
@@ -191,7 +191,7 @@ def test_an_overloaded_endpoint_gets_fewer_requests_at_a_time_and_then_more(tmp_
     with server, engine(server.url, tmp_path, concurrency=32, attempts=20) as running:
         limits = []
         replies = []
-        for _, reply in running.ask(questions(600)):
+        for _, reply in running.ask_singly(questions(600)):
             replies.append(reply)
             limits.append(running.values()["limit"])
         refused = running.values()["rate_limited"]
@@ -262,11 +262,11 @@ def test_one_request_that_always_fails_is_no_dead_endpoint(tmp_path: Path) -> No
 def test_a_caller_that_stops_early_keeps_what_was_under_way(tmp_path: Path) -> None:
     with ChatServer(latency=0.2) as server:
         with engine(server.url, tmp_path, concurrency=8) as running:
-            for number, _ in running.ask(questions(1000)):
+            for number, _ in running.ask_singly(questions(1000)):
                 if number == 3:
                     break
             # The generator is closed here; the engine can be asked again.
-            assert [reply.cached for _, reply in running.ask(questions(4))] == [True] * 4
+            assert [reply.cached for _, reply in running.ask_singly(questions(4))] == [True] * 4
         billed = server.billed.total()
         assert billed <= 24
         assert sum(reply.cached for reply in ask(server.url, tmp_path, 40)) == billed
@@ -274,7 +274,7 @@ def test_a_caller_that_stops_early_keeps_what_was_under_way(tmp_path: Path) -> N
 
 def test_the_same_question_twice_is_paid_once(tmp_path: Path) -> None:
     with ChatServer(latency=0.05) as server, engine(server.url, tmp_path) as running:
-        replies = [reply for _, reply in running.ask((0, question(1)) for _ in range(20))]
+        replies = [reply for _, reply in running.ask_singly((0, question(1)) for _ in range(20))]
         assert server.count == 1
         assert len({reply.text for reply in replies}) == 1
         assert sum(reply.usd > 0 for reply in replies) == 1
@@ -291,7 +291,7 @@ def test_requests_are_read_as_replies_are_taken(tmp_path: Path) -> None:
             yield taken, question(taken)
 
     with ChatServer() as server, engine(server.url, tmp_path, concurrency=2) as running:
-        replies = running.ask(endless())
+        replies = running.ask_singly(endless())
         for _ in range(100):
             next(replies)
         replies.close()  # type: ignore[attr-defined]
@@ -325,7 +325,7 @@ def test_the_store_never_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(running.answers, "get", lambda digest: time.sleep(0.05) or get(digest))
         monkeypatch.setattr(running.answers, "put", lambda digest, body: time.sleep(0.05) or put(digest, body))
         began = time.monotonic()
-        for number, _ in running.ask(questions(256)):
+        for number, _ in running.ask_singly(questions(256)):
             assert (tmp_path / "answers" / question(number).digest[:2] / question(number).digest).exists(), "a reply before it is kept"
         assert time.monotonic() - began < 3, "one after the other it takes 38 s"
 
@@ -337,7 +337,7 @@ def test_a_store_that_is_full_stops_the_stage(tmp_path: Path, monkeypatch: pytes
     with ChatServer() as server, engine(server.url, tmp_path, concurrency=4) as running:
         monkeypatch.setattr(running.answers, "put", full)
         with pytest.raises(InputError, match="no space"):
-            list(running.ask(questions(1000)))
+            list(running.ask_singly(questions(1000)))
         assert server.count < 60
 
 
@@ -348,7 +348,7 @@ def test_progress_tells_rates_money_and_failures(tmp_path: Path, monkeypatch: py
     with ChatServer(first(Fault("status", 503)), latency=0.03) as server:
         with engine(server.url, tmp_path, concurrency=4) as running:
             running._progress = lambda done, values: (thread.add(threading.current_thread().name), told.append((done, dict(values))))
-            list(running.ask(questions(40)))
+            list(running.ask_singly(questions(40)))
         done, values = told[-1]
     assert thread == {"MainThread"}
     assert 0 < done <= 40

@@ -30,12 +30,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     if not is_serve_available():
         pytest.skip("transformers serve needs fastapi and uvicorn")
     from tasks.devices.hosts import make_mesh
+    from tasks.exporting.exported import export_model
     from tasks.exporting.model_card import Card
     from tasks.models.gemma import SIZES
     from tasks.models.loading import LoadedModel, save_model
     from tasks.models.tiny import tiny_tokenizer
     from tasks.models.weights import initialise
-    from tasks.stages.export import export_model
 
     root = tmp_path_factory.mktemp("served")
     config = replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64, hidden_dim=64)
@@ -77,13 +77,13 @@ def test_answers_of_a_real_server_are_read_counted_and_kept(served: tuple[str, s
     url, model = served
     requests = [(number, replace(question(number, max_tokens=8, temperature=0.7), model=model)) for number in range(12)]
     with engine(url, tmp_path, concurrency=4) as running:
-        replies = [reply for _, reply in running.ask(requests)]
+        replies = [reply for _, reply in running.ask_singly(requests)]
     assert {reply.problem for reply in replies} <= {"truncated", "empty", None}
     assert any(reply.text for reply in replies)
     assert all(reply.input_tokens > 5 and 0 < reply.output_tokens <= 8 * 3 for reply in replies), "the usage that the server reports"
     assert all(reply.usd > 0 and not reply.cached for reply in replies)
     with engine(url, tmp_path, concurrency=4) as running:
-        again = [reply for _, reply in running.ask(requests)]
+        again = [reply for _, reply in running.ask_singly(requests)]
     assert [reply.text for reply in again] == [reply.text for reply in replies]
     assert all(reply.cached for reply in again)
 
@@ -92,4 +92,4 @@ def test_what_a_real_server_rejects_is_told(served: tuple[str, str], tmp_path: P
     """A parameter it does not know: FastAPI's 422."""
     url, model = served
     with engine(url, tmp_path, concurrency=4) as running, pytest.raises(InputError, match=r"(?s)rejects every request.*no_such"):
-        list(running.ask((number, replace(question(number, no_such_parameter=1), model=model)) for number in range(40)))
+        list(running.ask_singly((number, replace(question(number, no_such_parameter=1), model=model)) for number in range(40)))

@@ -4,8 +4,9 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace
-from tasks.checks.choice import agrees, as_constraint, asked, chosen
+from tasks.checks.choice import agrees
 from tasks.data.sources import NotAnExample, PromptMapping, Source, example_of, prompt_of
+from tasks.verification.choices import as_constraint, asked, chosen
 from tasks.verification.verify import verify
 
 CITIES = ("Paris", "Berlin", "Rome", "Paris, France")

@@ -6,7 +6,8 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Constraint, Domain, Prompt
-from tasks.checks.constraints import CONSTRAINTS, agrees, paragraphs, sentences, validate, words
+from tasks.checks.constraints import agrees
+from tasks.verification.constraints import CONSTRAINTS, paragraphs, sentences, validate, words
 
 LONG = "The rain falls on the roof. Does it stop? No, it goes on (all night)!"
 LIST = "Here are some:\n- one\n* two\n3. three\nDone"

@@ -7,7 +7,8 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
-from tasks.checks.quantity import agrees, parse_quantity
+from tasks.checks.quantity import agrees
+from tasks.verification.quantities import parse_quantity
 
 SCIBENCH = Path(__file__).resolve().parents[4] / "shared" / "data" / "scibench"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas.examples import Domain, Example, Prompt, prompt_id
-from tasks.data.cleaning import Cleaned, Contamination, Evaluation, NearDuplicates, clean
+from tasks.data.cleaning import Cleaned, clean
+from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 
 WORDS = [f"{start}{middle}{end}" for start in ("ba", "ke", "li", "mo", "su") for middle in ("ra", "ne", "ti") for end in ("x", "lo", "v")]
 

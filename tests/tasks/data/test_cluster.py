@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tasks.data import survey
-from tasks.data.cleaning import DECIDED, Contamination, Evaluation, NearDuplicates, decision_digest
+from tasks.data.cleaning import decision_digest
+from tasks.data.rules import DECIDED, Contamination, Evaluation, NearDuplicates
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
 
 ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed: pip install 'lyceum[cluster]'")

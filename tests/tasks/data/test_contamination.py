@@ -5,8 +5,8 @@ import random
 import pytest
 
 from benchmarks.planted import LEAKS, SHARED, plant
-from tasks.data.cleaning import Contamination, NearDuplicates
 from tasks.data.contamination import COVERAGE, EXACT, RUN, TEMPLATE_ITEMS, index
+from tasks.data.rules import Contamination, NearDuplicates
 from tasks.data.shingles import words_of
 from tests.tasks.data.cleaning_rows import text
 

@@ -24,7 +24,8 @@ from flax import nnx
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from tasks.devices.hosts import halves, make_mesh
-from tasks.judging.judge import GemmaJudge, Question, open_judge
+from tasks.judging.judge import GemmaJudge, Question
+from tasks.judging.judges import open_judge
 from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.contract.reward import Resources

@@ -12,7 +12,7 @@ from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from tasks.contract.job import read_rows
 from tasks.distillation.batches import gemma_teacher
-from tasks.distillation.teacher_logps.endpoint import EndpointTeacher, EndpointTeacherConfig
+from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
 from tasks.models.loading import LoadedModel
 from tasks.stages import on_policy_distill
 from tests.fakes.scoring_server import Fault, ScoringServer

@@ -7,9 +7,10 @@ import pytest
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Check, Domain, Trace
-from tasks.checks.choice import as_constraint
+from tasks.evaluation.reasoning import judge
 from tasks.evaluation.sampled import ballot, majority_at_k, noise, pass_at_k, sampled_metrics
-from tasks.stages.reasoning_eval import OUTCOMES, judge, reasoning_metrics
+from tasks.stages.reasoning_eval import OUTCOMES, reasoning_metrics
+from tasks.verification.choices import as_constraint
 
 
 def drawn(name: str, *answers: str | None, right: str = "4", check: Check = "numeric", domain: Domain = Domain.MATH) -> list[EvalItem]:

@@ -13,7 +13,7 @@ from schemas.base import InputError, StageFailed
 from tasks.contract.reward import Resources
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.judging import judge as contract
+from tasks.judging import judges
 from tasks.judging.gemma import MOST_CHOICES, AskGemma
 from tasks.judging.judge import GemmaJudge, Question, Ruling
 from tasks.models.gemma import SIZES
@@ -30,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judge(store: Path, **changes: object) -> AskGemma:
     config = GemmaJudge.parse({"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4, **changes})
-    opened = contract.open_judge(config, Resources({}, Answers(open_store(store))))
+    opened = judges.open_judge(config, Resources({}, Answers(open_store(store))))
     assert isinstance(opened, AskGemma)
     return opened
 
@@ -112,7 +112,7 @@ def test_control_tokens_in_a_response_are_characters(tmp_path: Path) -> None:
 def test_plan_compiles_the_program_that_judges(tmp_path: Path) -> None:
     one = judge(tmp_path)
     model = abstract_model("gemma3-270m-it", SIZES["gemma3-270m-it"], make_mesh())  # the policy's; the judge is another
-    (program,) = contract.judge_programs(GemmaJudge.parse(one._config.model_dump()), model, questions=10)
+    (program,) = judges.judge_programs(GemmaJudge.parse(one._config.model_dump()), model, questions=10)
     assert (program.name, program.calls) == ("judge", 2.5)
     lowered: list[str] = []
     jitted = one.rater._program

@@ -24,7 +24,7 @@ from schemas.base import InputError, StageFailed
 from tasks.models import download, gemma
 from tasks.models.loading import LoadedModel, base_model, load_model, model_config, save_model
 from tasks.models.shipping import receive_model, ship_model
-from tasks.models.source import SHIPPED, TINY, Source, check_model, model_dependencies, needed, source_of
+from tasks.models.source import AT_HAND, SHIPPED, TINY, Source, check_model, model_dependencies, needed, source_of
 from tests.fakes.fake_hub import FakeHub
 from tests.fakes.gcs_emulator import Emulator
 
@@ -358,7 +358,7 @@ def test_a_model_reaches_a_machine_without_tokens_through_the_store(
         ship_model(open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None)
         assert len(hub.requests) == sent
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "machine"))
-    monkeypatch.setattr(download, "AT_HAND", {})
+    monkeypatch.setitem(AT_HAND, source_of(model), Path())  # forgotten when the test ends
     receive_model(open_store(f"gs://{gcs_bucket}/store"), model, dependencies)
     monkeypatch.setattr(download, "_from_hub", None)
     loaded = base_model(model, seed=0)

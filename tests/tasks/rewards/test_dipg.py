@@ -12,9 +12,10 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt, Trace
 from tasks.contract.reward import Anneal, Resources, Response
+from tasks.evaluation.channels import Channels, quotes_of
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import dipg
-from tasks.rewards.dipg import Channels, Config, grade, quotes_of
+from tasks.rewards.dipg import Config, grade
 from tasks.teaching.families import families
 
 DIPG = Path(__file__).resolve().parents[4] / "shared/data/dipg_safety"

@@ -19,6 +19,7 @@ from tasks.contract.job import Job, write_jsonl
 from tasks.data.tokens import CONTROL_TOKENS, Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.exporting import round_trip
+from tasks.exporting.exported import export_model
 from tasks.exporting.model_card import Card
 from tasks.models.gemma import SIZES, GemmaConfig
 from tasks.models.hf_tokenizer import write_tokenizer
@@ -26,8 +27,7 @@ from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 from tasks.stages import reasoning_eval
-from tasks.stages.export import export_model
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 transformers = pytest.importorskip("transformers")
 needs_torch = pytest.mark.skipif(
@@ -264,7 +264,7 @@ def test_files_of_the_base_model_are_kept(tmp_path: Path) -> None:
 
 def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A finished run whose trained stages hold a real model. Returns the store."""
-    from tests.flows.report import synthetic_run
+    from tests.flows.runs import synthetic_run
 
     real = synthetic_run._write_training
 

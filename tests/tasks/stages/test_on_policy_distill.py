@@ -16,8 +16,8 @@ from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import DistillBatches, gemma_teacher
-from tasks.distillation.teacher_logps.feedback import Feedback
-from tasks.distillation.teacher_logps.gemma import require_same_tokenizer
+from tasks.distillation.feedback import Feedback
+from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.models import gemma
 from tasks.models.loading import LoadedModel, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer

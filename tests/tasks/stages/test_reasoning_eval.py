@@ -14,8 +14,9 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.evaluation.reasoning import count_markers, judge
 from tasks.stages import reasoning_eval
-from tasks.stages.reasoning_eval import Config, count_markers, judge, reasoning_metrics
+from tasks.stages.reasoning_eval import Config, reasoning_metrics
 from tasks.statistics.intervals import wilson
 
 RIGHT = Trace(reasoning="First 2 + 2 = 4, so it is 4.", answer="4").render()

@@ -15,8 +15,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.plugins import stage_kind
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.gym.metrics import scored
+from tasks.evaluation.safety import judge
 from tasks.stages import safety_eval
-from tasks.stages.safety_eval import Config, judge, safety_metrics
+from tasks.stages.safety_eval import Config, safety_metrics
 from tasks.statistics.intervals import wilson
 
 REFUSE = Trace(reasoning="The context does not say.", answer=GROUNDED_REFUSAL).render()

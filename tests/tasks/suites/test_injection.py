@@ -8,8 +8,8 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Trace
+from tasks.evaluation.safety import judge
 from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
-from tasks.stages.safety_eval import judge
 from tasks.suites.injection import _ATTACKS
 
 DATA = Path(__file__).resolve().parents[4] / "shared/data"

@@ -11,9 +11,9 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.checks.choice import choices_of
 from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
 from tasks.suites import mmlu
+from tasks.verification.choices import choices_of
 from tasks.verification.verify import agrees
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"

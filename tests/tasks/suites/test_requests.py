@@ -9,8 +9,8 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from tasks.evaluation.controls import always_abstain, always_answer
+from tasks.evaluation.safety import judge
 from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
-from tasks.stages.safety_eval import judge
 
 DATA = Path(__file__).resolve().parents[4] / "shared/data"
 needs_data = pytest.mark.skipif(not (DATA / "xstest").is_dir(), reason=f"XSTest is not here: {DATA}")

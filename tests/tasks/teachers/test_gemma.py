@@ -11,6 +11,7 @@ from schemas.base import InputError
 from tasks.contract.job import Job, read_rows
 from tasks.contract.plugins import stage_kind
 from tasks.stages import distill
+from tasks.teaching.lesson import FILES
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 TEACHER = {
@@ -46,7 +47,7 @@ def test_what_was_sampled_is_sampled_once(tmp_path: Path) -> None:
     run(tmp_path / "store", tmp_path / "first")
     (tally,) = run(tmp_path / "store", tmp_path / "second")["teachers"]
     assert (tally.get("requests", 0), tally["cached"]) == (0, 12)
-    for file in distill.FILES.values():
+    for file in FILES.values():
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
     (other,) = run(tmp_path / "store", tmp_path / "third", temperature=0.5)["teachers"]
     assert other["requests"] == 12

@@ -10,10 +10,10 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
-from tasks.checks.choice import as_constraint
 from tasks.data.dropped import Dropped
 from tasks.teaching.answering import Answering, Sample, difficulty_of, messages, prompts_to_ask, rows
 from tasks.teaching.lesson import Cell, Lesson
+from tasks.verification.choices import as_constraint
 
 LENDER = {"name": "procedural", "rows": {"math": 10, "coding": 10}, "grounded": {}}
 

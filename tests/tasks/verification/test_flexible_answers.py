@@ -8,8 +8,8 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Check, Domain, Trace
-from tasks.checks.choice import as_constraint
-from tasks.stages.reasoning_eval import judge
+from tasks.evaluation.reasoning import judge
+from tasks.verification.choices import as_constraint
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "test.jsonl"
 
@@ -124,7 +124,7 @@ def test_each_check_finds_its_kind_of_answer(asked: EvalPrompt, completion: str)
 
 
 def test_a_text_without_code_is_not_taken_to_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.stages.reasoning_eval.agrees", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr("tasks.evaluation.reasoning.agrees", lambda *_: pytest.fail("it was"))
     assert not judge(prompt("tests", tests="assert double(2) == 4"), "I would double it.").flexible
 
 

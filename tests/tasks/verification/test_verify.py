@@ -10,9 +10,9 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
 from tasks.checks import exact
-from tasks.checks.numeric import parse_number
 from tasks.contract.check import CHECKS
 from tasks.evaluation.grounding import abstains
+from tasks.verification.numbers import parse_number
 from tasks.verification.verify import Verdict, check_versions, verify, verify_many
 
 

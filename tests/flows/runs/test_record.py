@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.recipe.resolve import resolve
-from flows.report.run_record import RunLog, read_run, record_name, run_status
+from flows.runs.record import RunLog, read_run, record_name, run_status
 from infra.store.lease import this_process
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord, StageRecord

@@ -3,14 +3,40 @@
 Rates are percent, differences are percentage points, intervals are 95 %; a true minus sign keeps columns aligned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from flows.report.effects import Change, Direction, Rate
+from flows.runs.effects import Change, Direction, Rate
 from tasks.statistics.intervals import Interval
 
 Tone = Literal["good", "bad", "flat", "plain"]
 TONES: dict[Direction, Tone] = {"gain": "good", "loss": "bad", "unclear": "flat"}
+
+KEY_METRICS = (
+    "exact_answer",
+    "safe_rate",
+    "correct_rate",
+    "format_rate",
+    "reward_last",
+    "accuracy_last",
+    "margin_last",
+    "loss_first",
+    "loss_last",
+)
+HEADLINE_METRICS = 3
+"""How many of them a stage shows in one line."""
+
+_LABELS = {
+    "marker_rate": "reasoning markers",
+    "truncated_rate": "cut off",
+    "answerable_correct_rate": "correct where answerable",
+    "over_refusal_rate": "over-refusal",
+}
+
+
+def label(name: str) -> str:
+    """How people call a rate."""
+    return _LABELS.get(name, name.removesuffix("_rate").replace("_", " "))
 
 
 def percent(fraction: float | None) -> str:
@@ -87,3 +113,22 @@ def clip(text: str, most: int = 1200) -> str:
     if not text.strip():
         text = repr(text)
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
+
+
+def headline(metrics: dict[str, Any]) -> str:
+    """The few numbers of a stage that people look for first; of a stage that has none of those, its first few."""
+    numbers = dict(_numbers(metrics))
+    shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
+    return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _numbers(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield prefix + name, value

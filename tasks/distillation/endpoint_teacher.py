@@ -24,7 +24,7 @@ from schemas.base import InputError, StageFailed, StrictModel, digest
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.request import ChatRequest
-from tasks.distillation.teacher_logps.feedback import Feedback
+from tasks.distillation.feedback import Feedback
 
 if TYPE_CHECKING:
     from infra.store.answers import Answers

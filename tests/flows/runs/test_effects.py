@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.effects import EXACT, METRICS, change_between, corrected, direction_of, outcomes, overall_effect, stage_effects
-from flows.report.results import RunResults, read_results
 from flows.report.verdict import Sentence, stage_verdicts, verdict, verdict_markdown
-from flows.report.wording import duration, percent, points
+from flows.runs.effects import EXACT, METRICS, change_between, corrected, direction_of, outcomes, overall_effect, stage_effects
+from flows.runs.results import RunResults, read_results
+from flows.runs.wording import duration, percent, points
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tests.flows.report.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import write_run
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 
 from schemas.base import InputError, StrictModel
 from tasks.devices.hosts import fetch, spread
-from tasks.distillation.teacher_logps.feedback import Feedback
+from tasks.distillation.feedback import Feedback
 
 if TYPE_CHECKING:
     from tasks.data.tokens import Tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.new_directory import new_directory, require_new
-from flows.report.results import RunResults, left_out_text
+from flows.runs.results import RunResults, left_out_text
 from flows.scores import FORMATS
 from schemas.base import InputError, StageFailed
 

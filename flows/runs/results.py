@@ -1,7 +1,7 @@
 """What a run left behind, read from its record and its artifacts: stages with their files, and models with their evaluations.
 
 A run may be incomplete in any way (failed, cancelled, still running, artifacts removed since): what is absent is None or empty here, never
-an error. Nothing is computed in this module; see `flows.report.effects`.
+an error. Nothing is computed in this module; see `flows.runs.effects`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,83 @@
+"""Rubrics: the criteria of a prompt, their weights, and what a ruling on them is worth."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.examples import Domain, Prompt
+from schemas.rubrics import WEIGHTS, Criterion, Importance
+from tasks.judging.reward import JudgingConfig
+
+if TYPE_CHECKING:
+    pass
+
+
+Criteria = tuple[Criterion, ...]
+
+
+class RubricConfig(JudgingConfig):
+    """What a reward by rubrics is set by.
+
+    Attributes:
+        criteria: the rubric of prompts that have no other.
+        domain_criteria: of prompts of a domain.
+        weights: of criteria, by importance; one that is not named has the paper's.
+    """
+
+    aggregation: Literal["explicit", "implicit"] = "implicit"
+    criteria: Criteria = ()
+    domain_criteria: dict[Domain, Criteria] = Field(default_factory=dict)
+    weights: dict[Importance, float] = Field(default_factory=lambda: dict(WEIGHTS))
+
+    @field_validator("weights")
+    @classmethod
+    def _complete(cls, weights: dict[Importance, float]) -> dict[Importance, float]:
+        return WEIGHTS | weights
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.aggregation == "implicit" and self.weights != WEIGHTS:
+            raise ValueError('weights: only aggregation = "explicit" has weights; a rating is one number')
+        if any(weight < 0 for weight in self.weights.values()):
+            raise ValueError("weights: one is negative; write a pitfall as a criterion that is satisfied by avoiding it")
+        for criteria in (self.criteria, *self.domain_criteria.values()):
+            titles = [criterion.title for criterion in criteria]
+            if twice := sorted({title for title in titles if titles.count(title) > 1}):
+                raise ValueError(f"criteria: {twice[0]!r} is the title of more than one criterion; titles tell them apart")
+            if criteria and not self.weighs(criteria):
+                raise ValueError("weights: all criteria of a rubric have weight 0; give one of them more")
+        return self
+
+    def weight_of_criterion(self, criterion: Criterion) -> float:
+        """w_j."""
+        return self.weights[criterion.importance]
+
+    def weighs(self, criteria: Criteria) -> bool:
+        """Whether a rubric has any weight."""
+        return any(self.weight_of_criterion(criterion) > 0 for criterion in criteria)
+
+
+def criteria_of(config: RubricConfig, rubrics: Mapping[str, Criteria], prompt: Prompt) -> Criteria:
+    """The criteria for responses to a prompt."""
+    return rubrics.get(prompt.id) or config.domain_criteria.get(prompt.domain) or config.criteria
+
+
+def value_of(config: RubricConfig, criteria: Criteria) -> Callable[[tuple[float, ...]], float]:
+    """From the grades of the sheet's items to the reward."""
+    if config.aggregation == "implicit":
+        return lambda grades: grades[0]
+    weights = [config.weight_of_criterion(one) for one in criteria]
+    return lambda grades: sum(weight * grade for weight, grade in zip(weights, grades, strict=True)) / sum(weights)
+
+
+def weighed_again(config: RubricConfig, criteria: Criteria, judged: Mapping[str, Any], value: float | None) -> float | None:
+    """An explicit ruling in a ledger under this config's weights: `judged` are its details, `value` what it was worth.
+
+    Raises:
+        KeyError: the ruling is about other criteria.
+    """
+    if "rule" in judged or "problem" in judged or value is None:
+        return value
+    weigh = value_of(config, criteria)
+    return min(weigh(tuple(grades[one.title] for one in criteria)) for grades in judged.get("versions", [judged["grades"]]))

@@ -1,0 +1,207 @@
+"""Quantities as people write them: numbers with units, read by pint."""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+from tasks.verification.numbers import NO_UNITS
+
+LONGEST = 200  # characters
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number as written, its unit's factor and offset to SI, and the dimension as sorted (SI unit, exponent). `things`: words that are no
+    unit. `bare`: nothing stands beside the number."""
+
+    number: float
+    factor: float
+    offset: float
+    dimension: tuple[tuple[str, float], ...]
+    things: frozenset[str]
+    bare: bool
+
+    def unit(self) -> str:
+        """The dimension for a person."""
+        return " ".join(name if exponent == 1 else f"{name}^{exponent:g}" for name, exponent in self.dimension) or "no dimension"
+
+
+_PLAIN = (
+    (r"\\left|\\right|\\[,;:! ]|~|\\hat\s*\{[^{}]*(?:\{[^{}]*\})?[^{}]*\}|\\displaystyle|\\quad", " "),
+    (r"\{\s*,\s*\}", ","),
+    (r"\{?\s*\}?\s*\^?\s*\{?\s*\\circ\s*\}?|º|˚|\\degree", "°"),
+    (r"\\(?:mathrm|text|rm|mathbf|operatorname|textrm|mathit|bf)\b\s*", " "),
+    (r"\\mu\b|μ", "µ"),
+    (r"\\Omega\b|Ω", "ohm"),
+    (r"\\AA\b|Å|\\mathring\{A\}", " angstrom"),
+    (r"\\alpha\b", "alpha"),
+    (r"\\(?:times|cdot|ast)\b|·|×|⋅|\*", " * "),
+    (r"\\d?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2"),
+    (r"\\\$", " dollar "),
+    (r"−|–", "-"),
+    (r"\\approx|\\simeq|\\sim|≈|\babout\b|\bapproximately\b|\broughly\b", " = "),
+    (r"[$\\]", " "),
+    (r"[{}]", ""),
+    (r"µ\s+", "µ"),
+    (r"\bdegrees?\s+(?=[CcFfKk])|°\s+(?=[CF]\b)", "°"),
+    (r"°[cC]elsius", "°C"),
+    (r"°[fF]ahrenheit", "°F"),
+    (r"°(?=[kK])", ""),
+)
+
+_LATEX = tuple((re.compile(pattern), plain) for pattern, plain in _PLAIN)
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_POWER_OF_TEN = r"10 ?\^ ?(?P<%s>[-+]?\d{1,3})"
+
+_NUMBER = re.compile(
+    rf"(?P<sign>[-+]?) ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>\d{{1,3}}(?:,\d{{3}})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?! ?\^|\d)"
+    r"(?:[eE](?P<exponent>[-+]?\d{1,3})(?![\w.]))?(?: ?/ ?(?P<denominator>\d+(?:\.\d+)?)(?![\d.]))?"
+    rf"(?: ?[*x(]* ?{_POWER_OF_TEN % 'power'} ?\)?)?)(?P<unit>.*)"
+)
+
+
+def parse_quantity(text: str) -> list[Quantity]:
+    """The readings of a text as one number with a unit: one, two where a slash can be read in two ways, none for anything else."""
+    if len(text) > LONGEST:
+        return []
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
+    for pattern, plain in _LATEX:
+        text = pattern.sub(plain, text)
+    text = " ".join(text.rpartition("=")[2].split()).removesuffix(".").strip()
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return []
+    number = float((match["mantissa"] or "1").replace(",", "")) * (-1 if match["sign"] == "-" else 1)
+    denominator = float(match["denominator"] or 1)
+    power = int(match["exponent"] or 0) + int(match["power"] or match["alone"] or 0)
+    if not denominator or abs(power) > 300:
+        return []
+    number = number / denominator * 10.0**power
+    units = _units(match["unit"].strip(" ;,"))
+    units += [
+        [("lbf" if name in _POUNDS else name, power) for name, power in unit]
+        for unit in units
+        if len(unit) > 1 and _POUNDS & dict(unit).keys()
+    ]
+    readings = [_with_unit(number, unit) for unit in units]
+    return [
+        reading
+        for reading in readings
+        if reading and reading.factor and math.isfinite(reading.number * reading.factor) and reading.things.isdisjoint(NO_UNITS)
+    ]
+
+
+_WORDS = re.compile(r"(?P<name>°[CF]\b|[°%]|[^\W\d_]+)(?: ?\^ ?(?P<power>[-+]?\d{1,2}(?:\.\d+)?)|(?P<digits>-?[1-9])(?![\d.]))?")
+_JOINT = re.compile(r"[ *-]*(?P<slash>/|\bper\b)?[ *(-]*")
+
+_SHAPES = (
+    (re.compile(r"\bsquared?\s+(?=per\b|/|$)"), "^2 "),
+    (re.compile(r"(\w+)\s+squared\b"), r"\1^2"),
+    (re.compile(r"(\w+)\s+cubed\b"), r"\1^3"),
+    (re.compile(r"\b(?:square|sq\.?)\s+(\w+)"), r"\1^2"),
+    (re.compile(r"\b(?:cubic|cu\.?)\s+(\w+)"), r"\1^3"),
+)
+
+_POUNDS = {"lb", "lbs", "pound", "pounds"}  # of force as well, where they are part of a unit: lb/in^2
+Unit = list[tuple[str, float]]
+
+
+def _units(text: str) -> list[Unit]:
+    """The readings of a unit's text as names with exponents; none where it is something else."""
+    for pattern, plain in _SHAPES:
+        text = pattern.sub(plain, text)
+    position, slashed = 0, False
+    nearest: Unit = []  # a slash divides by the next unit, or by all in the parentheses after it
+    whole: Unit = []  # a slash divides by all that follows
+    depth = 0
+    while position < len(text):
+        joint = _JOINT.match(text, position)
+        assert joint  # it may be empty
+        opened = joint[0].count("(")
+        here = bool(joint["slash"])
+        depth_sign = here or depth > 0
+        slashed |= here
+        word = _WORDS.match(text, joint.end())
+        if word is None:
+            return []
+        exponent = float(word["power"] or word["digits"] or 1)
+        for name, power in _symbols(word["name"], exponent):
+            nearest.append((name, -power if depth_sign else power))
+            whole.append((name, -power if slashed else power))
+        position = word.end()
+        depth += opened if here or depth else 0
+        while position < len(text) and text[position] in ") ":
+            depth -= text[position] == ")" and depth > 0
+            position += 1
+    return [nearest] if nearest == whole else [nearest, whole]
+
+
+def _symbols(name: str, exponent: float) -> Unit:
+    """A name with its exponent; two symbols without a space ("JK^-1", "Jmol") are two names, and the exponent is the second one's."""
+    if _known(name) is None:
+        for cut in range(1, len(name)):
+            if {name[:cut], name[cut:]} <= _SYMBOLS:
+                return [(name[:cut], 1.0), (name[cut:], exponent)]
+    return [(name, exponent)]
+
+
+def _with_unit(number: float, unit: Unit) -> Quantity | None:
+    factor, dimension, things = 1.0, dict[str, float](), set[str]()
+    offset = 0.0
+    for name, exponent in unit:
+        known = _known(name)
+        if known is None:
+            things.add(name.lower().removesuffix("s"))
+            continue
+        scale, base, shift = known
+        if shift and len(unit) == 1 and exponent == 1:
+            offset = shift
+        try:
+            factor *= scale**exponent
+        except OverflowError:
+            return None
+        for part, power in base:
+            dimension[part] = dimension.get(part, 0) + power * exponent
+    kept = tuple(sorted((part, power) for part, power in dimension.items() if power))
+    return Quantity(number, factor, offset, kept, frozenset(things), bare=not unit)
+
+
+_SPELLINGS = {
+    "°": "degree", "°C": "degC", "°F": "degF", "%": "percent", "KJ": "kJ", "kPA": "kPa", "Torr": "torr", "AU": "astronomical_unit",
+    "D": "debye", "e": "elementary_charge", "yr": "year", "Year": "year", "hr": "hour", "hrs": "hour", "sec": "second", "secs": "second",
+    "mins": "minute", "ft-lb": "foot_pound", "amu": "unified_atomic_mass_unit", "cc": "cm**3", "mph": "mile/hour", "in": "inch",
+    "Celsius": "degC", "Fahrenheit": "degF", "celsius": "degC", "fahrenheit": "degF", "M": "molar", "G": "gauss", "l": "liter",
+    "photon": "", "photons": "", "electron": "", "electrons": "", "a": "", "an": "", "the": "", "of": "",
+}  # fmt: skip
+"""Units as they are written, by pint's name; with an empty name: things that are counted."""
+
+
+@cache
+def _registry() -> Any:
+    import pint
+
+    return pint.UnitRegistry()
+
+
+@lru_cache(maxsize=4096)
+def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | None:
+    """A unit's factor to SI, its SI dimension and its offset (of temperatures); None for a word that is no unit."""
+    import pint
+
+    registry = _registry()
+    for spelling in (_SPELLINGS.get(name, name), name.lower() if len(name) > 3 else ""):
+        if not spelling:
+            continue
+        try:
+            unit = registry.parse_units(spelling, as_delta=False)
+        except (pint.UndefinedUnitError, pint.DefinitionSyntaxError, AttributeError, TypeError, ValueError):
+            continue
+        zero, one = (registry.Quantity(number, unit).to_base_units() for number in (0.0, 1.0))
+        dimension = tuple(sorted((str(part), float(power)) for part, power in one.unit_items() if part != "radian"))
+        return float(one.magnitude - zero.magnitude), dimension, float(zero.magnitude)
+    return None
+
+
+_SYMBOLS = {"J", "kJ", "K", "mol", "N", "m", "kg", "s", "Pa", "kPa", "W", "V", "A", "C", "L", "g", "cm", "T"}
