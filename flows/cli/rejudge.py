@@ -191,7 +191,7 @@ def _devices(wanted: Wanted) -> Any:
 
 def _page(value: Mapping[str, Any]) -> bytes:
     from flows.report import plots
-    from flows.report.page import rendered
+    from flows.report.templates import rendered
 
     updates = value["updates"]
 

@@ -7,7 +7,7 @@ check `none` is no file: free text, which nothing can verify.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from schemas.base import InputError
+from schemas.base import InputError, nearest
 from schemas.examples import Prompt
 from tasks.contract.plugins import Family, Plugin
 
@@ -53,3 +53,12 @@ class Check(Plugin):
 
 
 CHECKS: Family[Check] = Family("tasks.checks", Check)
+
+FREE = "none"
+
+
+def check_of(name: str) -> Check | None:
+    """The check of that name; None: free text. Raises InputError with the valid names."""
+    if name != FREE and name not in CHECKS.names():
+        raise InputError(f"unknown check {name!r}.{nearest(name, (*CHECKS.names(), FREE))}")
+    return None if name == FREE else CHECKS[name]

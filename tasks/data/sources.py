@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError,
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Grounding, Prompt, parse_trace, prompt_id
-from tasks.contract.check import CHECKS, Check
+from tasks.contract.check import CHECKS, check_of
 from tasks.data.directory import check_data_path
 from tasks.data.dropped import BadCause, HarmlessCause
 from tasks.data.mapping import Pick, Text, lookup, text_of
@@ -79,11 +79,6 @@ class Other(StrictModel):
     offset: int = Field(default=1, ge=1, le=100_000)
 
 
-def _check(name: str) -> Check | None:
-    """The check of that name; None: free text. Raises InputError with the valid names."""
-    return None if name == "none" else CHECKS[name]
-
-
 class PromptMapping(StrictModel):
     """How the columns of a record become a prompt with what verifies an answer to it.
 
@@ -118,7 +113,10 @@ class PromptMapping(StrictModel):
     @field_validator("check")
     @classmethod
     def _is_a_check(cls, name: str) -> str:
-        _check(name)
+        try:
+            check_of(name)
+        except InputError as error:
+            raise ValueError(str(error).removesuffix(".")) from error
         return name
 
     @model_validator(mode="after")
@@ -131,7 +129,7 @@ class PromptMapping(StrictModel):
 
     @model_validator(mode="after")
     def _the_check_has_what_it_needs(self) -> Self:
-        check = _check(self.check)
+        check = check_of(self.check)
         if check and check.by_reference and self.answer is None and not self.refuses:
             raise ValueError(f"answer is missing: check = {self.check!r} compares with it; name the column that holds it")
         for key in ("tests", "constraints", "choices"):
@@ -242,7 +240,7 @@ def prompt_of(source: PromptMapping, row: Mapping[str, Any], file: str, line: in
     """
     _require(source, row)
     prompt, context = _text(source, "prompt", row), _text(source, "context", row)
-    check = _check("exact" if source.refuses else source.check)
+    check = check_of("exact" if source.refuses else source.check)
     answer = GROUNDED_REFUSAL if source.refuses else _text(source, "answer", row, optional=not (check and check.by_reference))
     if context and context not in prompt:
         raise InputError(f"data file {file}: a prompt does not contain its context; put the context's columns into the prompt's template.")

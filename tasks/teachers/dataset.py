@@ -29,7 +29,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.base import InputError, StrictModel
 from schemas.examples import Example, Prompt
 from tasks import routing
-from tasks.contract.check import CHECKS
+from tasks.contract.check import check_of
 from tasks.contract.teacher import Teacher
 from tasks.data.directory import data_files, file_digest
 from tasks.data.dropped import Dropped
@@ -93,7 +93,9 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     files = {name: file for path in paths for name, file in data_files(data, path, _READER)}
     digests: dict[str, str | int] = {f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())}
     routed = routing.dependencies() if any(source.routed for source in config.sources) else {}
-    return digests | routed | check_versions(one for source in config.sources if (one := source.check) != "none" and CHECKS[one].at_once)
+    return (
+        digests | routed | check_versions(source.check for source in config.sources if (check := check_of(source.check)) and check.at_once)
+    )
 
 
 def expected(config: Config) -> int:

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
-from tasks.contract.check import CHECKS
+from tasks.contract.check import check_of
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Cell, Lesson, Row
@@ -105,10 +105,11 @@ def lenders(config: Answering) -> list[StrictModel]:
     found = []
     for index, table in enumerate(config.prompts):
         where = f"prompts.{index}"
+        lending = [name for name in TEACHERS.names() if TEACHERS[name].prompts]
+        name = table.get("name")
+        if name in TEACHERS.names() and name not in lending:
+            raise InputError(f"{where}: teacher {name!r} has no prompts. Valid: {', '.join(lending)}.")
         found.append(TEACHERS.parse(table, where))
-        if TEACHERS[table["name"]].prompts is None:
-            able = ", ".join(name for name in TEACHERS.names() if TEACHERS[name].prompts)
-            raise InputError(f"{where}: teacher {table['name']!r} lends no prompts. Valid: {able}.")
     return found
 
 
@@ -293,8 +294,8 @@ def difficulty_of(verified: int, samples: int) -> int:
 def _example(prompt: Prompt, completion: str) -> Example:
     trace = parse_trace(completion)
     assert trace is not None, "a verified sample is a trace"
-    compared = prompt.check != "none" and CHECKS[prompt.check].by_reference
-    answer = prompt.answer if prompt.grounding or compared else trace.answer
+    check = check_of(prompt.check)
+    answer = prompt.answer if prompt.grounding or (check and check.by_reference) else trace.answer
     return Example(**{**prompt.model_dump(), "answer": answer, "reasoning": trace.reasoning})
 
 

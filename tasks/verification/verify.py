@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from schemas.examples import Prompt, parse_trace
-from tasks.contract.check import CHECKS, Outcome
+from tasks.contract.check import CHECKS, Outcome, check_of
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
     The threads only wait: slow checks work in processes of their own (`tasks.checks.math`, `tasks.sandbox`), started by command line and
     never forked, which a process that runs JAX must not be.
     """
-    slow = [index for index, prompt in enumerate(prompts) if prompt.check != "none" and CHECKS[prompt.check].slow]
+    slow = [index for index, prompt in enumerate(prompts) if (check := check_of(prompt.check)) and check.slow]
     if not slow:
         return [judge(index) for index in range(len(prompts))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:

@@ -179,8 +179,8 @@ def test_an_unknown_nested_column_is_named_with_those_beside_it(tmp_path):
     [
         ({"domain": "maths"}, "Input should be 'math'"),
         (
-            {"check": "fuzzy"},
-            "Input should be 'exact', 'numeric', 'quantity', 'math', 'choice', 'tests', 'constraints', 'faithful', 'plan' or 'none'",
+            {"check": "numerical"},
+            "unknown check 'numerical'. Did you mean 'numeric'? Valid: choice, constraints, exact, faithful, math, none",
         ),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "give either a column or a template"),
