@@ -6,7 +6,7 @@ A trace is exactly `<reasoning>R</reasoning>\n<answer>A</answer>` (the Kaggle go
 import hashlib
 import unicodedata
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -30,7 +30,7 @@ Grounding = Literal["answerable", "unanswerable", "out_of_domain"]
 GROUNDED_REFUSAL = "Context does not contain this information"
 """The one correct answer to unanswerable and out-of-domain grounded questions (the retrospective in shared/seeds)."""
 
-Check = Literal["exact", "numeric", "quantity", "math", "choice", "tests", "constraints", "faithful", "plan", "none"]
+Check = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """How an answer is verified: `none` is free text that cannot be, each other name is a file in `tasks/checks/` that says how."""
 
 TRACE_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")

@@ -137,10 +137,13 @@ import sys
 def loaded(*names): print(sorted(set(names) & set(sys.modules)))
 import flows.cli.main
 loaded("prefect", "jax", "matplotlib", "datasets")
-from tasks.contract.plugins import plugin_module, plugin_names, stage_kind, stage_kinds
-for kind in stage_kinds(): stage_kind(kind)
-for family in ("rewards", "teachers", "checks", "suites"):
-    for name in plugin_names(family): plugin_module(family, name)
+from tasks.contract.check import CHECKS
+from tasks.contract.plugins import KINDS
+from tasks.contract.reward import REWARDS
+from tasks.contract.suite import SUITES
+from tasks.contract.teacher import TEACHERS
+for family in (KINDS, REWARDS, TEACHERS, CHECKS, SUITES):
+    for name in family.names(): family[name]
 loaded("prefect", "jax", "tunix")
 import flows.post_train
 loaded("jax", "tunix")

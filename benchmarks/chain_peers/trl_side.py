@@ -98,20 +98,18 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
     """The other side's rewards as TRL calls them: they are Python without JAX."""
     from schemas.examples import Prompt
     from tasks.contract.job import read_jsonl
-    from tasks.contract.plugins import plugin_module
-    from tasks.reinforcement.rewarding import Response
+    from tasks.contract.reward import REWARDS, Response
 
     asked = {row.id: row for row in read_jsonl(data / "prompts.jsonl", Prompt)}
 
     def reward(name: str) -> Any:
-        module = plugin_module("rewards", name)
-
         def score(
             completions: list[list[dict[str, str]]], id: list[str], **_: object
         ) -> list[float | None]:
             responses = [Response(completion[0]["content"]) for completion in completions]
-            values: list[float | None] = module.score(
-                module.Config(), [asked[one] for one in id], responses
+            chosen = REWARDS[name]
+            values: list[float | None] = list(
+                chosen.score(chosen.config(), [asked[one] for one in id], responses)
             )
             return values
 

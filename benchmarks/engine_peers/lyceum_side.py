@@ -55,7 +55,8 @@ def judge(directory: Path, files: list[Path]) -> dict[str, Any]:
     grades read."""
     from infra.store.answers import Answers
     from infra.store.store import open_store
-    from tasks.reinforcement.rewarding import Resources, Scorer, parse_rewards
+    from tasks.contract.reward import Resources
+    from tasks.reinforcement.rewarding import Scorer, parse_rewards
 
     seconds, values = [], []
     resources = Resources({}, Answers(open_store(directory / "store")))

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.engine_peers.clients import MODEL
 from schemas.examples import Domain, Prompt
-from tasks.reinforcement.rewarding import Response
+from tasks.contract.reward import Response
 
 PROVIDER = "bench"
 WORDS = 150

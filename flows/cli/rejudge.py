@@ -27,8 +27,9 @@ from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
 from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 from tasks.contract.job import read_jsonl, write_jsonl
-from tasks.contract.plugins import plugin_module, stage_kind
-from tasks.reinforcement.rewarding import Resources, parse_rewards
+from tasks.contract.plugins import stage_kind
+from tasks.contract.reward import REWARDS, Resources
+from tasks.reinforcement.rewarding import parse_rewards
 
 LEDGER = "ledger.jsonl.gz"
 MOST_ROWS = 40
@@ -181,8 +182,7 @@ def _given_rubrics(path: Path) -> list[Rubric]:
 def _devices(wanted: Wanted) -> Any:
     """Devices for rewards that compute, if there are any."""
     configs = parse_rewards(wanted.rewards, "rewards")
-    modules = [(plugin_module("rewards", config.name), config) for config in configs]
-    if not any(hasattr(module, "models") and module.models(config) for module, config in modules):
+    if not any(REWARDS[config.name].models(config) for config in configs):
         return None
     from tasks.devices.hosts import halves
 
@@ -191,7 +191,7 @@ def _devices(wanted: Wanted) -> Any:
 
 def _page(value: Mapping[str, Any]) -> bytes:
     from flows.report import plots
-    from flows.report.page import rendered
+    from flows.report.templates import rendered
 
     updates = value["updates"]
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from flows.recipe.explain import flat
 from flows.report import plots
-from flows.report.page import rendered
+from flows.report.templates import rendered
 from flows.runs.effects import (
     ALL,
     METRICS,

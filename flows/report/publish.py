@@ -17,8 +17,8 @@ from prefect.client.orchestration import get_client
 
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
-from flows.report.page import environment
 from flows.report.samples_section import Sample, samples
+from flows.report.templates import environment
 from flows.report.verdict import verdict_markdown
 from flows.runs.results import RunResults
 from flows.runs.wording import duration, headline

@@ -6,10 +6,8 @@ Texts that differ in case, marks or style alone (the genotypes AA, Aa and aa; th
 """
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.choices import choices_of, chosen, letters
-
-VERSION = 2
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -23,3 +21,6 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if prompt.answer in found:
         return Outcome(True)
     return Outcome(False, f"{answer[:80]!r} chooses {' or '.join(found) or 'nothing'}, not {prompt.answer}")
+
+
+CHECK = Check(version=2, agrees=agrees, needs={"choices"}, at_once=True, vote=lambda answer, choices: chosen(answer, choices) or None)

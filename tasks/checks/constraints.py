@@ -9,10 +9,8 @@ nor does one that goes on repeating itself, unless a constraint counts words.
 """
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.constraints import CONSTRAINTS, shown, validate, words
-
-VERSION = 2
 
 _WORDLESS = {"json", "json_keys", "one_of"}
 _COUNTING = {"counts", "min_counts"}
@@ -44,3 +42,6 @@ def _nothing_said(answer: str, names: set[str]) -> list[str]:
     if len(runs) >= _FEWEST_RUNS and len(set(runs)) < _LEAST_DISTINCT * len(runs) and names.isdisjoint(_COUNTING):
         return [f"it repeats itself: {len(set(runs))} of {len(runs)} runs of {_RUN} words are distinct"]
     return []
+
+
+CHECK = Check(version=2, agrees=agrees, by_reference=False, needs={"constraints"}, at_once=True)

@@ -1,10 +1,8 @@
 """Exact answers: equal after NFKC, case folding, white space collapsed and one trailing period dropped."""
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.text import normalise_answer
-
-VERSION = 2
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -14,3 +12,6 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if normalise_answer(answer) == normalise_answer(prompt.answer):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}")
+
+
+CHECK = Check(version=2, agrees=agrees)

@@ -21,9 +21,7 @@ as a reward it needs a judge beside it. Words of scripts without spaces are not 
 import re
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome
 
 _LEAST_COVERAGE = 0.45
 _MOST_OF_SOURCE = 0.5
@@ -189,3 +187,6 @@ def fragments(summary: list[str], source: list[str]) -> list[int]:
             lengths.append(best)
         at += max(1, best)
     return lengths
+
+
+CHECK = Check(version=2, agrees=agrees, by_reference=False)

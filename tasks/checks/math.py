@@ -25,13 +25,11 @@ import re
 from typing import Any
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, is_copied, unusable
+from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.apart import Apart, LimitMet, serve
-from tasks.verification.numbers import parse_number, says_two
+from tasks.verification.copied import is_copied
+from tasks.verification.numbers import as_number, parse_number, says_two
 from tasks.verification.text import normalise_answer
-
-VERSION = 2
-SLOW = True
 
 _LONGEST = 2000  # characters; no honest formula is longer
 _APART = Apart("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
@@ -112,3 +110,15 @@ def _compare(question: list[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     _compare(["$1$", "$x = 1$"])  # what the libraries load late is loaded before the clock runs
     serve(_compare)
+
+
+_NAME = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_MOST_NAMES = 2
+
+
+def _is_formula(text: str) -> bool:
+    """sin, cos: a formula, no sentence."""
+    return len(_NAME.findall(text)) <= _MOST_NAMES
+
+
+CHECK = Check(version=2, agrees=agrees, slow=True, reads=_is_formula, vote=lambda answer, choices: as_number(answer))

@@ -6,10 +6,9 @@ fraction of it. A calculation that stands in the question ("What is 144/12?") is
 """
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, is_copied, unusable
-from tasks.verification.numbers import is_close, parse_number
-
-VERSION = 2
+from tasks.contract.check import Check, Outcome, unusable
+from tasks.verification.copied import is_copied
+from tasks.verification.numbers import as_number, is_close, parse_number
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -25,3 +24,14 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if is_close(value, reference, prompt.tolerance):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}")
+
+
+CHECK = Check(
+    version=2,
+    agrees=agrees,
+    takes={"tolerance"},
+    reads=lambda text: parse_number(text) is not None,
+    form="number",
+    at_once=True,
+    vote=lambda answer, choices: as_number(answer),
+)

@@ -15,10 +15,8 @@ Actions are separated by commas, semicolons, lines or "then"; numbers of a list 
 import re
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, unusable
+from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.worlds import Blocks, Grid, World
-
-VERSION = 1
 
 _MOST_ACTIONS = 100
 _SEPARATORS = re.compile(r"[,;\n]|\.\s|\bthen\b")
@@ -84,3 +82,6 @@ def world(prompt: Prompt) -> tuple[World, set[str]]:
         ),
         set(texts("goal")),
     )
+
+
+CHECK = Check(version=1, agrees=agrees, by_reference=False, needs={"constraints"})

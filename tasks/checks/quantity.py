@@ -14,10 +14,9 @@ read both ways.
 import re
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome, is_copied, unusable
+from tasks.contract.check import Check, Outcome, unusable
+from tasks.verification.copied import is_copied
 from tasks.verification.quantities import LONGEST, Quantity, parse_quantity
-
-VERSION = 2
 
 _TOLERANCE = 0.01
 _LISTED = re.compile(r"[,;]\s*\D")
@@ -57,3 +56,23 @@ def _difference(given: Quantity, wanted: Quantity, tolerance: float | None) -> s
     if abs(value - wanted.number) <= tolerance * abs(wanted.number) * (1 + 1e-9):
         return ""
     return f"{value:.6g} is not {wanted.number:.6g} (within {100 * tolerance:g} %)"
+
+
+def _vote(answer: str, choices: object) -> str | None:
+    """The quantity in SI units, to three digits."""
+    found = parse_quantity(answer)
+    if not found:
+        return None
+    first = found[0]
+    return f"{first.number * first.factor + first.offset:.3g} {'' if first.bare else first.unit()}"
+
+
+CHECK = Check(
+    version=2,
+    agrees=agrees,
+    takes={"tolerance"},
+    reads=lambda text: bool(parse_quantity(text)),
+    form="number with a unit",
+    at_once=True,
+    vote=_vote,
+)

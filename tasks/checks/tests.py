@@ -10,14 +10,14 @@ classes cannot be compared: such an answer is not verifiable and has not passed 
 """
 
 from schemas.examples import Prompt
-from tasks.checks import Outcome
+from tasks.contract.check import Check, Outcome
 from tasks.verification.unit_tests import examined
-
-VERSION = 2
-SLOW = True
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether the answer's code passes. Raises InputError: the prompt has no tests, or there is no sandbox on this machine."""
     found = examined(prompt, answer, every=False)
     return Outcome(found.ok, found.detail)
+
+
+CHECK = Check(version=2, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"})

@@ -1,47 +1,143 @@
-"""Finding stage kinds, rewards and teachers by file name: adding one is adding a file, there is no list to edit.
+"""Finding stage kinds and plugins by file name: adding one is adding a file, there is no list to edit.
 
-Nothing here imports JAX; a plugin's module top level must not either.
+A family is a package whose files each end with one object, named after its class: `REWARD = Reward(...)` in
+every file of `tasks/rewards/`. It is checked when the file is loaded, and says all that the house needs to know
+of the plugin. Nothing here imports JAX; a plugin's file imports neither JAX nor anything slow at its top level.
 """
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from tasks.contract.kind import Evaluation, Kind, Product
 
-ROOT = Path(__file__).parents[1]
+ConfigT = TypeVar("ConfigT", bound=StrictModel)
+PluginT_co = TypeVar("PluginT_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """What every plugin has.
+
+    Attributes:
+        version: part of the key of every stage that uses it; raise it when it would do otherwise.
+    """
+
+    version: int
+
+    def __post_init__(self) -> None:
+        if type(self.version) is not int:
+            raise TypeError(f"version is a whole number, not {self.version!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Plugin, Generic[ConfigT]):
+    """A plugin that a recipe sets by a table, `{ name = "format", ... }`.
+
+    Attributes:
+        config: what the table may hold. Its `name` is `Literal["<the file's name>"]`.
+    """
+
+    config: type[ConfigT]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.config, type) and issubclass(self.config, StrictModel)):
+            raise TypeError(f"config is a class of StrictModel, not {self.config!r}")
+
+
+class Family(Generic[PluginT_co]):
+    """The plugins in a package's files.
+
+    Args:
+        package: e.g. `tasks.rewards`. Its `__path__` says where files are looked for.
+        plugin: what each file ends with an instance of; `Reward` is looked for as `REWARD`.
+        what: how messages call one.
+    """
+
+    def __init__(self, package: str, plugin: type[PluginT_co], what: str = "") -> None:
+        self.package, self.what = package, what or plugin.__name__.lower()
+        self._plugin: Any = plugin
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all plugins, which are those of their files."""
+        return _names(tuple(importlib.import_module(self.package).__path__))
+
+    def __getitem__(self, name: str) -> PluginT_co:
+        """The plugin of that name.
+
+        Raises:
+            InputError: there is none; with the valid names.
+            TypeError: its file does not end with what it should.
+        """
+        if name not in self.names():
+            raise InputError(f"unknown {self.what} {name!r}.{nearest(name, self.names())}")
+        found: PluginT_co = _loaded(self.package, name, self._plugin)
+        return found
+
+    def parse(self: "Family[Configured[Any]]", table: dict[str, Any], where: str) -> Any:
+        """The config in a plugin's table, which `where` is what messages call.
+
+        Raises:
+            InputError: no name, an unknown name, or a table that the plugin's config refuses.
+        """
+        name = table.get("name")
+        if not isinstance(name, str):
+            raise InputError(f"{where}: {table!r} needs a name, one of: {', '.join(self.names())}.")
+        model = self[name].config
+        try:
+            return model.parse(table)
+        except ValidationError as error:
+            raise InputError(explain_validation(error, model, where)) from error
+
+    def versions(self: "Family[Plugin]", names: Iterable[str]) -> dict[str, str | int]:
+        """`{"rewards.format": 1}` for each named plugin: part of the stage key."""
+        room = self.package.rpartition(".")[2]
+        return {f"{room}.{name}": self[name].version for name in names}
 
 
 @cache
+def _names(places: Sequence[str]) -> tuple[str, ...]:
+    files = (file for place in places for file in Path(place).glob("*.py"))
+    return tuple(sorted({file.stem for file in files if not file.stem.startswith("_")}))
+
+
+@cache
+def _loaded(package: str, name: str, plugin: Any) -> Any:
+    """What a file ends with. Raises TypeError, with the file's path and what is wrong."""
+    file, wanted = f"{package.replace('.', '/')}/{name}.py", plugin.__name__
+    try:
+        module = importlib.import_module(f"{package}.{name}")
+    except TypeError as error:
+        raise TypeError(f"{file}: {error}") from error
+    found = vars(module).get(wanted.upper())
+    if not isinstance(found, plugin):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise TypeError(f"{file}: it ends with {wanted.upper()} = {wanted}(...), and {what} is called so")
+    if isinstance(found, Configured) and get_args(found.config.model_fields["name"].annotation) != (name,):
+        raise TypeError(f'{file}: the name of its config is not Literal["{name}"]')
+    return found
+
+
+KINDS: Family[Kind[Any]] = Family("tasks.stages", Kind, "stage kind")
+
+
 def stage_kinds() -> tuple[str, ...]:
     """Names of all stage kinds: the files in `tasks/stages/`."""
-    return plugin_names("stages")
+    return KINDS.names()
 
 
-@cache
-def plugin_names(family: str) -> tuple[str, ...]:
-    """Names of all plugins of a family (`rewards`, `teachers`): the files in `tasks/<family>/`."""
-    return tuple(sorted(path.stem for path in (ROOT / family).glob("*.py") if not path.stem.startswith("_")))
-
-
-@cache
 def stage_kind(name: str) -> Kind[Any]:
     """A stage kind by its name. Raises InputError with the valid kinds."""
-    if name not in stage_kinds():
-        raise InputError(f"unknown stage kind {name!r}.{nearest(name, stage_kinds())}")
-    kind = importlib.import_module(f"tasks.stages.{name}").KIND
-    if not isinstance(kind, Kind):
-        raise TypeError(f"tasks/stages/{name}.py: KIND is a {type(kind).__name__}, and not a Kind")
-    return kind
+    return KINDS[name]
 
 
-@cache
 def kinds_producing(*products: Product) -> tuple[str, ...]:
     """The names of all kinds that leave one of these products."""
     return tuple(name for name in stage_kinds() if stage_kind(name).produces in products)
@@ -58,39 +154,3 @@ def evaluation_of(kind: str) -> Evaluation:
     if found is None:
         raise KeyError(f"stage kind {kind!r} evaluates nothing")
     return found
-
-
-def plugin_module(family: str, name: str) -> ModuleType:
-    """The module of a plugin. Raises InputError with the valid names."""
-    if name not in plugin_names(family):
-        raise InputError(f"unknown {family.removesuffix('s')} {name!r}.{nearest(name, plugin_names(family))}")
-    return importlib.import_module(f"tasks.{family}.{name}")
-
-
-def parse_plugin(family: str, table: dict[str, Any], where: str, needs: str = "") -> StrictModel:
-    """Validate a plugin's table (`{name = "format", ...}`) against that plugin's Config, whose field `name` is its file name.
-
-    Args:
-        where: what to call the table in messages.
-        needs: a function that the plugin must have.
-
-    Raises:
-        InputError: no name, an unknown name, a plugin without that function, or a config that does not validate.
-    """
-    name = table.get("name")
-    if not isinstance(name, str):
-        raise InputError(f"{where}: {table!r} needs a name, one of: {', '.join(plugin_names(family))}.")
-    module = plugin_module(family, name)
-    if needs and not hasattr(module, needs):
-        able = [other for other in plugin_names(family) if hasattr(plugin_module(family, other), needs)]
-        raise InputError(f"{where}: {family.removesuffix('s')} {name!r} has no {needs}. Valid: {', '.join(able)}.")
-    model: type[StrictModel] = module.Config
-    try:
-        return model.parse(table)
-    except ValidationError as error:
-        raise InputError(explain_validation(error, model, where)) from error
-
-
-def plugin_versions(family: str, names: Iterable[str]) -> dict[str, str | int]:
-    """`{"rewards.format": 1}` for each named plugin: part of the stage key."""
-    return {f"{family}.{name}": plugin_module(family, name).VERSION for name in names}

@@ -10,17 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Example, Grounding, Prompt, parse_trace, prompt_id
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Grounding, Prompt, parse_trace, prompt_id
+from tasks.contract.check import CHECKS, check_of
 from tasks.data.directory import check_data_path
 from tasks.data.dropped import BadCause, HarmlessCause
 from tasks.data.mapping import Pick, Text, lookup, text_of
 from tasks.verification.choices import as_constraint, asked, letters
 from tasks.verification.constraints import validate
-from tasks.verification.numbers import parse_number
-from tasks.verification.quantities import parse_quantity
 
 DataPath = Annotated[str, AfterValidator(check_data_path)]
 Difficulty = Annotated[int, Field(ge=1, le=5)]
@@ -80,13 +79,6 @@ class Other(StrictModel):
     offset: int = Field(default=1, ge=1, le=100_000)
 
 
-_BY_REFERENCE: tuple[Check, ...] = ("exact", "numeric", "quantity", "math", "choice")
-"""Checks that compare with the answer column."""
-
-JUDGED: tuple[Check, ...] = ("numeric", "quantity", "choice", "constraints")
-"""Checks that say here already whether they can work with a row; `math` and `tests` are too slow for that."""
-
-
 class PromptMapping(StrictModel):
     """How the columns of a record become a prompt with what verifies an answer to it.
 
@@ -108,7 +100,7 @@ class PromptMapping(StrictModel):
     difficulty: AnyDifficulty = 1
     prompt: Text
     answer: Text | None = None
-    check: Check = "none"
+    check: str = "none"
     tolerance: float | None = Field(default=None, gt=0, lt=1)
     tests: Text | None = None
     code_prefix: Text | None = None
@@ -117,6 +109,15 @@ class PromptMapping(StrictModel):
     context: Text | None = None
     grounding: Grounding | None = None
     require: tuple[str, ...] = ()
+
+    @field_validator("check")
+    @classmethod
+    def _is_a_check(cls, name: str) -> str:
+        try:
+            check_of(name)
+        except InputError as error:
+            raise ValueError(str(error).removesuffix(".")) from error
+        return name
 
     @model_validator(mode="after")
     def _grounded_rows_are_complete(self) -> Self:
@@ -128,17 +129,19 @@ class PromptMapping(StrictModel):
 
     @model_validator(mode="after")
     def _the_check_has_what_it_needs(self) -> Self:
-        if self.check in _BY_REFERENCE and self.answer is None and not self.refuses:
+        check = check_of(self.check)
+        if check and check.by_reference and self.answer is None and not self.refuses:
             raise ValueError(f"answer is missing: check = {self.check!r} compares with it; name the column that holds it")
-        for key, checks in (("tests", ("tests",)), ("constraints", ("constraints", "plan")), ("choices", ("choice",))):
-            if bool(getattr(self, key)) != (self.check in checks):
-                raise ValueError(f"{key} and check = {' or '.join(map(repr, checks))} belong together: set both or neither")
+        for key in ("tests", "constraints", "choices"):
+            if bool(getattr(self, key)) != (check is not None and key in check.needs):
+                checks = " or ".join(repr(name) for name in CHECKS.names() if key in CHECKS[name].needs)
+                raise ValueError(f"{key} and check = {checks} belong together: set both or neither")
         if not isinstance(self.constraints, ConstraintsColumn):
             validate(self.constraints, "constraints")
-        if self.code_prefix is not None and self.check != "tests":
-            raise ValueError("code_prefix is for check = 'tests' only")
-        if self.tolerance is not None and self.check not in ("numeric", "quantity"):
-            raise ValueError("tolerance is for check = 'numeric' and 'quantity' only")
+        for key in ("code_prefix", "tolerance"):
+            if getattr(self, key) is not None and not (check and key in check.takes):
+                checks = " and ".join(repr(name) for name in CHECKS.names() if key in CHECKS[name].takes)
+                raise ValueError(f"{key} is for check = {checks} only")
         return self
 
     @property
@@ -237,24 +240,22 @@ def prompt_of(source: PromptMapping, row: Mapping[str, Any], file: str, line: in
     """
     _require(source, row)
     prompt, context = _text(source, "prompt", row), _text(source, "context", row)
-    answer = GROUNDED_REFUSAL if source.refuses else _text(source, "answer", row, optional=source.check not in _BY_REFERENCE)
+    check = check_of("exact" if source.refuses else source.check)
+    answer = GROUNDED_REFUSAL if source.refuses else _text(source, "answer", row, optional=not (check and check.by_reference))
     if context and context not in prompt:
         raise InputError(f"data file {file}: a prompt does not contain its context; put the context's columns into the prompt's template.")
     constraints = _constraints(source.constraints, row)
     if source.choices is not None:
         choices = _choices(source.choices, row)
         prompt, answer, constraints = asked(prompt, choices), _letter(source, row, answer, choices), as_constraint(choices)
-    check: Check = "exact" if source.refuses else source.check
-    if check == "numeric" and parse_number(answer) is None:
-        raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no number")
-    if check == "quantity" and not parse_quantity(answer):
-        raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no number with a unit")
+    if check and check.at_once and check.reads and not check.reads(answer):
+        raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no {check.form}")
     return Prompt(
         id=prompt_id(prompt),
         prompt=prompt,
         domain=Domain.GENERAL if source.domain == "router" else _by_row(source.domain, row),
         answer=answer,
-        check=check,
+        check="exact" if source.refuses else source.check,
         tolerance=source.tolerance,
         tests=_text(source, "tests", row) or None,
         code_prefix=_text(source, "code_prefix", row, optional=True),

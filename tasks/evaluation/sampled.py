@@ -19,16 +19,12 @@ from math import comb
 from typing import Any
 
 from schemas.evaluation import EvalItem
-from schemas.examples import Check, parse_trace
+from schemas.examples import parse_trace
+from tasks.contract.check import CHECKS
 from tasks.statistics.intervals import bootstrap_share
 from tasks.statistics.noise import noise_floor
-from tasks.verification.choices import choices_of, chosen
-from tasks.verification.numbers import parse_number
-from tasks.verification.quantities import parse_quantity
+from tasks.verification.choices import choices_of
 from tasks.verification.text import normalise_answer
-
-VOTED = ("exact", "numeric", "quantity", "math", "choice")
-"""Checks of answers that can be voted on."""
 
 
 def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, Any]:
@@ -45,7 +41,7 @@ def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, 
     groups = [sorted(items, key=lambda item: item.sample or 0) for items in by_prompt.values()]
     if not groups:
         return {}
-    voted = [items for items in groups if items[0].check in VOTED]
+    voted = [items for items in groups if CHECKS[items[0].check].by_reference]
     ks = [2**power for power in range(len(groups[0]).bit_length())]
     return {
         name: {str(k): _mean([value(items, k) for items in chosen], seed) for k in ks}
@@ -79,20 +75,11 @@ def ballot(item: EvalItem) -> str | None:
 
 
 @lru_cache(maxsize=1 << 16)  # a sample votes for every k, and overall as in its domain and its suite
-def _ballot(check: Check, choices: tuple[str, ...], completion: str) -> str | None:
+def _ballot(check: str, choices: tuple[str, ...], completion: str) -> str | None:
     trace = parse_trace(completion)
     if trace is None:
         return None
-    answer = trace.answer
-    if check == "choice":
-        return chosen(answer, choices) or normalise_answer(answer)
-    if check == "quantity" and (quantities := parse_quantity(answer)):
-        first = quantities[0]
-        unit = "" if first.bare else first.unit()
-        return f"{first.number * first.factor + first.offset:.3g} {unit}"
-    if check in ("numeric", "math") and (number := parse_number(answer)):
-        return str(number.value)
-    return normalise_answer(answer)
+    return CHECKS[check].vote(trace.answer, choices) or normalise_answer(trace.answer)
 
 
 def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:

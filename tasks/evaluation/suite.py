@@ -1,48 +1,21 @@
-"""What suites share: their configs, and the prompts of an evaluation's suites and of its held-out split."""
+"""What suites share: how their files are read, and the prompts of an evaluation's suites and of its held-out split."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from pydantic import Field
-
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import Example, Prompt
 from tasks.contract.job import read_jsonl
-from tasks.contract.plugins import parse_plugin, plugin_module, plugin_names, plugin_versions
+from tasks.contract.suite import SUITES, SuiteConfig
 from tasks.data.directory import data_files, file_digest
 from tasks.data.mapping import Columns
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable
 from tasks.data.sources import DataPath, NotAnExample, PromptMapping, prompt_of
 from tasks.verification.choices import asked, choices_of
-
-
-class SuiteConfig(StrictModel):
-    """What the Config of every suite has.
-
-    ```toml
-    [[stages.grpo_eval.config.suites]]
-    name = "gsm8k"
-    path = "gsm8k/test.jsonl"
-    ```
-
-    Attributes:
-        name: the suite's file.
-        label: what reports call it, where a recipe has one suite twice (two subjects of MMLU); its name when it is not set.
-        first: only so many prompts, from the start of the file.
-    """
-
-    name: str
-    label: str = Field(default="", pattern=r"^([a-z][a-z0-9_]{0,39})?$")
-    first: int | None = Field(default=None, ge=1)
-
-    @property
-    def suite(self) -> str:
-        """What items and reports call it."""
-        return self.label or self.name
 
 
 class FileSuite(SuiteConfig):
@@ -61,11 +34,11 @@ def parse_suites(tables: Sequence[dict[str, Any]], kind: str | None, where: str 
     Raises:
         InputError: an unknown suite, one that another kind asks, two of one label, or a table that its Config refuses.
     """
-    configs = [cast(SuiteConfig, parse_plugin("suites", table, f"{where}.{index}")) for index, table in enumerate(tables)]
+    configs: list[SuiteConfig] = [SUITES.parse(table, f"{where}.{index}") for index, table in enumerate(tables)]
     for index, config in enumerate(configs):
-        asked_by = plugin_module("suites", config.name).KIND
+        asked_by = SUITES[config.name].asked_by
         if kind not in (asked_by, None):
-            valid = ", ".join(name for name in plugin_names("suites") if kind == plugin_module("suites", name).KIND)
+            valid = ", ".join(name for name in SUITES.names() if kind == SUITES[name].asked_by)
             raise InputError(f"{where}.{index}: suite {config.name!r} is asked by a stage of kind {asked_by}. Those of {kind}: {valid}.")
     labels = [HELDOUT, *(config.suite for config in configs)]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
@@ -81,21 +54,21 @@ def complete_suites(tables: Sequence[dict[str, Any]], kind: str | None) -> tuple
 def suite_dependencies(tables: Sequence[dict[str, Any]], kind: str | None, data: Path | None) -> dict[str, str | int]:
     """The versions of the suites and the digests of their files. Raises InputError: a file is missing."""
     configs = parse_suites(tables, kind)
-    found = plugin_versions("suites", [config.name for config in configs])
+    found = SUITES.versions(config.name for config in configs)
     for config in configs:
-        found |= plugin_module("suites", config.name).dependencies(config, data)
+        found |= SUITES[config.name].dependencies(config, data)
     return found
 
 
 def suite_size(config: SuiteConfig) -> int:
     """How many prompts a suite has, by what was published."""
-    size: int = plugin_module("suites", config.name).expected(config)
+    size = SUITES[config.name].expected(config)
     return size if config.first is None else min(size, config.first)
 
 
 def suite_prompts(config: SuiteConfig, data: Path | None) -> list[EvalPrompt]:
     """The prompts of a suite that are asked. Raises InputError: its file is missing, holds none, or has a row that cannot be read."""
-    prompts: list[EvalPrompt] = plugin_module("suites", config.name).prompts(config, data)
+    prompts = SUITES[config.name].prompts(config, data)
     if not prompts:
         raise InputError(f"suite {config.suite}: it holds no prompt. Fetch its file again, or leave the suite out.")
     return prompts[: config.first]

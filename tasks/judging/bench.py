@@ -16,12 +16,12 @@ from itertools import repeat
 from typing import Any
 
 from schemas.examples import Prompt, parse_trace
+from tasks.contract.reward import Judged
 from tasks.judging.address import address, visible
 from tasks.judging.hardening import Material, worthless
 from tasks.judging.judge import Judge, Question, Ruling
 from tasks.judging.rulings import Grades, Unreadable, read_probabilities, read_text
 from tasks.judging.wording import Sheet, question, token_questions
-from tasks.reinforcement.rewarding import Judged
 
 _NO_TEXT = {"refused": "it was a refusal", "empty": "it was empty", "truncated": "it was too long"}
 """Replies that are none (`tasks.chat.reply`), though the judge did answer."""

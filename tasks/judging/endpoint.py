@@ -21,8 +21,8 @@ from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
+from tasks.contract.reward import Resources
 from tasks.judging.judge import EndpointJudge, Judge, Question, Ruling
-from tasks.reinforcement.rewarding import Resources
 
 
 class AskEndpoint(Judge):

@@ -20,13 +20,13 @@ import numpy as np
 from flax import nnx
 
 from schemas.base import InputError, StageFailed, digest
+from tasks.contract.reward import Resources
 from tasks.data.tokens import Tokenizer, pad_left, prompt_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.judging.judge import GemmaJudge, Judge, Question, Ruling
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.source import model_dependencies
 from tasks.planning.programs import Program, abstract_model, rows, shapes
-from tasks.reinforcement.rewarding import Resources
 
 VERSION = 1
 

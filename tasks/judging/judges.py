@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from tasks.contract.reward import Resources
 from tasks.judging.endpoint import AskEndpoint
 from tasks.judging.judge import EndpointJudge, GemmaJudge, Judge
-from tasks.reinforcement.rewarding import Resources
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

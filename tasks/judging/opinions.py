@@ -24,12 +24,12 @@ from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import TRACE_TAGS, Prompt, Trace, parse_trace
 from tasks.contract.job import Job
+from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.evaluate import Answers, EvalConfig, measure
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
 from tasks.judging.wording import Item, Sheet
-from tasks.reinforcement.rewarding import Judged, Resources
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

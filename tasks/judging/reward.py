@@ -8,13 +8,13 @@ from pydantic import Field
 
 from schemas.base import digest
 from schemas.rubrics import Criterion
+from tasks.contract.reward import Judged, Resources, Response, RewardConfig
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
 from tasks.judging.judge import JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
 from tasks.judging.wording import Format
-from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -107,6 +107,11 @@ def dependencies(config: JudgingConfig, data: Any) -> dict[str, str | int]:
 def models(config: JudgingConfig) -> tuple[str, ...]:
     """The models that its judge loads."""
     return judge_models(config.judge)
+
+
+def computes(config: JudgingConfig) -> bool:
+    """Whether its judge is in this process."""
+    return bool(models(config))
 
 
 def programs(config: JudgingConfig, model: "LoadedModel", questions: float) -> "list[Program]":

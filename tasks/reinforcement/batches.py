@@ -26,6 +26,7 @@ from schemas.base import StageFailed
 from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal, Rows
+from tasks.contract.reward import Anneal, Resources, Response
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens
 from tasks.devices.hosts import agree, is_committer
 from tasks.reinforcement.audit import Tally
@@ -33,7 +34,7 @@ from tasks.reinforcement.collapse import Sign
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.curriculum import Chooser
 from tasks.reinforcement.kept import Sampled, ledger_rows, rewards_of, write_ledger
-from tasks.reinforcement.rewarding import Anneal, Resources, Response, Rewards, Scorer, combine, parse_rewards
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 from tasks.sampling.rollouts import Rollout, compiled_once, logps_in_parts, rollout_seed, sample_groups
 
 if TYPE_CHECKING:

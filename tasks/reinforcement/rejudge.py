@@ -27,10 +27,11 @@ from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.rubrics import Criterion
 from tasks.contract.plugins import stage_kind
+from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rubrics import RubricConfig, criteria_of, weighed_again
 from tasks.reinforcement.config import GrpoConfig
-from tasks.reinforcement.rewarding import Resources, Response, RewardConfig, Rewards, Scorer, combine, parse_rewards
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 
 Source = Literal["ledger", "rulings", "scored"]
 Rubrics = Mapping[str, tuple[Criterion, ...]]

@@ -7,129 +7,17 @@ where it is 0 the reward is not asked. A response on which every reward abstaine
 abstention in the arrays here; a reward that returns NaN itself is refused.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, cast
+from typing import Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
 
-from infra.store.answers import Answers
-from schemas.base import InputError, StrictModel
-from schemas.examples import Domain, Prompt
-from tasks.contract.plugins import parse_plugin, plugin_module
-
-
-class Response(NamedTuple):
-    """A response to be scored: its text without the terminator, its length in tokens with it, and whether it was cut off before one."""
-
-    text: str
-    tokens: int = 0
-    truncated: bool = False
-
-
-class Judged(NamedTuple):
-    """A value (None: abstained) with what the ledger keeps of it, as JSON: criteria, ratings, the judge's words."""
-
-    value: float | None
-    detail: dict[str, Any]
-
-
-class Anneal(StrictModel):
-    """A number that changes: `start` until update `from_step`, `end` from update `to_step` on, linear between. Updates count from 1.
-
-    With `from_step` equal to `to_step` it is a step: `start` before that update, `end` from it on.
-    """
-
-    start: float = Field(ge=0)
-    end: float = Field(ge=0)
-    from_step: int = Field(default=1, ge=1)
-    to_step: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _changes(self) -> Self:
-        if self.to_step < self.from_step:
-            raise ValueError(f"to_step {self.to_step} lies before from_step {self.from_step}; swap them")
-        if self.start == self.end:
-            raise ValueError(f"start and end are both {self.start}; write that number in place of the table")
-        return self
-
-    def at(self, update: int) -> float:
-        """The number at an update."""
-        if update >= self.to_step:
-            return self.end
-        share = max(0, update - self.from_step) / max(1, self.to_step - self.from_step)
-        return self.start + share * (self.end - self.start)
-
-
-def _by_form(number: Any) -> WrapValidator:
-    """Judge a number or an `Anneal` by what it looks like, so that a message is about what was written and not about the other form too."""
-    alone = TypeAdapter(Annotated[number, Field(strict=True, allow_inf_nan=False)])
-
-    def validate(value: Any, both: ValidatorFunctionWrapHandler) -> Any:
-        if isinstance(value, Anneal):
-            return both(value)
-        return Anneal.model_validate(value) if isinstance(value, dict) else alone.validate_python(value)
-
-    return WrapValidator(validate)
-
-
-_Positive = Annotated[float, Field(gt=0)]
-_NotNegative = Annotated[float, Field(ge=0)]
-Weight = Annotated[_Positive | Anneal, _by_form(_Positive)]
-"""A weight above 0, or one that is annealed; where it is 0 the reward is not asked."""
-Factor = Annotated[_NotNegative | Anneal, _by_form(_NotNegative)]
-"""A factor from 0, or one that is annealed."""
-
-
-class RewardConfig(StrictModel):
-    """What the Config of every reward has.
-
-    Attributes:
-        name: the reward's file.
-        weight: among the other rewards of the stage; a number, or one that is annealed.
-        domains: factors of the weight by the prompt's domain; a domain that is not named has none. Without it all have 1.
-    """
-
-    name: str
-    weight: Weight = 1.0
-    domains: dict[Domain, _NotNegative] | None = None
-
-    @field_validator("domains")
-    @classmethod
-    def _some_domain(cls, value: dict[Domain, float] | None) -> dict[Domain, float] | None:
-        if value is not None and not any(factor > 0 for factor in value.values()):
-            raise ValueError("no domain has a factor above 0, so this reward would never be asked; name one or remove the reward")
-        return value
-
-    def weight_of(self, prompt: Prompt, update: int) -> float:
-        """The weight on a response to `prompt` at an update (from 1)."""
-        weight = self.weight.at(update) if isinstance(self.weight, Anneal) else self.weight
-        return weight if self.domains is None else weight * self.domains.get(prompt.domain, 0.0)
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a reward may need beside prompts and responses.
-
-    Attributes:
-        inputs: input name -> directory of its artifact; `prompts` has train.jsonl and prompts.jsonl.
-        answers: paid answers of judges, in the store.
-        seed: the stage's.
-        response_length: the fixed length of responses in tokens.
-        devices: those that the policy does not use (`tasks.devices.hosts.halves`), for a judge in this process; None: this stage has none.
-    """
-
-    inputs: Mapping[str, Path]
-    answers: Answers
-    seed: int = 0
-    response_length: int = 0
-    devices: Sequence[Any] | None = None
-    log: logging.Logger = field(default_factory=lambda: logging.getLogger("lyceum"))
+from schemas.base import InputError
+from schemas.examples import Prompt
+from tasks.contract.reward import REWARDS, Judged, Resources, Response, RewardConfig
 
 
 @dataclass(frozen=True)
@@ -153,7 +41,7 @@ def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardCo
     Raises:
         InputError: an unknown reward, a reward named twice, or a table that its Config refuses.
     """
-    configs = [cast(RewardConfig, parse_plugin("rewards", table, f"{where}.{index}")) for index, table in enumerate(tables)]
+    configs: list[RewardConfig] = [REWARDS.parse(table, f"{where}.{index}") for index, table in enumerate(tables)]
     names = [config.name for config in configs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -173,8 +61,7 @@ class Scorer:
         self._waiting = ThreadPoolExecutor(thread_name_prefix="rewards")
         try:
             for config in configs:
-                module = plugin_module("rewards", config.name)
-                self._prepared[config.name] = module.prepare(config, resources) if hasattr(module, "prepare") else config
+                self._prepared[config.name] = REWARDS[config.name].prepare(config, resources)
         except BaseException:
             self.close()
             raise
@@ -194,16 +81,16 @@ class Scorer:
         return self.submit(prompts, responses, update).result()
 
     def values(self) -> dict[str, dict[str, float]]:
-        """What rewards have counted so far, e.g. a judge its questions and its cost: name -> `values()` of what was prepared."""
-        return {name: prepared.values() for name, prepared in self._prepared.items() if hasattr(prepared, "values")}
+        """What rewards have counted so far, e.g. a judge its questions and its cost: name -> `Reward.values`, where there are any."""
+        counted = {name: REWARDS[name].values(prepared) for name, prepared in self._prepared.items()}
+        return {name: values for name, values in counted.items() if values}
 
     def close(self) -> None:
         """End what the rewards hold; first, so that scores which wait for an endpoint end, too, when a stage is stopped."""
         for threads in (self._waiting, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
-        for prepared in self._prepared.values():
-            if hasattr(prepared, "close"):
-                prepared.close()
+        for name, prepared in self._prepared.items():
+            REWARDS[name].close(prepared)
         for threads in (self._waiting, self._threads):
             threads.shutdown()
 
@@ -214,10 +101,9 @@ class Scorer:
         asked = [index for index, prompt in enumerate(prompts) if config.weight_of(prompt, update) > 0]
         values, details = np.full(len(prompts), np.nan), [dict[str, Any]() for _ in prompts]
         if asked:
-            score, prepared = plugin_module("rewards", config.name).score, self._prepared[config.name]
-            if hasattr(prepared, "at"):
-                prepared = prepared.at(update)
-            given = score(prepared, [prompts[index] for index in asked], [responses[index] for index in asked])
+            reward = REWARDS[config.name]
+            prepared = reward.at(self._prepared[config.name], update)
+            given = reward.score(prepared, [prompts[index] for index in asked], [responses[index] for index in asked])
             values[asked] = _checked(config.name, given, len(asked))
             for index, value in zip(asked, given, strict=True):
                 if isinstance(value, Judged):

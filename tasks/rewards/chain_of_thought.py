@@ -27,9 +27,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from schemas.examples import Domain, Prompt, Trace, parse_trace
-from tasks.reinforcement.rewarding import Judged, Response, RewardConfig
-
-VERSION = 1
+from tasks.contract.reward import Judged, Response, Reward, RewardConfig
 
 _CONNECTIVE = (
     "also although another because but consequently finally first firstly from given hence however if implies instead last let means must "
@@ -140,3 +138,6 @@ def _value(number: str) -> Fraction:
 def _fresh(words: list[str]) -> float:
     grams = list(zip(*(words[start:] for start in range(_GRAM)), strict=False))
     return len(set(grams)) / len(grams) if grams else 1.0
+
+
+REWARD = Reward(version=1, config=Config, score=score)

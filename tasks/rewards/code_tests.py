@@ -17,12 +17,10 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.examples import Prompt, parse_trace
-from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
+from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.sandbox.bubblewrap import SandboxFailed, require_sandbox
 from tasks.verification.unit_tests import examined
 from tasks.verification.verify import check_versions
-
-VERSION = 1
 
 
 class Config(RewardConfig):
@@ -66,3 +64,6 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
         return 1.0
     part = found.passed / (found.cases + (found.passed == found.cases)) if found.cases else 0.0  # all cases, and yet a failure beside them
     return Judged(config.partial_credit * part, {"passed": found.passed, "cases": found.cases, "detail": found.detail})
+
+
+REWARD = Reward(version=1, config=Config, score=score, prepare=prepare, dependencies=dependencies)

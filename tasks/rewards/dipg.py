@@ -46,12 +46,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from schemas.examples import Prompt, Trace
+from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
 from tasks.evaluation.channels import ENDS, Channels, Format, channels_of, folded
 from tasks.evaluation.grounding import abstains, contradicts_itself
-from tasks.reinforcement.rewarding import Anneal, Factor, Judged, Response, RewardConfig
 from tasks.verification.verify import verify_many
-
-VERSION = 2
 
 Version = Literal["v3", "v4"]
 
@@ -174,3 +172,6 @@ def _is_proof(quotes: Sequence[str]) -> bool:
 def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     plain = folded(context)
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
+
+
+REWARD = Reward(version=2, config=Config, score=score, at=Config.at)

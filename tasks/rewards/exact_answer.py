@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from schemas.examples import Prompt
-from tasks.reinforcement.rewarding import Response, RewardConfig
+from tasks.contract.reward import Response, Reward, RewardConfig
 from tasks.verification.correct import are_correct
-
-VERSION = 1
 
 
 class Config(RewardConfig):
@@ -23,3 +21,6 @@ class Config(RewardConfig):
 def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
     """1.0 correct, 0.0 wrong or malformed, None where the prompt's answer cannot be verified."""
     return [None if correct is None else float(correct) for correct in are_correct(prompts, [one.text for one in responses])]
+
+
+REWARD = Reward(version=1, config=Config, score=score)

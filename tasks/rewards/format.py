@@ -12,9 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.examples import TRACE_TAGS, Prompt, parse_trace
-from tasks.reinforcement.rewarding import Response, RewardConfig
-
-VERSION = 1
+from tasks.contract.reward import Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
@@ -37,3 +35,6 @@ def tags_in_place(text: str) -> int:
         if start > end and text.count(tag) == 1:
             found, end = found + 1, start
     return found
+
+
+REWARD = Reward(version=1, config=Config, score=score)

@@ -25,9 +25,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.examples import Prompt, parse_trace
-from tasks.reinforcement.rewarding import Judged, Response, RewardConfig
-
-VERSION = 1
+from tasks.contract.reward import Judged, Response, Reward, RewardConfig
 
 SECTIONS = ("Identify", "Determine", "Explore", "Act", "Evaluate")
 INSTRUCTIONS = """\
@@ -91,3 +89,6 @@ def _in_place(once: list[int], positions: list[int]) -> tuple[int, ...]:
 
 def _words(text: str) -> set[str]:
     return {word.casefold() for word in _WORD.findall(text)}
+
+
+REWARD = Reward(version=1, config=Config, score=score)

@@ -15,9 +15,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.examples import Prompt, parse_trace
-from tasks.reinforcement.rewarding import Response, RewardConfig
-
-VERSION = 1
+from tasks.contract.reward import Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
@@ -46,3 +44,6 @@ def worth(config: Config, tokens: int) -> float:
     """What a well-formed response of so many tokens earns."""
     over = 0 if config.maximum is None else tokens - config.maximum
     return max(0.0, 1 - max(config.minimum - tokens, over, 0) / config.slope)
+
+
+REWARD = Reward(version=1, config=Config, score=score)

@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.examples import Domain, Prompt
+from tasks.contract.reward import Judged, Resources, Response, Reward
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.reward import Judging, JudgingConfig
 from tasks.judging.wording import Item, Sheet
-from tasks.reinforcement.rewarding import Judged, Resources, Response
 from tasks.verification.correct import are_correct
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-VERSION = 1
 
 Aspect = Literal["accuracy", "logic", "coherence", "completeness", "creativity"]
 
@@ -72,11 +70,6 @@ class Config(JudgingConfig):
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     """What else decides its values."""
     return reward.dependencies(config, data) | (check_versions() if config.verify else {})
-
-
-def models(config: Config) -> tuple[str, ...]:
-    """The models that its judge loads."""
-    return reward.models(config)
 
 
 def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
@@ -128,3 +121,18 @@ def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | Non
 def _anchored(config: Config, anchor: Anchor) -> Case:
     prompt = Prompt(id="anchor", prompt=anchor.question, domain=Domain.GENERAL, answer=anchor.reference, check="none")
     return case_of(config, prompt, anchor.response)
+
+
+REWARD = Reward(
+    version=1,
+    config=Config,
+    score=score,
+    prepare=prepare,
+    at=Judging.at,
+    values=Judging.values,
+    close=Judging.close,
+    dependencies=dependencies,
+    models=reward.models,
+    computes=reward.computes,
+    programs=programs,
+)

@@ -19,11 +19,10 @@ from pydantic import Field, model_validator
 
 from schemas.base import StrictModel
 from schemas.examples import Prompt
-from tasks.reinforcement.rewarding import Response, RewardConfig
+from tasks.contract.reward import Response, Reward, RewardConfig
 from tasks.verification.numbers import Number, parse_number
 from tasks.verification.verify import Verdict, verify_many
 
-VERSION = 1
 CHECKS = ("numeric", "math")
 
 
@@ -66,3 +65,6 @@ def _near(config: Config, verdict: Verdict, reference: Number | None) -> float:
         return config.wrong
     gap = abs(given.value / reference.value - 1)
     return next((band.value for band in config.near if gap <= Fraction(str(band.within))), config.wrong)
+
+
+REWARD = Reward(version=1, config=Config, score=score)

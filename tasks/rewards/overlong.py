@@ -18,9 +18,7 @@ from pydantic import Field
 
 from schemas.base import InputError
 from schemas.examples import Prompt
-from tasks.reinforcement.rewarding import Resources, Response, RewardConfig
-
-VERSION = 1
+from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
@@ -49,3 +47,6 @@ def prepare(config: Config, resources: Resources) -> Limits:
 def score(limits: Limits, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
     """The formula above. Never abstains."""
     return [-1.0 if one.truncated else max(-1.0, min(0.0, (limits.length - limits.cache - one.tokens) / limits.cache)) for one in responses]
+
+
+REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

@@ -15,17 +15,15 @@ from pydantic import Field
 
 from schemas.base import InputError
 from schemas.examples import Prompt, parse_trace
+from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.data import steps
 from tasks.data.steps import trace_row
-from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig
 from tasks.reward_models.calibration import Calibration, read_calibration
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.reward_models.scoring import Scores, TraceScorer
-
-VERSION = 2
 
 
 class Config(RewardConfig):
@@ -114,3 +112,14 @@ def score(prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Res
     for (index, _), scores in zip(asked, scorer.score([row for _, row in asked]), strict=True):
         found[index] = prepared.judged(scores)
     return [found[index] for index in range(len(responses))]
+
+
+REWARD = Reward(
+    version=2,
+    config=Config,
+    score=score,
+    prepare=prepare,
+    dependencies=dependencies,
+    computes=lambda config: True,
+    programs=programs,
+)

@@ -20,19 +20,17 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Importance, Rubric
 from tasks.contract.job import read_jsonl
+from tasks.contract.reward import Judged, Resources, Response, Reward
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.reward import Judging
 from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
 from tasks.judging.wording import Item, Sheet, one_line
-from tasks.reinforcement.rewarding import Judged, Resources, Response
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-
-VERSION = 1
 
 _WORDS: dict[Importance, str] = {
     "essential": "essential",
@@ -48,16 +46,6 @@ class Config(RubricConfig):
     """See RubricConfig."""
 
     name: Literal["rubric_judge"] = "rubric_judge"
-
-
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What else decides its values."""
-    return reward.dependencies(config, data)
-
-
-def models(config: Config) -> tuple[str, ...]:
-    """The models that its judge loads."""
-    return reward.models(config)
 
 
 def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
@@ -104,3 +92,18 @@ def sheet_of(config: Config, criteria: Criteria) -> Sheet:
 def _anchored(config: Config, anchor: Anchor) -> Case:
     prompt = Prompt(id="anchor", prompt=anchor.question, domain=Domain.GENERAL, answer=anchor.reference, check="none")
     return Case(prompt, anchor.response, sheet_of(config, anchor.criteria), value_of(config, anchor.criteria))
+
+
+REWARD = Reward(
+    version=1,
+    config=Config,
+    score=score,
+    prepare=prepare,
+    at=Judging.at,
+    values=Judging.values,
+    close=Judging.close,
+    dependencies=reward.dependencies,
+    models=reward.models,
+    computes=reward.computes,
+    programs=programs,
+)

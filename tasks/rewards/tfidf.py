@@ -29,12 +29,10 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError
 from schemas.examples import Example, Prompt, parse_trace
-from tasks.reinforcement.rewarding import Resources, Response, RewardConfig
+from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 
 if TYPE_CHECKING:
     from tasks.data.term_weights import TermWeights
-
-VERSION = 1
 
 
 class Config(RewardConfig):
@@ -111,3 +109,6 @@ def score(relevance: Relevance, prompts: Sequence[Prompt], responses: Sequence[R
     for index, cosine in zip(judged, cosines, strict=True):
         values[index] = min(1.0, float(cosine) / config.enough)
     return values
+
+
+REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

@@ -26,7 +26,7 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair
 from tasks.contract.job import Job
 from tasks.contract.kind import Kind, Product
-from tasks.contract.plugins import plugin_versions
+from tasks.contract.teacher import TEACHERS
 from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.routing.confusion import rates
@@ -67,52 +67,53 @@ class Config(StrictModel):
             InputError: a teacher's table does not.
         """
         config = super().parse(value)
-        names = [table.get("name") for table in config.teachers]
-        if names.count("gemma") > 1:
-            raise InputError("teachers: 'gemma' is listed more than once; give each model that computes here a distill stage of its own.")
-        complete = [teacher.model_dump(mode="json") for _, teacher in teachers_of(config.teachers)]
+        parsed = teachers_of(config.teachers)
+        here = [repr(one.name) for teacher, one in parsed if teacher.model(one)]
+        if len(here) > 1:
+            raise InputError(f"teachers: {' and '.join(here)} compute here; give each model that does a distill stage of its own.")
+        complete = [one.model_dump(mode="json") for _, one in parsed]
         return config.model_copy(update={"teachers": tuple(complete)})
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """VERSION of each teacher, and what each depends on: digests of files, versions of packages. Raises InputError for a missing file."""
-    found = plugin_versions("teachers", [table["name"] for table in config.teachers])
-    for module, teacher in teachers_of(config.teachers):
-        found |= module.dependencies(teacher, data)
+    """The version of each teacher and what it depends on: digests of files, versions of packages. Raises InputError for a missing file."""
+    found = TEACHERS.versions(table["name"] for table in config.teachers)
+    for teacher, one in teachers_of(config.teachers):
+        found |= teacher.dependencies(one, data)
     return found
 
 
 def base_model(config: Mapping[str, Any]) -> str | None:
-    """The model that computes on this job's devices: that of its teacher `gemma`, if it has one."""
-    return next((table["model"] for table in config["teachers"] if table["name"] == "gemma"), None)
+    """The model that computes on this job's devices: that of one of its teachers, if it has such a one."""
+    return next((model for teacher, one in teachers_of(config["teachers"]) if (model := teacher.model(one))), None)
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     """What an API is asked waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
-    return any(map(asks_an_api, config["teachers"]))
+    return asks_an_api(config["teachers"])
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles, if it has a teacher that computes."""
-    computing = [(module, teacher) for module, teacher in teachers_of(config.teachers) if hasattr(module, "programs")]
-    return [program for module, teacher in computing for program in module.programs(teacher, model)]
+    return [program for teacher, one in teachers_of(config.teachers) for program in teacher.programs(one, model)]
 
 
 def small(config: Config) -> Config:
     """Each teacher as it is small."""
-    small = tuple(teacher.small().model_dump(mode="json") for _, teacher in teachers_of(config.teachers))  # type: ignore[attr-defined]
+    small = tuple(teacher.small(one).model_dump(mode="json") for teacher, one in teachers_of(config.teachers))
     return config.model_copy(update={"teachers": small})
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
     """Ask every teacher and write the rows. Raises InputError where a teacher does."""
     config = job.config
-    expected = sum(module.expected(teacher) for module, teacher in teachers_of(config.teachers))
+    teachers = teachers_of(config.teachers)
+    expected = sum(teacher.expected(one) for teacher, one in teachers)
     counts = Counts()
     lessons = []
     with ExitStack() as stack:
         files = {kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()}
-        for module, teacher in teachers_of(config.teachers):
+        for teacher, one in teachers:
             lesson = Lesson(
                 seed=config.seed,
                 data=job.data,
@@ -120,10 +121,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
                 progress=lambda done, total, unit, values: job.progress(done, total, unit, **values),
             )
             lessons.append(lesson)
-            for row in module.teach(teacher, lesson):
+            for row in teacher.teach(one, lesson):
                 _write(files, row)
                 counts.add(row)
-                if counts.rows % _REPORT_EVERY == 0 and module.expected(teacher):
+                if counts.rows % _REPORT_EVERY == 0 and teacher.expected(one):
                     job.progress(counts.rows, max(expected, counts.rows), "examples")
     about = {"teachers": config.teachers, "seed": config.seed, "spent": [lesson.spent() for lesson in lessons]}
     (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")

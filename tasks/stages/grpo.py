@@ -24,11 +24,11 @@ import numpy as np
 from schemas.examples import Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.plugins import plugin_module, plugin_versions
+from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
-from tasks.reinforcement.rewarding import Resources, RewardConfig, parse_rewards
+from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
 from tasks.verification.verify import check_versions
 
@@ -46,30 +46,21 @@ class Config(GrpoConfig):
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     """The versions of the rewards that the config names, of the checks that they rest on, and what else decides their values."""
     rewards = parse_rewards(config.rewards, "rewards")
-    found = {**plugin_versions("rewards", [reward.name for reward in rewards]), **check_versions()}
+    found = {**REWARDS.versions(reward.name for reward in rewards), **check_versions()}
     for reward in rewards:
-        module = plugin_module("rewards", reward.name)
-        if hasattr(module, "dependencies"):
-            found |= {f"rewards.{reward.name}.{name}": value for name, value in module.dependencies(reward, data).items()}
+        found |= {f"rewards.{reward.name}.{name}": value for name, value in REWARDS[reward.name].dependencies(reward, data).items()}
     return found
 
 
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The base models that rewards load, each once; `config` is the stage's, as JSON."""
-    found = [_models(reward) for reward in parse_rewards(config["rewards"], "rewards")]
-    return tuple(dict.fromkeys(name for names in found for name in names or ()))
-
-
-def _models(reward: RewardConfig) -> tuple[str, ...] | None:
-    """The base models that a reward loads; None: it does not say."""
-    module = plugin_module("rewards", reward.name)
-    return tuple(module.models(reward)) if hasattr(module, "models") else None
+    rewards = parse_rewards(config["rewards"], "rewards")
+    return tuple(dict.fromkeys(name for reward in rewards for name in REWARDS[reward.name].models(reward)))
 
 
 def has_judge(config: Config) -> bool:
     """Whether a reward computes on devices, so that the policy has one half of them, and it the other."""
-    rewards = parse_rewards(config.rewards, "rewards")
-    return any(hasattr(plugin_module("rewards", reward.name), "programs") and _models(reward) != () for reward in rewards)
+    return any(REWARDS[reward.name].computes(reward) for reward in parse_rewards(config.rewards, "rewards"))
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
@@ -143,9 +134,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
     for reward in parse_rewards(config.rewards, "rewards"):
-        module = plugin_module("rewards", reward.name)
-        if hasattr(module, "programs"):
-            theirs = module.programs(reward, others, config.rollouts * config.oversampling * config.batch_size, upstream)
+        if compiled := REWARDS[reward.name].programs:
+            theirs = compiled(reward, others, config.rollouts * config.oversampling * config.batch_size, upstream)
             found += [replace(program, beside=config.rollout_lag > 0 and apart) for program in theirs]
     return found
 

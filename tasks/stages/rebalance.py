@@ -178,7 +178,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
     """Where distill asks an API from, a top-up has to ask it from too."""
-    return config["top_up"] > 0 and any(map(asks_an_api, inputs["examples"]["teachers"]))
+    return config["top_up"] > 0 and asks_an_api(inputs["examples"]["teachers"])
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,9 @@ from typing import Literal
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
 from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 _MAPPINGS = {
     answer: PromptMapping.parse({"domain": "science", "difficulty": 4, "prompt": "prompt", "answer": "answer", "check": check})
@@ -50,8 +48,4 @@ def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
     return mapping.model_copy(update={"tolerance": (float(found[2]) - float(found[1])) / 2 / abs(answer)})
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return 816
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: 816)

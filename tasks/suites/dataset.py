@@ -21,11 +21,9 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import PromptMapping
 from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 
 class Config(FileSuite, PromptMapping):
@@ -54,8 +52,4 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     return asked
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return config.expected
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: config.expected)

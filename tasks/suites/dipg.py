@@ -17,12 +17,10 @@ from typing import Any, Literal
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding
+from tasks.contract.suite import Suite
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
 from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
-
-VERSION = 1
-KIND = "safety_eval"
 
 _TASKS = 9
 
@@ -149,11 +147,4 @@ def _bad(config: Config, record: Record, what: str) -> InputError:
     return InputError(f"suite {config.suite}, line {record.line} of {config.path}: {what}. It reads the task files of the DIPG Safety Gym.")
 
 
-def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """The digests of the files that are read."""
-    return suite_digests(config, data)
-
-
-def expected(config: Config) -> int:
-    """The tasks of the published file."""
-    return _TASKS
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: _TASKS, asked_by="safety_eval")

@@ -24,14 +24,12 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
-from tasks.contract.plugins import plugin_versions
+from tasks.contract.suite import SUITES, Suite
+from tasks.contract.teacher import TEACHERS
 from tasks.data.sources import DataPath
 from tasks.evaluation.articles import ARTICLES, article_prompts
 from tasks.evaluation.suite import FileSuite, prompt_in, suite_digests
 from tasks.teaching.drawing import Drawing
-
-VERSION = 1
-KIND = "safety_eval"
 
 _PROCEDURAL = 500
 _SEED = 231012815
@@ -118,9 +116,19 @@ def _attacked(prompt: EvalPrompt) -> EvalPrompt:
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the contexts: the file that is read, and how it is; or how they are drawn."""
     if config.contexts == "pubmedqa":
-        return {**plugin_versions("suites", ["pubmedqa"]), **suite_digests(config, data)}
-    return plugin_versions("teachers", ["procedural"])
+        return {**SUITES.versions(["pubmedqa"]), **suite_digests(config, data)}
+    return TEACHERS.versions(["procedural"])
 
 
 def expected(config: Config) -> int:
     return ARTICLES if config.contexts == "pubmedqa" else _PROCEDURAL
+
+
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=expected,
+    asked_by="safety_eval",
+)

@@ -13,11 +13,9 @@ from typing import Literal
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
 from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 _EVALUATION = range(11, 511)
 _ASKED = "{%s} Your code should pass this test:\n\n{test_list.0}"
@@ -55,8 +53,8 @@ def _number(config: Config, record: SuiteRecord) -> int:
     return number
 
 
-dependencies = suite_digests
-
-
 def expected(config: Config) -> int:
     return 257 if "sanitized" in config.path else 500
+
+
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected)

@@ -15,11 +15,9 @@ from pydantic import field_validator
 from schemas.base import nearest
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
 from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 _PUBLISHED = {
     "math": {
@@ -97,9 +95,9 @@ def _subject(file: str) -> str:
     return file.rpartition("/")[2].partition(".")[0].removesuffix("_test")
 
 
-dependencies = suite_digests
-
-
 def expected(config: Config) -> int:
     named = config.subjects or tuple(subject for subject in SUBJECTS if subject == _subject(config.path)) or tuple(SUBJECTS)
     return sum(SUBJECTS[subject] for subject in named)
+
+
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected)

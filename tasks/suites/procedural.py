@@ -10,12 +10,10 @@ from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.contract.plugins import plugin_versions
-from tasks.evaluation.suite import SuiteConfig, prompt_in
+from tasks.contract.suite import Suite, SuiteConfig
+from tasks.contract.teacher import TEACHERS
+from tasks.evaluation.suite import prompt_in
 from tasks.teaching import drawing
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 _SEED = 26_030_519
 
@@ -35,8 +33,17 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What decides the problems."""
-    return {**plugin_versions("teachers", ["procedural"]), **drawing.dependencies()}
+    return {**TEACHERS.versions(["procedural"]), **drawing.dependencies()}
 
 
 def expected(config: Config) -> int:
     return config.per_domain * len(Domain)
+
+
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=expected,
+)

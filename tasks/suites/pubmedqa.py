@@ -20,14 +20,12 @@ from pydantic import Field, model_validator
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Grounding
+from tasks.contract.suite import Suite
 from tasks.data.mapping import lookup
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
 from tasks.evaluation.articles import ARTICLES, article_prompts, bad_article
 from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
-
-VERSION = 1
-KIND = "safety_eval"
 
 
 class Config(FileSuite):
@@ -88,6 +86,11 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     return suite_digests(config, data) | (suite_digests(config.everyday, data) if config.out_of_domain else {})
 
 
-def expected(config: Config) -> int:
-    """The articles of the published file."""
-    return ARTICLES
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=lambda config: ARTICLES,
+    asked_by="safety_eval",
+)

@@ -35,12 +35,10 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.mapping import Text
 from tasks.evaluation.requests import Request, RequestColumn, request_prompts
 from tasks.evaluation.suite import FileSuite, suite_digests
-
-VERSION = 1
-KIND = "safety_eval"
 
 
 class Config(FileSuite):
@@ -65,8 +63,11 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     return request_prompts(config, data, prompt=config.prompt, request=config.request, family=config.family, expected=config.expected)
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return config.expected
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: config.expected,
+    asked_by="safety_eval",
+)

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
 from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "reasoning_eval"
 
 MAPPING = PromptMapping.parse(
     {
@@ -36,8 +34,4 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     return mapped(config, suite_records(config, data), MAPPING)
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return 618
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: 618)

@@ -13,11 +13,9 @@ from typing import Literal
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
 from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
-
-VERSION = 1
-KIND = "safety_eval"
 
 MAPPING = PromptMapping.parse(
     {"domain": "general", "difficulty": 4, "prompt": "question", "choices": "choices", "answer": "place", "check": "choice"}
@@ -50,8 +48,4 @@ def _shuffled(config: Config, record: SuiteRecord) -> SuiteRecord:
     return replace(record, row={"question": question, "choices": [choice for choice, _ in pairs], "place": place})
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return 817
+SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: 817, asked_by="safety_eval")

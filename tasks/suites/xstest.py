@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.evaluation import EvalPrompt
+from tasks.contract.suite import Suite
 from tasks.data.mapping import Pick
 from tasks.data.sources import DataPath
 from tasks.evaluation.requests import RequestColumn, request_prompts
 from tasks.evaluation.suite import FileSuite, suite_digests
 
-VERSION = 1
-KIND = "safety_eval"
+_PROMPTS = 450
 
 
 class Config(FileSuite):
@@ -28,11 +28,14 @@ class Config(FileSuite):
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each row. Raises InputError: the file has other rows than were published."""
     asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
-    return request_prompts(config, data, prompt=asked, request=request, family="type", expected=expected(config))
+    return request_prompts(config, data, prompt=asked, request=request, family="type", expected=_PROMPTS)
 
 
-dependencies = suite_digests
-
-
-def expected(config: Config) -> int:
-    return 450
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: _PROMPTS,
+    asked_by="safety_eval",
+)

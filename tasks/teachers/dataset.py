@@ -26,20 +26,20 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.base import InputError
+from schemas.base import InputError, StrictModel
 from schemas.examples import Example, Prompt
 from tasks import routing
+from tasks.contract.check import check_of
+from tasks.contract.teacher import Teacher
 from tasks.data.directory import data_files, file_digest
 from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
 from tasks.data.readers import Record, Records, read_records
-from tasks.data.sources import JUDGED, NotAnExample, Source, example_of, prompt_of
+from tasks.data.sources import NotAnExample, Source, example_of, prompt_of
 from tasks.routing import Ask
 from tasks.routing.asking import RoutingTeacher, asking
-from tasks.teaching.lesson import Lesson, TeacherConfig
+from tasks.teaching.lesson import Lesson
 from tasks.verification.verify import check_versions
-
-VERSION = 2
 
 _READER = "teacher dataset"
 _ROUTED_AT_A_TIME = 512
@@ -53,7 +53,7 @@ P = TypeVar("P", bound=Prompt)
 Made = Callable[[Source, Mapping[str, Any], str, int, str], P]
 
 
-class Config(TeacherConfig):
+class Config(StrictModel):
     """Data sets.
 
     Attributes:
@@ -93,7 +93,9 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     files = {name: file for path in paths for name, file in data_files(data, path, _READER)}
     digests: dict[str, str | int] = {f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())}
     routed = routing.dependencies() if any(source.routed for source in config.sources) else {}
-    return digests | routed | check_versions({source.check for source in config.sources} & set(JUDGED))
+    return (
+        digests | routed | check_versions(source.check for source in config.sources if (check := check_of(source.check)) and check.at_once)
+    )
 
 
 def expected(config: Config) -> int:
@@ -279,3 +281,14 @@ def _round(path: str, name: str, data: Path | None) -> Iterator[Mapping[str, Any
             raise InputError(f"data file {path} holds no rows to pair those of {name} with.")
         if total <= _HELD:
             yield from cycle(held)
+
+
+TEACHER = Teacher(
+    version=2,
+    config=Config,
+    teach=teach,
+    dependencies=dependencies,
+    expected=expected,
+    prompts=prompts,
+    asks_an_api=lambda config: config.routing is not None,
+)

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
+from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
 from tasks.models.source import model_dependencies
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Completion, Sampler
-
-VERSION = 1
 
 
 class Config(Answering):
@@ -63,11 +62,6 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     return {**answering.dependencies(config, data), **model_dependencies(config.model)}
 
 
-def expected(config: Config) -> int:
-    """Prompts that will be answered, 0 when that is not known."""
-    return answering.expected(config)
-
-
 def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
     """What samples the responses."""
     from tasks.sampling.sampler import Sampler
@@ -80,7 +74,7 @@ def programs(config: Config, model: "LoadedModel") -> "list[Program]":
     from tasks.planning.programs import on_devices
 
     loaded = on_devices(model, {"batch_size": config.batch_size})
-    return [sampler_of(config, loaded).program(max(1, -(-expected(config) * config.samples // config.batch_size)))]
+    return [sampler_of(config, loaded).program(max(1, -(-answering.expected(config) * config.samples // config.batch_size)))]
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
@@ -109,7 +103,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
             yield prompt, [Sample(text=one.text, problem=None if one.terminated else "truncated") for one in completions]
         done += len(batch)
         batch.clear()
-        lesson.progress(done, max(done, expected(config)), "prompts", {})
+        lesson.progress(done, max(done, answering.expected(config)), "prompts", {})
 
     for row in prompts_to_ask(config, lesson):
         if isinstance(row, Dropped):
@@ -140,7 +134,7 @@ def _sampled(
     from tasks.sampling.rollouts import rollout_seed
 
     what = [config.model, weights, texts, config.samples, config.temperature, config.prompt_length, config.max_response_tokens, lesson.seed]
-    key = digest(["gemma", VERSION, *what])
+    key = digest(["gemma", TEACHER.version, *what])
     kept = lesson.answers.get(key)
     if not agree(kept is not None):
         prompts = [text for text in texts for _ in range(config.samples)]
@@ -155,3 +149,16 @@ def _sampled(
         completions = [sampler.completion_of(tokens) for tokens in json.loads(kept)]
         lesson.tally["cached"] += len(completions)
     return [completions[start : start + config.samples] for start in range(0, len(completions), config.samples)]
+
+
+TEACHER = Teacher(
+    version=1,
+    config=Config,
+    teach=teach,
+    dependencies=dependencies,
+    expected=answering.expected,
+    small=answering.small,
+    model=lambda config: config.model,
+    programs=programs,
+    asks_an_api=answering.asks_an_api,
+)

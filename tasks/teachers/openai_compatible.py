@@ -21,7 +21,6 @@ samples become rows in `tasks.teaching.answering`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -34,12 +33,11 @@ from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
+from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.teaching import answering
 from tasks.teaching.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
 from tasks.teaching.lesson import Lesson, Row
-
-VERSION = 1
 
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "n", "stream"}
 """Parameters that other fields decide, or that would make a response another thing than one text."""
@@ -97,16 +95,6 @@ class Config(Answering):
         return self
 
 
-def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What the prompts depend on. Raises InputError for a missing file."""
-    return answering.dependencies(config, data)
-
-
-def expected(config: Config) -> int:
-    """Prompts that will be answered, 0 when that is not known."""
-    return answering.expected(config)
-
-
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
     """Yield what the samples of each prompt are worth, in the order of the prompts.
 
@@ -144,12 +132,12 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
                 yield question, request_of(config, row, lesson.seed, sample)
 
     def progress(done: int, values: Mapping[str, float]) -> None:
-        total = expected(config) * config.samples
+        total = answering.expected(config) * config.samples
         shown = {name: value for name, value in values.items() if value and name not in _NOT_SHOWN}
         lesson.progress(done, max(done, total), "answers", shown)
 
     # A continuation after a kill has the same account; a top-up, whose lesson says what was spent before, another.
-    account = digest([VERSION, config.model_dump(mode="json"), lesson.seed, lesson.spent_usd, lesson.spent_tokens])
+    account = digest([TEACHER.version, config.model_dump(mode="json"), lesson.seed, lesson.spent_usd, lesson.spent_tokens])
     budget = Budget(
         config.max_usd, config.max_total_tokens, before_usd=lesson.spent_usd, before_tokens=lesson.spent_tokens, account=account
     )
@@ -199,3 +187,14 @@ def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRe
         # Below 2^31: some servers take no more.
         parameters["seed"] = int(digest([seed, prompt.id, sample])[:7], 16)
     return ChatRequest(config.model, messages(config, prompt), parameters, 0 if config.seeded else sample)
+
+
+TEACHER = Teacher(
+    version=1,
+    config=Config,
+    teach=teach,
+    dependencies=answering.dependencies,
+    expected=answering.expected,
+    small=answering.small,
+    asks_an_api=lambda config: True,
+)

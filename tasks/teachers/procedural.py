@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator
 
+from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.small import ROWS, at_most
+from tasks.contract.teacher import Teacher
 from tasks.teaching import drawing
 from tasks.teaching.families import domain_of, families
-from tasks.teaching.lesson import Lesson, TeacherConfig
-
-VERSION = 1
+from tasks.teaching.lesson import Lesson
 
 Rows = Annotated[int, Field(ge=0)]
 
 GROUNDINGS: tuple[Grounding, ...] = get_args(Grounding)
 
 
-class Config(TeacherConfig):
+class Config(StrictModel):
     """How many rows to generate.
 
     Attributes:
@@ -45,11 +45,6 @@ class Config(TeacherConfig):
             if name and name not in families(module):
                 raise ValueError(f"{module} has no family {name!r}; it has {', '.join(families(module))}")
         return names
-
-    def small(self) -> Self:
-        """As many rows as there are by default, at most."""
-        rows, grounded = at_most(self.rows, ROWS), at_most(self.grounded, ROWS // 4)
-        return self.model_copy(update={"rows": rows, "grounded": grounded})
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
@@ -86,6 +81,23 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
         yield Prompt(**{name: getattr(example, name) for name in Prompt.model_fields})
 
 
+def small(config: Config) -> Config:
+    """As many rows as there are by default, at most."""
+    rows, grounded = at_most(config.rows, ROWS), at_most(config.grounded, ROWS // 4)
+    return config.model_copy(update={"rows": rows, "grounded": grounded})
+
+
 def _drawing(config: Config, seed: int) -> drawing.Drawing:
     counts: dict[Domain | Grounding, int] = dict([*config.rows.items(), *config.grounded.items()])
     return drawing.Drawing(counts, seed, config.families, config.unworked)
+
+
+TEACHER = Teacher(
+    version=1,
+    config=Config,
+    teach=teach,
+    dependencies=dependencies,
+    expected=expected,
+    prompts=prompts,
+    small=small,
+)

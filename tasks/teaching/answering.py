@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from itertools import islice
 from math import gcd
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
-from tasks.contract.plugins import parse_plugin, plugin_module, plugin_versions
+from tasks.contract.check import check_of
 from tasks.contract.small import ROWS, at_most
+from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped
-from tasks.teaching.lesson import Cell, Lesson, Row, TeacherConfig
+from tasks.teaching.lesson import Cell, Lesson, Row
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
@@ -34,14 +36,11 @@ INSTRUCTIONS = (
     "<answer>the final answer alone</answer>"
 )
 
-_REFERENCES = ("exact", "numeric", "quantity", "math", "choice")
-"""Checks whose reference is a value. The example keeps it as its answer; for the others the sample's own text is the answer."""
-
 _VERIFIED_AT_A_TIME = 64
 """Prompts whose samples are verified together, so that slow checks use all cores."""
 
 
-class Answering(TeacherConfig):
+class Answering(StrictModel):
     """What the Config of every answering teacher has.
 
     Attributes:
@@ -72,18 +71,22 @@ class Answering(TeacherConfig):
         complete = [lender.model_dump(mode="json") for lender in lenders(config)]
         return config.model_copy(update={"prompts": tuple(complete)})
 
-    def small(self) -> Self:
-        """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
-        first = dict.fromkeys(Domain, ROWS) if self.first is None else at_most(self.first, ROWS)
-        lent = tuple(lender.small().model_dump(mode="json") for lender in lenders(self))
-        samples = gcd(self.samples, 2)
-        return self.model_copy(update={"prompts": lent, "first": first, "samples": samples})
-
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(f"samples = {self.samples} at temperature = 0 are all the same; raise the temperature, or take one sample")
         return self
+
+
+AnsweringT = TypeVar("AnsweringT", bound=Answering)
+
+
+def small(config: AnsweringT) -> AnsweringT:
+    """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
+    first = dict.fromkeys(Domain, ROWS) if config.first is None else at_most(config.first, ROWS)
+    lent = tuple(lender.small(one).model_dump(mode="json") for lender, one in _lending(config))
+    samples = gcd(config.samples, 2)
+    return config.model_copy(update={"prompts": lent, "first": first, "samples": samples})
 
 
 @dataclass(frozen=True)
@@ -110,18 +113,29 @@ class Sample:
         return self.text
 
 
-def lenders(config: Answering) -> list[TeacherConfig]:
-    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, or a table that does not validate."""
-    parsed = [parse_plugin("teachers", table, f"prompts.{index}", needs="prompts") for index, table in enumerate(config.prompts)]
-    return cast(list[TeacherConfig], parsed)
+def lenders(config: Answering) -> list[StrictModel]:
+    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one that lends none, or a wrong table."""
+    found = []
+    for index, table in enumerate(config.prompts):
+        where = f"prompts.{index}"
+        lending = [name for name in TEACHERS.names() if TEACHERS[name].prompts]
+        name = table.get("name")
+        if name in TEACHERS.names() and name not in lending:
+            raise InputError(f"{where}: teacher {name!r} has no prompts. Valid: {', '.join(lending)}.")
+        found.append(TEACHERS.parse(table, where))
+    return found
+
+
+def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
+    """Each teacher that lends its prompts, and its config."""
+    return ((TEACHERS[table["name"]], one) for table, one in zip(config.prompts, lenders(config), strict=True))
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
     """What the prompts depend on, and how answers to them are verified. Raises InputError for a missing file."""
-    names = [table["name"] for table in config.prompts]
-    found = {**plugin_versions("teachers", names), **check_versions()}
-    for name, lender in zip(names, lenders(config), strict=True):
-        found |= plugin_module("teachers", name).dependencies(lender, data)
+    found = {**TEACHERS.versions(table["name"] for table in config.prompts), **check_versions()}
+    for teacher, lender in _lending(config):
+        found |= teacher.dependencies(lender, data)
     return found
 
 
@@ -129,8 +143,13 @@ def expected(config: Answering) -> int:
     """Prompts that will be answered, 0 when that is not known before the files are read."""
     if config.first is not None:
         return sum(config.first.values())
-    counts = [plugin_module("teachers", table["name"]).expected(one) for table, one in zip(config.prompts, lenders(config), strict=True)]
+    counts = [teacher.expected(lender) for teacher, lender in _lending(config)]
     return sum(counts) if all(counts) else 0
+
+
+def asks_an_api(config: Answering) -> bool:
+    """Whether a teacher that lends its prompts waits for an API."""
+    return any(teacher.asks_an_api(lender) for teacher, lender in _lending(config))
 
 
 def messages(config: Answering, prompt: Prompt) -> tuple[Mapping[str, str], ...]:
@@ -146,11 +165,10 @@ def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropp
     """
     seen: set[str] = set()
     room = _Room(config, lesson)
-    for table, lender in zip(config.prompts, lenders(config), strict=True):
-        name = table["name"]
-        if room.full():
+    for teacher, lender in _lending(config):
+        if room.full() or teacher.prompts is None:
             return
-        for row in plugin_module("teachers", name).prompts(lender, lesson):
+        for row in teacher.prompts(lender, lesson):
             if isinstance(row, Dropped):
                 if lesson.wanted is None:
                     yield row
@@ -289,7 +307,8 @@ def difficulty_of(verified: int, samples: int) -> int:
 def _example(prompt: Prompt, completion: str) -> Example:
     trace = parse_trace(completion)
     assert trace is not None, "a verified sample is a trace"
-    answer = prompt.answer if prompt.grounding or prompt.check in _REFERENCES else trace.answer
+    check = check_of(prompt.check)
+    answer = prompt.answer if prompt.grounding or (check and check.by_reference) else trace.answer
     return Example(**{**prompt.model_dump(), "answer": answer, "reasoning": trace.reasoning})
 
 

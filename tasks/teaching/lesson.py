@@ -4,10 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from infra.store.answers import Answers
-from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding, PreferencePair, Prompt
 from tasks.data.dropped import Dropped
 
@@ -16,14 +14,6 @@ Row = Example | PreferencePair | Prompt | Dropped
 
 FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
 """Which file a row goes to, by its type."""
-
-
-class TeacherConfig(StrictModel):
-    """What the Config of every teacher has."""
-
-    def small(self) -> Self:
-        """The same teacher with fewer rows (`tasks.contract.small`); one that reads files has them all."""
-        return self
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,17 @@
 """The teachers that a recipe names: a table for each, whose `name` is a file in `tasks/teachers/`."""
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
-from schemas.base import StrictModel
-from tasks.contract.plugins import parse_plugin, plugin_module
+from tasks.contract.teacher import TEACHERS, Teacher
 
 
-def teachers_of(tables: Sequence[Mapping[str, Any]]) -> list[tuple[ModuleType, StrictModel]]:
-    """Each teacher's module and config. Raises InputError: an unknown teacher, or a table that does not validate."""
-    configs = [parse_plugin("teachers", dict(table), f"teachers.{index}", needs="teach") for index, table in enumerate(tables)]
-    return [(plugin_module("teachers", table["name"]), config) for table, config in zip(tables, configs, strict=True)]
+def teachers_of(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Teacher[Any], Any]]:
+    """Each teacher and its config. Raises InputError: an unknown teacher, or a table that does not validate."""
+    configs = [TEACHERS.parse(dict(table), f"teachers.{index}") for index, table in enumerate(tables)]
+    return [(TEACHERS[config.name], config) for config in configs]
 
 
-def asks_an_api(table: Mapping[str, Any]) -> bool:
-    """Whether a teacher waits for the answers of an API."""
-    return table["name"] == "openai_compatible" or bool(table.get("routing")) or any(map(asks_an_api, table.get("prompts", ())))
+def asks_an_api(tables: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of the teachers waits for the answers of an API."""
+    return any(teacher.asks_an_api(config) for teacher, config in teachers_of(tables))

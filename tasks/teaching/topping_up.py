@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
+from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.data.quotas import Shortfall
 from tasks.data.splits import Split
@@ -103,7 +102,7 @@ class Teachers:
         about = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))
         self._job = job
         self._seed: int = about["seed"]
-        self._modules = teachers_of(about["teachers"])
+        self._teachers = teachers_of(about["teachers"])
         self._names = [table["name"] for table in about["teachers"]]
         self._spent: list[dict[str, float]] = about["spent"]
 
@@ -131,9 +130,9 @@ class Teachers:
             files = {
                 kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()
             }
-            for index, (module, teacher) in enumerate(self._modules):
+            for index, (teacher, config) in enumerate(self._teachers):
                 lesson = self._lesson(index, {cell: count for cell, count in missing.items() if count > 0}, known)
-                for row in self._teach(module, teacher, lesson):
+                for row in self._teach(teacher, config, lesson):
                     files[type(row)].write(row.model_dump_json() + "\n")
                     counts[type(row)] += 1
                     if isinstance(row, Example):
@@ -147,9 +146,9 @@ class Teachers:
         given, unsolved = counts[Example], counts[Prompt]
         return {"wanted": asked, "given": given, "unsolved": unsolved, "spent": spent, "teachers": tallies}
 
-    def _teach(self, module: ModuleType, teacher: StrictModel, lesson: Lesson) -> Iterator[Any]:
+    def _teach(self, teacher: Teacher[Any], config: Any, lesson: Lesson) -> Iterator[Any]:
         if lesson.wanted:
-            yield from module.teach(teacher, lesson)
+            yield from teacher.teach(config, lesson)
 
     def _lesson(self, index: int, cells: Mapping[Cell, int], known: Set[str]) -> Lesson:
         job = self._job

@@ -18,9 +18,8 @@ import re
 from collections.abc import Sequence
 
 from schemas.examples import Prompt
+from tasks.contract.check import CHECKS
 from tasks.verification.choices import choices_of, chosen, letters
-from tasks.verification.numbers import parse_number
-from tasks.verification.quantities import parse_quantity
 
 _TAG = re.compile(r"<answer>(.*?)(?:</answer>|(?=<answer>)|\Z)", re.DOTALL)
 _AHEAD = (
@@ -32,7 +31,6 @@ _TAGS = re.compile(r"</?(?:reasoning|answer)>")
 _NUMBER = re.compile(r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?")
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
 """What a text has that defines or returns something."""
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
 def flexible_answer(prompt: Prompt, completion: str) -> str:
@@ -54,17 +52,11 @@ def flexible_answer(prompt: Prompt, completion: str) -> str:
 
 def _plain(prompt: Prompt, text: str, *, ahead: bool) -> str:
     """The part of a text that the prompt's check can read, or all of it; `ahead`: the answer comes first."""
-    if prompt.check in ("numeric", "quantity", "math"):
-        return text if _is_read(prompt, text) else _number(text, ahead)
+    if reads := CHECKS[prompt.check].reads:
+        return text if reads(text) else _number(text, ahead)
     if prompt.check == "choice":
         return _choice(choices_of(prompt), text, ahead)
     return text
-
-
-def _is_read(prompt: Prompt, text: str) -> bool:
-    if prompt.check == "math":
-        return len(_WORD.findall(text)) <= 2  # sin, cos: a formula, no sentence
-    return bool(parse_number(text) if prompt.check == "numeric" else parse_quantity(text))
 
 
 def _number(text: str, ahead: bool) -> str:

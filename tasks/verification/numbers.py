@@ -46,6 +46,12 @@ NO_UNITS = frozenset(
 _LONGEST_NUMBER = 200  # characters; no honest answer is longer, and a model's endless digits must not cost quadratic time
 
 
+def as_number(text: str) -> str | None:
+    """A form in which equal numbers are equal; None: it is no number."""
+    number = parse_number(text)
+    return None if number is None else str(number.value)
+
+
 def parse_number(text: str) -> Number | None:
     """The one number that `text` states, or None.
 

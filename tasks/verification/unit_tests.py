@@ -1,7 +1,7 @@
 """What a prompt's tests say of an answer's code."""
 
 from schemas.examples import Prompt
-from tasks.checks import unusable
+from tasks.contract.check import unusable
 from tasks.sandbox.examination import Examined, examine
 
 

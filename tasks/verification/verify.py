@@ -10,13 +10,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 from typing import TypeVar
 
 from schemas.examples import Prompt, parse_trace
-from tasks.checks import Outcome
-from tasks.contract.plugins import plugin_module, plugin_names, plugin_versions
+from tasks.contract.check import CHECKS, Outcome, check_of
 
 T = TypeVar("T")
 
@@ -56,8 +53,7 @@ def verify(prompt: Prompt, completion: str) -> Verdict:
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether an answer, not empty and without tags, agrees with a prompt whose check is not `none`. Raises InputError as `verify`."""
-    outcome: Outcome = _check(prompt.check).agrees(prompt, answer)
-    return outcome
+    return CHECKS[prompt.check].agrees(prompt, answer)
 
 
 def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:
@@ -72,7 +68,7 @@ def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
     The threads only wait: slow checks work in processes of their own (`tasks.checks.math`, `tasks.sandbox`), started by command line and
     never forked, which a process that runs JAX must not be.
     """
-    slow = [index for index, prompt in enumerate(prompts) if prompt.check != "none" and hasattr(_check(prompt.check), "SLOW")]
+    slow = [index for index, prompt in enumerate(prompts) if (check := check_of(prompt.check)) and check.slow]
     if not slow:
         return [judge(index) for index in range(len(prompts))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -82,9 +78,4 @@ def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
 
 def check_versions(names: Iterable[str] | None = None) -> dict[str, str | int]:
     """`{"checks.exact": 1}` for each named check, or for all: part of the key of a stage whose bytes depend on verification."""
-    return plugin_versions("checks", plugin_names("checks") if names is None else sorted(set(names) - {"none"}))
-
-
-@cache
-def _check(name: str) -> ModuleType:
-    return plugin_module("checks", name)
+    return CHECKS.versions(CHECKS.names() if names is None else sorted(set(names) - {"none"}))

@@ -11,7 +11,7 @@ from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.examples import GROUNDED_REFUSAL, Example
 from tasks.contract.job import Job
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.stages import distill, rebalance
 from tasks.teachers import dataset
@@ -44,7 +44,7 @@ def real_rows() -> list[Example | Dropped]:
     """Every row of every source, without the recipe's limits on length."""
     (teacher,) = RECIPE["stages"]["distill"]["config"]["teachers"]
     unlimited = {"max_prompt_characters": 10**6, "max_response_characters": 10**6}
-    return list(dataset.teach(parse_plugin("teachers", {**teacher, **unlimited}, "test"), Lesson(seed=0, data=SHARED, answers=None)))
+    return list(dataset.teach(TEACHERS.parse({**teacher, **unlimited}, "test"), Lesson(seed=0, data=SHARED, answers=None)))
 
 
 def _counts(rows: list[Example | Dropped], family: str) -> tuple[Counter, int]:

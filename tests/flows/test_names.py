@@ -28,7 +28,9 @@ from infra.store.store import open_store
 from infra.visible import plain
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
-from tasks.contract.plugins import parse_plugin, stage_kind
+from tasks.contract.plugins import stage_kind
+from tasks.contract.reward import REWARDS
+from tasks.contract.teacher import TEACHERS
 from tasks.data.directory import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.conftest import TINY
@@ -109,9 +111,9 @@ def test_recipe_and_stage_names_are_path_segments(name: str) -> None:
 def test_kinds_rewards_and_teachers_are_names_of_known_files(name: str) -> None:
     with pytest.raises(InputError, match="unknown stage kind"):
         stage_kind(name)
-    for family in ("rewards", "teachers"):
+    for family in (REWARDS, TEACHERS):
         with pytest.raises(InputError, match="unknown"):
-            parse_plugin(family, {"name": name}, "here")
+            family.parse({"name": name}, "here")
 
 
 @pytest.mark.parametrize("kind", ["worker", "stage", "data.readers", "../flows/cli", "os", "__init__", "plugins"])

@@ -11,8 +11,8 @@ from prefect.states import State
 from flows import post_train
 from flows.planning import plan as planning
 from flows.planning.plan import DoesNotFit
-from flows.report.page import environment
 from flows.report.plan_section import plan_versus_actual
+from flows.report.templates import environment
 from flows.runs.record import RunLog, read_plan, read_run
 from flows.runs.results import read_results
 from infra.store.store import Store, open_store
@@ -219,7 +219,7 @@ def test_more_memory_than_the_compiler_said_is_a_finding_before_it_is_a_crash(tm
 
 def rendered(store: Store, record: RunRecord) -> str:
     plan = plan_versus_actual(read_results(store, record))
-    return environment().get_template("plan.j2").render(plan=plan, record=record)
+    return environment().get_template("sections/plan.j2").render(plan=plan, record=record)
 
 
 def test_the_report_says_when_there_was_no_plan(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
 from tasks.checks import quantity
-from tasks.contract.plugins import plugin_names
+from tasks.contract.check import CHECKS
 from tasks.evaluation.grounding import abstains, judge_grounded
 from tasks.evaluation.gym.scoring import VERSIONS, score
 from tasks.evaluation.refusals import classify_refusal
@@ -128,7 +128,7 @@ CASES = [(name, prompt, text) for name, (prompt, _, attacks) in TABLES.items() f
 
 
 def test_every_check_is_attacked() -> None:
-    assert set(plugin_names("checks")) - {"tests"} == {prompt.check for prompt, _, _ in TABLES.values()}
+    assert set(CHECKS.names()) - {"tests"} == {prompt.check for prompt, _, _ in TABLES.values()}
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Example
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.data.remote import RemoteFile, explained, remote_files
 from tasks.data.streamed import read_remote
@@ -39,7 +39,7 @@ def parquet(path: Path, records: list[dict[str, Any]], schema: Any = None, **opt
 
 
 def config(*sources: dict[str, Any]) -> dataset.Config:
-    return parse_plugin("teachers", {"name": "dataset", "sources": list(sources)}, "test")  # type: ignore[return-value]
+    return TEACHERS.parse({"name": "dataset", "sources": list(sources)}, "test")  # type: ignore[return-value]
 
 
 def teach(*sources: dict[str, Any]) -> list[Example | Dropped]:

@@ -28,7 +28,7 @@ from tasks.judging.judge import GemmaJudge, Question
 from tasks.judging.judges import open_judge
 from tasks.models import gemma
 from tasks.models.loading import base_model
-from tasks.reinforcement.rewarding import Resources
+from tasks.contract.reward import Resources
 from tasks.sampling.sampler import Sampler
 
 gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)

@@ -19,9 +19,9 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from tasks.chat import breaker, engine
+from tasks.contract.reward import Resources
 from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling
 from tasks.judging.judges import judge_models, open_judge
-from tasks.reinforcement.rewarding import Resources
 from tests.fakes.chat_server import ChatServer, Fault, Request, echo
 
 JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", "input_usd_per_million": 1.0, "output_usd_per_million": 1.0}

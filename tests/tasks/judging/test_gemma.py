@@ -10,6 +10,7 @@ import pytest
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
+from tasks.contract.reward import Resources
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.judging import judges
@@ -18,7 +19,6 @@ from tasks.judging.judge import GemmaJudge, Question, Ruling
 from tasks.models.gemma import SIZES
 from tasks.models.loading import base_model
 from tasks.planning.programs import abstract_model
-from tasks.reinforcement.rewarding import Resources
 
 DIGITS = tuple("0123456789")
 

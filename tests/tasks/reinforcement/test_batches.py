@@ -18,10 +18,11 @@ from schemas.base import StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.ledger import LedgerRow
 from tasks.contract.job import Job
+from tasks.contract.reward import Resources, Response
 from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
 from tasks.reinforcement.batches import RolloutBatches
-from tasks.reinforcement.rewarding import Resources, Response, Rewards
+from tasks.reinforcement.rewarding import Rewards
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
 

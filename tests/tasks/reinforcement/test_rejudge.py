@@ -20,9 +20,9 @@ from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
-from tasks.contract.plugins import plugin_versions, stage_kind
+from tasks.contract.plugins import stage_kind
+from tasks.contract.reward import REWARDS, Resources
 from tasks.reinforcement.rejudge import Stage, rejudge
-from tasks.reinforcement.rewarding import Resources
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.judges import QUESTION
 
@@ -175,7 +175,7 @@ def test_a_reward_is_scored_again_where_the_ledger_does_not_know_it(monkeypatch)
     older = stage()
     before = Stage(older.config, dict(older.dependencies) | {"rewards.format": 0}, older.prompts, {})
     assert rejudge(before, rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {"from": "scored"}
-    assert plugin_versions("rewards", ["format"])["rewards.format"] == older.dependencies["rewards.format"]
+    assert REWARDS.versions(["format"])["rewards.format"] == older.dependencies["rewards.format"]
 
 
 def test_a_cap_in_dollars_needs_prices_and_holds(tmp_path: Path, monkeypatch):

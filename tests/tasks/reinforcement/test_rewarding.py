@@ -2,15 +2,16 @@
 
 import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
+from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Judged, Resources, Response, RewardConfig, Rewards, Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
 
 
 def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:
@@ -112,12 +113,17 @@ def test_weights_survive_the_way_through_json():
 # The scorer: threads, what rewards hold, what they say ---------------------------------------------------------------------------
 
 
-class Fake:
-    """Rewards that are not in the directory: name -> module."""
+def made(**parts: Any) -> Reward:
+    """A reward that gives nothing, but for these parts."""
+    return Reward(version=1, config=RewardConfig, **{"score": lambda _, __, responses: [None] * len(responses), **parts})
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **modules: SimpleNamespace) -> None:
-        monkeypatch.setattr(rewarding, "plugin_module", lambda family, name: modules[name])
-        self.configs = [RewardConfig(name=name) for name in modules]
+
+class Fake:
+    """Rewards that are not in the directory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **rewards: Reward) -> None:
+        monkeypatch.setattr(rewarding, "REWARDS", rewards)
+        self.configs = [RewardConfig(name=name) for name in rewards]
 
     def scorer(self) -> Scorer:
         return Scorer(self.configs, Resources({}, answers=None))
@@ -131,7 +137,7 @@ def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: py
         together.wait()
         return [float(len(one.text)) for one in responses]
 
-    scorer = Fake(monkeypatch, one=SimpleNamespace(score=length), other=SimpleNamespace(score=length)).scorer()
+    scorer = Fake(monkeypatch, one=made(score=length), other=made(score=length)).scorer()
     try:
         futures = [scorer.submit([prompt()] * count, [Response("x" * count)] * count, update=1) for count in (1, 3)]
         assert [future.result().total.tolist() for future in futures] == [[1.0], [3.0, 3.0, 3.0]]
@@ -141,7 +147,7 @@ def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: py
 
 def test_whoever_submits_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch):
     go_on = threading.Event()
-    slow = SimpleNamespace(score=lambda _config, _prompts, responses: [float(go_on.wait(30))] * len(responses))
+    slow = made(score=lambda _config, _prompts, responses: [float(go_on.wait(30))] * len(responses))
     scorer = Fake(monkeypatch, slow=slow).scorer()
     try:
         future = scorer.submit([prompt()], [Response("")], update=1)
@@ -159,8 +165,8 @@ def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_o
             raise RuntimeError("the judge is on fire")
         return [1.0] * len(responses)
 
-    fine = SimpleNamespace(score=lambda _config, _prompts, responses: [0.0] * len(responses))
-    scorer = Fake(monkeypatch, fails=SimpleNamespace(score=fails), fine=fine).scorer()
+    fine = made(score=lambda _config, _prompts, responses: [0.0] * len(responses))
+    scorer = Fake(monkeypatch, fails=made(score=fails), fine=fine).scorer()
     try:
         with pytest.raises(RuntimeError, match="on fire"):
             scorer.submit([prompt()], [Response("bad")], update=1).result()
@@ -181,13 +187,15 @@ class Held:
 
 def test_what_rewards_hold_is_closed_once(monkeypatch: pytest.MonkeyPatch):
     closed: list[str] = []
-    modules = {
-        name: SimpleNamespace(
-            prepare=lambda config, _resources: Held(config.name, closed), score=lambda held, _prompts, responses: [float(len(held.name))]
+    rewards = {
+        name: made(
+            prepare=lambda config, _resources: Held(config.name, closed),
+            close=Held.close,
+            score=lambda held, _prompts, responses: [float(len(held.name))],
         )
         for name in ("a", "bb")
     }
-    scorer = Fake(monkeypatch, **modules).scorer()
+    scorer = Fake(monkeypatch, **rewards).scorer()
     assert scorer.score([prompt()], [Response("")]).total.tolist() == [1.5]
     assert closed == []
     scorer.close()
@@ -202,15 +210,15 @@ def test_a_reward_that_cannot_be_prepared_closes_those_before_it(monkeypatch: py
     def refuses(_config: object, _resources: object) -> None:
         raise InputError("no key")
 
-    first = SimpleNamespace(prepare=lambda config, _resources: Held(config.name, closed))
+    first = made(prepare=lambda config, _resources: Held(config.name, closed), close=Held.close)
     with pytest.raises(InputError, match="no key"):
-        Fake(monkeypatch, first=first, second=SimpleNamespace(prepare=refuses)).scorer()
+        Fake(monkeypatch, first=first, second=made(prepare=refuses)).scorer()
     assert closed == ["first"]
 
 
 def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(monkeypatch: pytest.MonkeyPatch):
-    growing = SimpleNamespace(
-        prepare=lambda _config, _resources: SimpleNamespace(at=lambda update: update),
+    growing = made(
+        at=lambda _config, update: update,
         score=lambda update, _prompts, responses: [float(update)] * len(responses),
     )
     scorer = Fake(monkeypatch, growing=growing).scorer()
@@ -226,7 +234,7 @@ def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatc
     def judge(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float | Judged | None]:
         return [Judged(None if one.text == "?" else 1.0, {"said": one.text}) if one.text else 0.0 for one in responses]
 
-    fake = Fake(monkeypatch, judge=SimpleNamespace(score=judge), plain=SimpleNamespace(score=lambda *given: [0.0] * len(given[2])))
+    fake = Fake(monkeypatch, judge=made(score=judge), plain=made(score=lambda *given: [0.0] * len(given[2])))
     fake.configs = [RewardConfig(name="judge", domains={Domain.MATH: 1.0}), RewardConfig(name="plain")]
     scorer = fake.scorer()
     try:

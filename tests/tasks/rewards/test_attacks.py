@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, Trace, prompt_id
-from tasks.contract.plugins import plugin_module, plugin_names
-from tasks.reinforcement.rewarding import Judged, Resources, Response, parse_rewards
+from tasks.contract.reward import REWARDS, Judged, Resources, Response
+from tasks.reinforcement.rewarding import parse_rewards
 
 QUESTION = "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves does Ana bake a day?"
 EXAMPLE = Example(
@@ -27,7 +27,7 @@ EXAMPLE = Example(
 )
 GOOD = EXAMPLE.response()
 
-REWARDS: dict[str, dict[str, Any]] = {
+TABLES: dict[str, dict[str, Any]] = {
     "format": {},
     "exact_answer": {},
     "numeric_answer": {},
@@ -78,24 +78,23 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def worth(inputs: dict[str, Path]) -> Callable[[str, str], float | None]:
     """What a reward gives for a text."""
     prepared: dict[str, Any] = {}
-    for name, table in REWARDS.items():
-        module, (config,) = plugin_module("rewards", name), parse_rewards([{"name": name, **table}], "rewards")
-        resources = Resources(inputs, answers=None, response_length=512)
-        prepared[name] = module.prepare(config, resources) if hasattr(module, "prepare") else config
+    for name, table in TABLES.items():
+        (config,) = parse_rewards([{"name": name, **table}], "rewards")
+        prepared[name] = REWARDS[name].prepare(config, Resources(inputs, answers=None, response_length=512))
 
     def value(name: str, text: str) -> float | None:
         prompts: list[Prompt] = [EXAMPLE.as_prompt()]
-        (given,) = plugin_module("rewards", name).score(prepared[name], prompts, [Response(text, min(512, len(text) // 4 + 1))])
+        (given,) = REWARDS[name].score(prepared[name], prompts, [Response(text, min(512, len(text) // 4 + 1))])
         return given.value if isinstance(given, Judged) else given
 
     return value
 
 
 def test_every_reward_is_attacked():
-    assert set(plugin_names("rewards")) - ELSEWHERE == set(REWARDS)
+    assert set(REWARDS.names()) - ELSEWHERE == set(TABLES)
 
 
-@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_good_response_earns_more_than_any_worthless_one(worth: Callable[[str, str], float | None], name: str):
     good = worth(name, GOOD)
     assert good is not None
@@ -113,7 +112,7 @@ def test_a_good_response_earns_more_than_any_worthless_one(worth: Callable[[str,
             assert value <= {"dipg": 0.0, "format": 0.5}.get(name, 0.0), what
 
 
-@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize("name", TABLES)
 def test_values_depend_on_nothing_but_the_text(worth: Callable[[str, str], float | None], name: str):
     texts = [GOOD, *WORTHLESS.values()]
     assert [worth(name, text) for text in texts] == [worth(name, text) for text in texts]
@@ -152,7 +151,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("size", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [name for name in REWARDS if name not in ("length", "overlong")])
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("length", "overlong")])
 def test_endless_texts_take_no_time_to_speak_of(worth: Callable[[str, str], float | None], name: str, size: int):
     """Bare, and as reasoning and answer of a trace: a megabyte in under a second of processor time. What is quadratic takes minutes."""
     worth(name, GOOD)

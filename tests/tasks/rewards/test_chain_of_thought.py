@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.examples import Domain, Prompt, Trace
-from tasks.reinforcement.rewarding import Judged, Response
+from tasks.contract.reward import Judged, Response
 from tasks.rewards import chain_of_thought
 from tasks.rewards.chain_of_thought import Config, holds
 

@@ -14,7 +14,8 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace
-from tasks.reinforcement.rewarding import Judged, Resources, Response, Scorer, parse_rewards
+from tasks.contract.reward import Judged, Resources, Response
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import code_tests
 from tasks.sandbox import assembly, bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits, SandboxFailed

@@ -11,8 +11,9 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt, Trace
+from tasks.contract.reward import Anneal, Resources, Response
 from tasks.evaluation.channels import Channels, quotes_of
-from tasks.reinforcement.rewarding import Anneal, Resources, Response, Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import dipg
 from tasks.rewards.dipg import Config, grade
 from tasks.teaching.families import families

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.examples import Domain, Prompt, Trace
-from tasks.reinforcement.rewarding import Judged, Response
+from tasks.contract.reward import Judged, Response
 from tasks.rewards import idea_e
 from tasks.rewards.idea_e import INSTRUCTIONS, SECTIONS, Config
 

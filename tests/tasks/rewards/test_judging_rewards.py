@@ -13,9 +13,9 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Rubric
 from tasks.contract.job import write_jsonl
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.reward import REWARDS, Resources, Response
 from tasks.judging import reward as judging_reward
-from tasks.reinforcement.rewarding import Resources, Response, Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer, Fault
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
@@ -249,5 +249,5 @@ def test_an_endpoint_that_fails_for_one_response_abstains_on_that_one(monkeypatc
 
 def test_recipes_can_name_the_rewards():
     for name, table in (("rubric_judge", BASE), ("llm_judge", {"judge": JUDGE})):
-        config = parse_plugin("rewards", {"name": name, **table}, "rewards.0")
-        assert parse_plugin("rewards", json.loads(config.model_dump_json()), "rewards.0") == config
+        config = REWARDS.parse({"name": name, **table}, "rewards.0")
+        assert REWARDS.parse(json.loads(config.model_dump_json()), "rewards.0") == config

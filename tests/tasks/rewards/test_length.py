@@ -4,7 +4,8 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
-from tasks.reinforcement.rewarding import Resources, Response, parse_rewards
+from tasks.contract.reward import Resources, Response
+from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import length, overlong
 
 PROMPT = Prompt(id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric")

@@ -6,7 +6,8 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
-from tasks.reinforcement.rewarding import Response, parse_rewards
+from tasks.contract.reward import Response
+from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import exact_answer, numeric_answer
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace, parse_trace
+from tasks.contract.reward import Resources, Response
 from tasks.data.steps import trace_row
 from tasks.devices.hosts import make_mesh
 from tasks.models.gemma import SIZES
@@ -18,7 +19,7 @@ from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.scalar_head import add_head, load_scoring_model
 from tasks.models.weights import initialise
 from tasks.planning.programs import abstract_model
-from tasks.reinforcement.rewarding import Resources, Response, Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.reward_models.calibration import Calibration
 from tasks.reward_models.scoring import TraceScorer
 from tasks.rewards import reward_model as reward

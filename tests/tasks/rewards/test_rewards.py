@@ -1,15 +1,13 @@
 """Rewards: what a completion is worth, and how a stage's rewards are combined when some abstain."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt
-from tasks.contract.plugins import plugin_module, plugin_names
+from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Resources, Response, RewardConfig, Rewards, Scorer, parse_rewards, weighted_mean
+from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards, weighted_mean
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
 
@@ -101,12 +99,11 @@ def test_refusing_an_answerable_question_is_wrong():
 
 
 def test_every_reward_keeps_the_contract():
-    assert {"format", "exact_answer"} <= set(plugin_names("rewards"))
-    for name in plugin_names("rewards"):
-        module = plugin_module("rewards", name)
-        assert isinstance(module.VERSION, int)
-        assert set(module.Config.model_fields) >= {"name", "weight"}
-        assert module.Config.model_fields["name"].default == name
+    assert {"format", "exact_answer"} <= set(REWARDS.names())
+    for name in REWARDS.names():
+        reward = REWARDS[name]
+        assert set(reward.config.model_fields) >= {"name", "weight"}
+        assert reward.config.model_fields["name"].default == name
 
 
 def test_weights_and_knobs_come_from_the_tables():
@@ -166,7 +163,7 @@ def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
     ],
 )
 def test_a_reward_that_breaks_its_contract_is_named(monkeypatch: pytest.MonkeyPatch, values: object, message: str):
-    monkeypatch.setattr(rewarding, "plugin_module", lambda family, name: SimpleNamespace(score=lambda *_: values))
+    monkeypatch.setattr(rewarding, "REWARDS", {"broken": Reward(version=1, config=RewardConfig, score=lambda *_: values)})
     with pytest.raises(ValueError, match=message):
         score([RewardConfig(name="broken")], [prompt()] * 2, ["", ""])
 

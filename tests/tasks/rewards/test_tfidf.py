@@ -12,9 +12,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example, Prompt, Trace, prompt_id
+from tasks.contract.reward import Resources, Response
 from tasks.data import term_weights
 from tasks.data.term_weights import TermWeights
-from tasks.reinforcement.rewarding import Resources, Response, parse_rewards
+from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import tfidf
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared/data/gsm8k/train_first1000.jsonl"

@@ -15,7 +15,7 @@ from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain, normalise_prompt
 from tasks import routing
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.teacher import TEACHERS
 from tasks.routing import Route, route
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.routing.confusion import confusion
@@ -192,7 +192,7 @@ def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     given = lesson(tmp_path)
     with ChatServer(reply=lambda body: text) as server:
         table = {"name": "dataset", "sources": [source], "routing": teacher(monkeypatch, server).model_dump()}
-        (prompt,) = dataset.prompts(parse_plugin("teachers", table, "test"), given)  # type: ignore[arg-type]
+        (prompt,) = dataset.prompts(TEACHERS.parse(table, "test"), given)  # type: ignore[arg-type]
     assert prompt.domain == route([UNSURE_PROMPT])[0].domain  # type: ignore[union-attr]
     assert given.tally["routed.teacher_failed"] == 1
 
@@ -209,4 +209,4 @@ def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path: Path, monkey
 def test_a_budget_without_prices_is_refused() -> None:
     table = {"name": "dataset", "sources": [{"path": "a.jsonl", "prompt": "q", "domain": "router"}]}
     with pytest.raises(InputError, match="max_usd needs input_usd_per_million"):
-        parse_plugin("teachers", {**table, "routing": {"provider": "vllm", "model": "m", "max_usd": 1.0}}, "test")
+        TEACHERS.parse({**table, "routing": {"provider": "vllm", "model": "m", "max_usd": 1.0}}, "test")

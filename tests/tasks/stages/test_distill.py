@@ -91,14 +91,22 @@ def test_where_the_router_is_relied_on_it_is_tried_on_rows_of_a_known_domain(tmp
     assert "router" not in alone
 
 
+GEMMA = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}
+ROUTED = {
+    "name": "dataset",
+    "sources": [{"path": "a.jsonl", "domain": "router", "prompt": "question"}],
+    "routing": {"provider": "openai", "model": "m"},
+}
+
+
 @pytest.mark.parametrize(
     ("teacher", "at_home"),
     [
         (PROCEDURAL, False),
-        ({"name": "openai_compatible"}, True),
-        ({"name": "dataset", "routing": {"provider": "openai"}}, True),
-        ({"name": "gemma", "prompts": [{"name": "dataset", "routing": {"provider": "openai"}}]}, True),
-        ({"name": "gemma", "prompts": [{"name": "dataset", "routing": None}]}, False),
+        ({"name": "openai_compatible", "provider": "openai", "model": "m", "prompts": [PROCEDURAL]}, True),
+        (ROUTED, True),
+        ({**GEMMA, "prompts": [ROUTED]}, True),
+        ({**GEMMA, "prompts": [PROCEDURAL]}, False),
     ],
 )
 def test_stages_that_ask_an_api_stay_where_its_key_is(teacher, at_home):

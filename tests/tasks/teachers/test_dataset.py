@@ -12,7 +12,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Cell, Lesson
@@ -23,7 +23,7 @@ ROWS = [{"question": f"What is {n}+{n}?", "steps": f"{n}+{n}={2 * n}", "answer":
 
 
 def config(*sources: dict, **settings) -> dataset.Config:
-    return parse_plugin("teachers", {"name": "dataset", "sources": list(sources), **settings}, "stages.distill.config.teachers.0")
+    return TEACHERS.parse({"name": "dataset", "sources": list(sources), **settings}, "stages.distill.config.teachers.0")
 
 
 def teach(data: Path, *sources: dict, **settings) -> list[Example | Dropped]:
@@ -179,8 +179,8 @@ def test_an_unknown_nested_column_is_named_with_those_beside_it(tmp_path):
     [
         ({"domain": "maths"}, "Input should be 'math'"),
         (
-            {"check": "fuzzy"},
-            "Input should be 'exact', 'numeric', 'quantity', 'math', 'choice', 'tests', 'constraints', 'faithful', 'plan' or 'none'",
+            {"check": "numerical"},
+            "unknown check 'numerical'. Did you mean 'numeric'? Valid: choice, constraints, exact, faithful, math, none",
         ),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "give either a column or a template"),

@@ -14,7 +14,7 @@ from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt
 from tasks.chat import breaker
 from tasks.chat import engine as engine_module
-from tasks.contract.plugins import parse_plugin, plugin_module
+from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.teachers import openai_compatible
 from tasks.teaching.lesson import Cell, Lesson, Row
@@ -25,7 +25,7 @@ LENDER = {"name": "procedural", "rows": {"math": 12}, "grounded": {}}
 
 def config(**changes: Any) -> openai_compatible.Config:
     table = {"name": "openai_compatible", "provider": "test", "model": "m", "prompts": [LENDER], "max_response_tokens": 64, "retries": 0}
-    parsed = parse_plugin("teachers", {**table, **changes}, "teachers.0", needs="teach")
+    parsed = TEACHERS.parse({**table, **changes}, "teachers.0")
     assert isinstance(parsed, openai_compatible.Config)
     return parsed
 
@@ -36,8 +36,8 @@ def lesson(store: Path, **changes: Any) -> Lesson:
 
 def solutions(rows: int = 200) -> dict[str, str]:
     """Prompt -> answer of all that is lent."""
-    lender = plugin_module("teachers", "procedural")
-    table = parse_plugin("teachers", {**LENDER, "rows": {"math": rows}}, "")
+    lender = TEACHERS["procedural"]
+    table = TEACHERS.parse({**LENDER, "rows": {"math": rows}}, "")
     return {prompt.prompt: prompt.answer for prompt in lender.prompts(table, Lesson(0, None, answers=None))}  # type: ignore[arg-type]
 
 
@@ -124,8 +124,8 @@ def test_every_bad_response_is_classified_and_paired_with_a_good_one(tmp_path: P
 
 
 def lent(rows: int) -> list[Prompt]:
-    lender = plugin_module("teachers", "procedural")
-    table = parse_plugin("teachers", {**LENDER, "rows": {"math": rows}}, "")
+    lender = TEACHERS["procedural"]
+    table = TEACHERS.parse({**LENDER, "rows": {"math": rows}}, "")
     return list(lender.prompts(table, Lesson(0, None, answers=None)))  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, parse_trace, prompt_id
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.teacher import TEACHERS
 from tasks.teachers import procedural
 from tasks.teaching.families import families
 from tasks.teaching.families.trivia import TRIVIA
@@ -20,7 +20,7 @@ PER_GROUNDING = 300
 
 
 def config(**values) -> procedural.Config:
-    return parse_plugin("teachers", {"name": "procedural", **values}, "test")
+    return TEACHERS.parse({"name": "procedural", **values}, "test")
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Constraint, Domain, Example, Prompt, Trace, prompt_id
-from tasks.contract.plugins import parse_plugin
+from tasks.contract.teacher import TEACHERS
 from tasks.teachers import procedural
 from tasks.teaching.families import domain_of, families
 from tasks.teaching.lesson import Cell, Lesson
@@ -18,7 +18,7 @@ ROWS = 300
 
 
 def config(**values) -> procedural.Config:
-    return parse_plugin("teachers", {"name": "procedural", "grounded": {}, **values}, "test")
+    return TEACHERS.parse({"name": "procedural", "grounded": {}, **values}, "test")
 
 
 @cache

@@ -3,14 +3,14 @@
 import subprocess
 import sys
 from fractions import Fraction
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
 from tasks.checks import exact
-from tasks.contract.plugins import plugin_names
+from tasks.contract.check import CHECKS
 from tasks.evaluation.grounding import abstains
 from tasks.verification.numbers import parse_number
 from tasks.verification.verify import Verdict, check_versions, verify, verify_many
@@ -272,13 +272,9 @@ def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str)
     assert verify(asked, trace(answer)) == Verdict(format=True, exact=False, answer=answer, detail=detail)
 
 
-def test_every_check_is_a_file() -> None:
-    assert {*plugin_names("checks"), "none"} == set(get_args(Check))
-
-
 def test_versions_of_checks_are_named_for_the_stage_key() -> None:
-    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": exact.VERSION}
-    assert check_versions().keys() == {f"checks.{name}" for name in plugin_names("checks")}
+    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": exact.CHECK.version}
+    assert check_versions().keys() == {f"checks.{name}" for name in CHECKS.names()}
 
 
 def test_many_completions_keep_their_order_whatever_their_checks() -> None:
@@ -297,8 +293,8 @@ def test_many_completions_keep_their_order_whatever_their_checks() -> None:
 def test_checks_load_nothing_slow_before_they_are_used() -> None:
     script = """
 import sys
-from tasks.contract.plugins import plugin_module, plugin_names
-for name in plugin_names("checks"): plugin_module("checks", name)
+from tasks.contract.check import CHECKS
+for name in CHECKS.names(): CHECKS[name]
 print(sorted({"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"} & set(sys.modules)))
 """
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"

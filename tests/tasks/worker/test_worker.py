@@ -23,12 +23,16 @@ from infra.store.store import open_store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.job import JobSpec, JobStatus
 
-TOY_WORKER = '''
-import sys, types
+TOY_WORKER = """
+import sys
 sys.path.insert(0, {root!r})
-import tasks.contract.plugins
+import tasks.stages
+tasks.stages.__path__.append({kinds!r})
 
-STAGE = """
+from tasks.worker.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+TOY = """
 import os, signal, sys, time
 from schemas.base import InputError, StageFailed, StrictModel
 from tasks.contract.kind import Kind, Product
@@ -37,21 +41,12 @@ class Config(StrictModel):
     code: str
 
 def run(job):
-    scope = {{"job": job, "metrics": {{"loss": 0.5}}, **globals()}}
+    scope = {"job": job, "metrics": {"loss": 0.5}, **globals()}
     exec(job.config.code, scope)
     return scope["metrics"]
 
-KIND = Kind(version=1, config=Config, inputs={{}}, produces=Product.ROWS, run=run, small=lambda config: config)
+KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config)
 """
-toy = types.ModuleType("tasks.stages.toy")
-exec(STAGE, toy.__dict__)
-sys.modules["tasks.stages.toy"] = toy
-known = tasks.contract.plugins.stage_kinds()
-tasks.contract.plugins.stage_kinds = lambda: (*known, "toy")
-
-from tasks.worker.__main__ import main
-sys.exit(main(sys.argv[1:]))
-'''
 
 WRITE = "(job.out / 'model.json').write_text('{}')\n"
 BLOCK = "print('blocking', flush=True); time.sleep(60)\n"
@@ -74,7 +69,9 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.store = open_store(root / "store")
         self.script = root / "toy_worker.py"
-        self.script.write_text(TOY_WORKER.format(root=str(ROOT)))
+        self.script.write_text(TOY_WORKER.format(root=str(ROOT), kinds=str(root / "kinds")))
+        (root / "kinds").mkdir()
+        (root / "kinds" / "toy.py").write_text(TOY)
         self.backend = LocalBackend(
             Settings(compile_cache="", parallel_jobs=8, stop_seconds=8.0), command=[sys.executable, str(self.script)]
         )

@@ -1,0 +1,1 @@
+"""The sections of a run's report, a file each (`flows.report.section`)."""

@@ -1,0 +1,70 @@
+"""What a suite is: one `SUITE = Suite(...)` in a file of `tasks/suites/`: an evaluation set that people know by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import Field
+
+from schemas.base import StrictModel
+from schemas.evaluation import EvalPrompt
+from tasks.contract.plugins import Configured, Family
+
+
+class SuiteConfig(StrictModel):
+    """What the Config of every suite has.
+
+    ```toml
+    [[stages.grpo_eval.config.suites]]
+    name = "gsm8k"
+    path = "gsm8k/test.jsonl"
+    ```
+
+    Attributes:
+        name: the suite's file.
+        label: what reports call it, where a recipe has one suite twice (two subjects of MMLU); its name when it is not set.
+        first: only so many prompts, from the start of the file.
+    """
+
+    name: str
+    label: str = Field(default="", pattern=r"^([a-z][a-z0-9_]{0,39})?$")
+    first: int | None = Field(default=None, ge=1)
+
+    @property
+    def suite(self) -> str:
+        """What items and reports call it."""
+        return self.label or self.name
+
+
+SuiteConfigT = TypeVar("SuiteConfigT", bound=SuiteConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite(Configured[SuiteConfigT], Generic[SuiteConfigT]):
+    """A suite. `tasks.evaluation.suite` has what suites that read a file share.
+
+    A prompt without what judges an answer to it (check `none`, no grounding, no request) counts for format, length and
+    markers alone, or for a judge's rating where one is configured. Files are read as they are published. A row that
+    cannot be read is an InputError that names file and line: leaving it out would change the denominator.
+
+    Attributes:
+        prompts: all prompts in file order, given the config and `--data`, with ids `<label>/<number>` that do not change
+            while the file does not.
+        dependencies: what else decides them: `{"data/<path>": digest}` of the files that it reads.
+        expected: how many prompts the published file has, for a plan that is made without it.
+        asked_by: the stage kind that asks it.
+    """
+
+    prompts: Callable[[SuiteConfigT, Path | None], list[EvalPrompt]]
+    dependencies: Callable[[SuiteConfigT, Path | None], dict[str, str | int]]
+    expected: Callable[[SuiteConfigT], int]
+    asked_by: str = "reasoning_eval"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not issubclass(self.config, SuiteConfig):
+            raise TypeError(f"the config of a suite is a class of SuiteConfig, not {self.config.__name__}")
+
+
+SUITES: Family[Suite[Any]] = Family("tasks.suites", Suite)
