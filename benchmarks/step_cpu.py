@@ -27,17 +27,17 @@ from schemas.examples import PreferencePair
 from tasks.contract.job import Job
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.losses.grpo import PolicyBatch, row_weights
-from tasks.losses.pairs import PairBatch
 from tasks.models.gemma import weight_shapes
 from tasks.models.loading import LoadedModel, base_model
 from tasks.models.tiny import tiny_tokenizer
+from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
 from tasks.sampling.rollouts import logps_in_parts
 from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural
 from tasks.training import preferences
 from tasks.training.loop import fit
 from tasks.training.optimizers import make_optimizer
+from tasks.training.pair_batches import PairBatch
 from tasks.training.trainers import TUNIX_LOOP
 
 MODEL = "gemma3-tiny"

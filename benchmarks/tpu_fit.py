@@ -88,8 +88,8 @@ def compile_case(case: Case) -> dict[str, Any]:
 
         function, args = Stock(mesh, rank=RANK, remat=case["remat"] == "layer").sft(rows, case["length"])
         return asdict(analyse(function, args, mesh))
-    from tasks.losses.vocabulary import LOOP
     from tasks.models.gemma import SIZES
+    from tasks.models.vocabulary import LOOP
     from tasks.planning.programs import abstract_model
     from tasks.stages import rebalance, sft
 

@@ -33,8 +33,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tunix.sft.peft_trainer import _default_loss_fn
 
-from tasks.losses.vocabulary import CHUNK, LOOP, token_logps
 from tasks.models.gemma import SIZES, GemmaConfig
+from tasks.models.vocabulary import CHUNK, LOOP, token_logps
 from tasks.planning.hlo_cost import cost_of
 
 SHARES = (1.0, 0.6, 0.3)

@@ -1,67 +1,142 @@
-"""The laws of the house that can be checked by reading imports, and two that only a process can show."""
+"""The laws of the house that can be checked by reading imports, and those that only a process can show.
+
+Every import counts, wherever it stands: at a file's top, inside a function, for type checkers only.
+"""
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("schemas", "infra", "tasks", "flows")
-FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-MAY_IMPORT_PREFECT = {"tasks/stage.py"}
-ABOVE = ("stages", "worker", "stage.py")
-"""Of tasks: what may know the stage kinds."""
-TO_BE_TURNED_AROUND = {"tasks/teaching/topping_up.py", "tasks/distillation/batches.py"}
-"""Rooms that still import a stage kind: its config, or the names of its files, belong into the room."""
-HEAVY = {"jax", "jaxlib", "flax", "optax", "tunix", "orbax", "qwix"}
+"""From the lowest up: a room imports what is below it."""
+
+PLUGINS = ("rewards", "checks", "suites", "teachers", "losses")
+"""Folders of `tasks/` whose files are plugins, a file each. All but losses are found by name (`tasks.contract.plugins`)."""
+
+FLOW_FILES = ("flows.post_train", "flows.nightly", "flows.chain")
+GOOGLE = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media", "grpc")
+HEAVY = ("jax", "jaxlib", "flax", "optax", "tunix", "orbax", "qwix")
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Dotted names of all modules that a syntax tree imports, wherever the statement stands."""
-    for node in ast.walk(tree):
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {_name(path): path for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Modules that a file imports: of ours by their files, of others the name that is written."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in FILES else node.module
 
 
-def room(module: str) -> str:
-    return module.split(".")[0]
+IMPORTS = {name: set(_imports(path)) - {name} for name, path in FILES.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_one_way(path: Path) -> None:
-    """schemas <- infra <- tasks <- flows, and Prefect only in flows/ and tasks/stage.py."""
-    here = str(path.relative_to(ROOT))
-    above = set(ROOMS[ROOMS.index(room(here.replace("/", "."))) + 1 :])
-    found = set(imports(ast.parse(path.read_text(encoding="utf-8"))))
-    assert not [name for name in found if room(name) in above], f"{here} imports a room above its own"
-    if not here.startswith("flows/") and here not in MAY_IMPORT_PREFECT:
-        assert not [name for name in found if room(name) == "prefect"], f"{here} imports prefect"
-    if here.startswith(("schemas/", "infra/")):
-        assert not [name for name in found if room(name) in HEAVY], f"{here} imports JAX"
+def _below(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def test_parts_of_stages_do_not_know_the_stages() -> None:
-    """Inside tasks: rooms and plugins <- stage kinds <- worker and stage task."""
-    parts = [path for path in FILES if path.is_relative_to(ROOT / "tasks") and path.relative_to(ROOT / "tasks").parts[0] not in ABOVE]
-    assert parts
-    knowing = {
-        str(path.relative_to(ROOT))
-        for path in parts
-        for name in imports(ast.parse(path.read_text(encoding="utf-8")))
-        if name.startswith(("tasks.stages", "tasks.worker", "tasks.stage."))
-    }
-    assert knowing == TO_BE_TURNED_AROUND
+def _offenders(importers: Sequence[str], imported: Sequence[str], allowed: Sequence[str] = ()) -> list[str]:
+    """`importer -> imported` for files in or below `importers`, but for those `allowed`, that import anything in or below `imported`."""
+    return sorted(
+        f"{name} -> {other}"
+        for name, others in IMPORTS.items()
+        for other in others
+        if _below(name, *importers) and not _below(name, *allowed) and _below(other, *imported)
+    )
 
 
-def test_stages_rewards_and_teachers_load_no_jax() -> None:
-    """The flow process imports every stage kind and plugin to validate a recipe; none may pull JAX in, not even through another module."""
-    script = """
+def _layer(name: str) -> int:
+    """How high a file of `tasks/` stands: rooms, plugins, losses, stage kinds, then what runs them."""
+    if _below(name, "tasks.worker", "tasks.stage"):
+        return 4
+    if _below(name, "tasks.stages"):
+        return 3
+    if _below(name, "tasks.losses"):
+        return 2
+    return int(_is_plugin(name))
+
+
+def _is_plugin(name: str) -> bool:
+    return any(_below(name, f"tasks.{family}") and name != f"tasks.{family}" for family in PLUGINS)
+
+
+def test_rooms_import_one_way() -> None:
+    """schemas <- infra <- tasks <- flows; Prefect in flows/ and tasks/stage.py alone; JAX from tasks/ on."""
+    for place, room in enumerate(ROOMS):
+        assert not _offenders([room], ROOMS[place + 1 :])
+    assert not _offenders(ROOMS[:3], ["prefect"], allowed=["tasks.stage"])
+    assert not _offenders(ROOMS[:2], HEAVY)
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    ours: Mapping[str, set[str]] = {name: others & FILES.keys() for name, others in IMPORTS.items()}
+    try:
+        order = list(TopologicalSorter(ours).static_order())
+    except CycleError as error:
+        raise AssertionError(f"a circle of imports: {' <- '.join(error.args[1])}") from None
+    assert len(order) == len(FILES) > 300
+
+
+def test_inside_tasks_nothing_imports_what_stands_higher() -> None:
+    """Rooms <- plugins <- losses <- stage kinds <- the worker and the task."""
+    found = [
+        f"{name} -> {other}"
+        for name, others in IMPORTS.items()
+        for other in others
+        if _below(name, "tasks") and _below(other, "tasks") and _layer(other) > _layer(name)
+    ]
+    assert not found
+
+
+def test_no_plugin_and_no_stage_kind_is_a_library() -> None:
+    """Plugins and stage kinds are found by name; a loss is imported by the stage kind that trains on it."""
+    found = [
+        f"{name} -> {other}"
+        for name, others in IMPORTS.items()
+        for other in others
+        if (_is_plugin(other) or (_below(other, "tasks.stages") and other != "tasks.stages"))
+        and not (_below(name, "tasks.stages") and _below(other, "tasks.losses"))
+    ]
+    assert not found
+
+
+def test_flows_do_not_reach_into_what_shows_them() -> None:
+    """Promotion and planning decide without the report; the command line is for itself, the server and the flow files."""
+    assert not _offenders(["flows.promotion", "flows.planning", "flows.runs", "flows.scores", "flows.trackers"], ["flows.report"])
+    assert not _offenders(["flows"], ["flows.cli"], allowed=["flows.cli", "flows.server", *FLOW_FILES])
+
+
+def test_evaluation_does_not_import_rewards() -> None:
+    evaluation = ["tasks.evaluation", "tasks.suites", "tasks.stages.reasoning_eval", "tasks.stages.safety_eval"]
+    assert not _offenders(evaluation, ["tasks.rewards"])
+
+
+def test_only_buckets_secrets_and_the_tpu_api_talk_to_google() -> None:
+    assert not _offenders(ROOMS, GOOGLE, allowed=["infra.gcs", "infra.tpu.api", "infra.tpu.secret_manager"])
+    assert _offenders(["infra.tpu.api"], GOOGLE), "the law looks at what is imported there"
+
+
+def test_the_flow_process_loads_no_jax_and_the_command_line_starts_without_prefect() -> None:
+    """Every stage kind and plugin is loaded to validate a recipe; none may pull JAX in, not even through another module."""
+    loaded = _run("""
 import sys
+def loaded(*names): print(sorted(set(names) & set(sys.modules)))
+import flows.cli.main
+loaded("prefect", "jax", "matplotlib", "datasets")
 from tasks.contract.check import CHECKS
 from tasks.contract.plugins import KINDS
 from tasks.contract.reward import REWARDS
@@ -69,40 +144,22 @@ from tasks.contract.suite import SUITES
 from tasks.contract.teacher import TEACHERS
 for family in (KINDS, REWARDS, TEACHERS, CHECKS, SUITES):
     for name in family.names(): family[name]
-print(sorted({"jax", "tunix", "prefect"} & set(sys.modules)))
-"""
-    assert run(script) == "[]"
+loaded("prefect", "jax", "tunix")
+import flows.post_train
+loaded("jax", "tunix")
+""")
+    assert loaded == ["[]", "[]", "[]"]
 
 
-def test_the_flow_process_never_loads_jax() -> None:
-    assert run("import sys, flows.post_train; print('jax' in sys.modules)") == "False"
+def test_the_worker_loads_no_prefect_and_nothing_of_google() -> None:
+    """Who has a directory as the store and this machine as the target does not pay for the clients of buckets and TPUs."""
+    script = "import sys, infra.store.store, infra.targets, tasks.worker.__main__; print('flows' in sys.modules, 'prefect' in sys.modules)"
+    google = "; print([name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))])"
+    assert _run(script + google) == ["False False", "[]"]
 
 
-def test_the_worker_never_loads_prefect() -> None:
-    assert run("import sys, tasks.worker.__main__; print('prefect' in sys.modules)") == "False"
-
-
-def test_the_command_line_starts_without_prefect_and_jax() -> None:
-    assert run("import sys, flows.cli.main; print(sorted({'prefect', 'jax', 'matplotlib', 'datasets'} & set(sys.modules)))") == "[]"
-
-
-def test_only_buckets_secrets_and_the_tpu_api_talk_to_google() -> None:
-    """Storage's clients, however they are imported, in `infra/gcs*.py` alone, that of TPUs in `infra/tpu/api.py` and credentials for
-    secrets in `infra/tpu/secret_manager.py`; and nobody pays for them whose store is a directory and whose target is this machine."""
-    clients = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media", "grpc")
-    users = {
-        str(path.relative_to(ROOT))
-        for path in FILES
-        if any(name.startswith(clients) for name in imports(ast.parse(path.read_text(encoding="utf-8"))))
-    }
-    assert "infra/tpu/api.py" in users
-    assert all(user.startswith("infra/gcs") for user in users - {"infra/tpu/api.py", "infra/tpu/secret_manager.py"}), users
-    loaded = "[name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))]"
-    assert run(f"import sys, infra.store.store, infra.targets, tasks.worker.__main__; print({loaded})") == "[]"
-
-
-def run(script: str) -> str:
-    """Standard output of a fresh Python process that runs `script` in the repository."""
+def _run(script: str) -> list[str]:
+    """Lines of output of a fresh Python process that runs `script` in the repository."""
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.split("\n")[:-1]

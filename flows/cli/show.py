@@ -113,7 +113,6 @@ def show_runs(runs: dict[str, Any]) -> None:
 
 def show_garbage(garbage: dict[str, Any]) -> None:
     """What `lyceum gc` found, the totals, and what became of it."""
-
     now = time.time()
     rows = [
         (
@@ -156,7 +155,6 @@ def show_machines(machines: dict[str, Any]) -> None:
 
 def show_export(export: dict[str, Any]) -> None:
     """What was exported, and what the proof found."""
-
     proof = export["verification"]
     table(f"{export['stage']} of {export['run_id']}", ("file", "size"), [(name, size(count)) for name, count in export["files"].items()])
     line(

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError
 from flows.runs.effects import METRICS
 from flows.runs.record import read_run, run_status
 from flows.runs.results import read_results
+from infra.store.manifests import data_name
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest
@@ -104,7 +105,7 @@ def promote(store: Store, run: RunRecord, why: str, *, by: str, replacing: Champ
         run_id=run.run_id,
         stage=stage.name,
         model=manifest.ref(),
-        weights=_weights(manifest),
+        weights=data_name(manifest),
         metrics=_rates(run, stage),
         why=why,
         by=by,
@@ -148,7 +149,14 @@ def rollback(store: Store, recipe: str, why: str) -> Champion:
             f"recipe {recipe}: the champion before was run {back.run_id}, and the model of its stage {back.stage} cannot be used: "
             f"{problems[0]}. The champion stays as it is. `lyceum promote RUN` makes another run's model the champion."
         )
-    changes = {"change": "rollback", "restores": back.number, "weights": _weights(manifest), "why": why, "by": whoever(), "at": time.time()}
+    changes = {
+        "change": "rollback",
+        "restores": back.number,
+        "weights": data_name(manifest),
+        "why": why,
+        "by": whoever(),
+        "at": time.time(),
+    }
     entry = _append(store, back.model_copy(update=changes), entries[-1])
     if entry is None:
         raise InputError(f"recipe {recipe}: somebody else changed the champion in this moment. Look with --history, and decide again.")
@@ -293,10 +301,6 @@ def _rates(run: RunRecord, model: StageRecord) -> dict[str, float]:
         )
         rates[metric.name] = next(of_model, None)
     return {name: rate for name, rate in rates.items() if rate is not None}
-
-
-def _weights(manifest: Manifest) -> str:
-    return f"artifacts/{manifest.kind}/{manifest.key}/data/{manifest.attempt}"
 
 
 def _name(recipe: str, number: int) -> str:

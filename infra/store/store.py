@@ -18,7 +18,6 @@ else differs.
 
 import logging
 import re
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from infra.gcs.region import require_near
 from infra.secrets import has_userinfo
 from infra.settings import Settings
 from infra.store.files import Files, file_entry, files_below, given_path
+from infra.store.manifests import aside_name, data_name, manifest_name, parse_manifest
 from infra.store.objects import Damaged, Found, Objects, checked_name
 from schemas.artifact import FileEntry, Manifest, Seal
 from schemas.base import InputError, StrictModel, problem_text
@@ -123,11 +123,11 @@ class Store:
 
     def lookup(self, kind: str, key: str) -> Manifest | None:
         """The manifest if the artifact was committed; its files are not looked at. Use `valid` before reading them."""
-        return _parse_manifest(self._objects.read(_manifest_name(kind, key)), kind, key)
+        return parse_manifest(self._objects.read(manifest_name(kind, key)), kind, key)
 
     def verify(self, manifest: Manifest) -> list[str]:
         """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong bytes."""
-        return self._objects.check_tree(_data_name(manifest), manifest.files)
+        return self._objects.check_tree(data_name(manifest), manifest.files)
 
     def valid(self, kind: str, key: str, damage: Callable[[str], None] = lambda text: None) -> Manifest | None:
         """The manifest of an artifact that exists and verifies.
@@ -135,11 +135,11 @@ class Store:
         A damaged artifact is set aside (`manifest.corrupt-<id>.json`; its files stay for inspection), logged, and never served again:
         None is returned, and the stage can be run and committed anew. `damage` is told what is wrong.
         """
-        name = _manifest_name(kind, key)
+        name = manifest_name(kind, key)
         raw = self._objects.read(name)
         if raw is None:
             return None
-        manifest = _parse_manifest(raw, kind, key)
+        manifest = parse_manifest(raw, kind, key)
         problems = ["manifest.json is damaged"] if manifest is None else self.verify(manifest)
         if not problems:
             return manifest
@@ -148,20 +148,20 @@ class Store:
         return None
 
     def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
-        raw = self._objects.read(_manifest_name(manifest.kind, manifest.key))
-        if raw is not None and _parse_manifest(raw, manifest.kind, manifest.key) == manifest:
+        raw = self._objects.read(manifest_name(manifest.kind, manifest.key))
+        if raw is not None and parse_manifest(raw, manifest.kind, manifest.key) == manifest:
             self._set_aside(manifest.kind, manifest.key, raw, problems)
 
     def _set_aside(self, kind: str, key: str, raw: bytes, problems: list[str]) -> None:
         log.warning("artifact %s/%s does not verify and will be computed again: %s", kind, key, "; ".join(problems))
-        self._objects.set_aside(_manifest_name(kind, key), _aside_name(kind, key, "corrupt"), raw)
+        self._objects.set_aside(manifest_name(kind, key), aside_name(kind, key, "corrupt"), raw)
 
     def discard(self, kind: str, key: str) -> None:
         """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage is run again: `--force`."""
-        name = _manifest_name(kind, key)
+        name = manifest_name(kind, key)
         raw = self._objects.read(name)
         if raw is not None:
-            self._objects.set_aside(name, _aside_name(kind, key, "discarded"), raw)
+            self._objects.set_aside(name, aside_name(kind, key, "discarded"), raw)
 
     def commit(self, draft: Manifest, directory: Path) -> Manifest:
         """Make the files of `directory` an artifact, or adopt the one that somebody else committed first.
@@ -184,13 +184,13 @@ class Store:
             return winner
         entries = self._entries(directory)
         content = _pretty(draft.model_copy(update={"files": entries}).sealed())
-        manifest = _parse_manifest(content, draft.kind, draft.key)  # what readers will see, e.g. lists where there were tuples
+        manifest = parse_manifest(content, draft.kind, draft.key)  # what readers will see, e.g. lists where there were tuples
         if manifest is None:
             raise ValueError(f"the manifest of {draft.kind}/{draft.key} does not survive being written as JSON: {content.decode()}")
-        data = _data_name(manifest)
+        data = data_name(manifest)
         self._objects.put_tree(directory, data, entries)
         try:
-            while not self._objects.create(_manifest_name(manifest.kind, manifest.key), content):
+            while not self._objects.create(manifest_name(manifest.kind, manifest.key), content):
                 # Lost a race, unless the winner is damaged: then `valid` sets it aside and the next round creates ours.
                 winner = self.valid(manifest.kind, manifest.key)
                 if winner is not None:
@@ -212,7 +212,7 @@ class Store:
             Damaged: bytes that were transferred are not what the manifest says. The artifact has been set aside as `valid` does.
         """
         try:
-            return self._objects.get_tree(_data_name(manifest), manifest.files, wanted)
+            return self._objects.get_tree(data_name(manifest), manifest.files, wanted)
         except Damaged as error:
             self._set_damaged_aside(manifest, error.problems)
             raise
@@ -227,7 +227,7 @@ class Store:
             found = sorted(self._objects.each(f"artifacts/{one}", "manifest.json"), key=lambda each: each.written, reverse=True)
             names = [each.name for each in found[:newest]]
             for name, raw in zip(names, self._objects.read_all(names), strict=True):
-                if manifest := _parse_manifest(raw, one, name.split("/")[2]):
+                if manifest := parse_manifest(raw, one, name.split("/")[2]):
                     yield manifest
 
     # Trees: files of work in progress, complete when their seal exists
@@ -369,32 +369,6 @@ class Store:
     def create_bytes(self, name: str, data: bytes) -> bool:
         """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
         return self._objects.create(name, data)
-
-
-def _manifest_name(kind: str, key: str) -> str:
-    return f"artifacts/{kind}/{key}/manifest.json"
-
-
-def _aside_name(kind: str, key: str, why: str) -> str:
-    return f"artifacts/{kind}/{key}/manifest.{why}-{uuid.uuid4().hex}.json"
-
-
-def _data_name(manifest: Manifest) -> str:
-    return f"artifacts/{manifest.kind}/{manifest.key}/data/{manifest.attempt}"
-
-
-def _parse_manifest(raw: bytes | None, kind: str, key: str) -> Manifest | None:
-    """The manifest in `raw` if it is intact, belongs to `kind` and `key` and names only allowed files; None otherwise."""
-    if raw is None:
-        return None
-    try:
-        manifest = Manifest.model_validate_json(raw)
-        checked_name(manifest.attempt)
-        for entry in manifest.files:
-            checked_name(entry.path)
-    except ValueError:  # pydantic's ValidationError is one
-        return None
-    return manifest if manifest.is_intact and (manifest.kind, manifest.key) == (kind, key) else None
 
 
 def _pretty(value: StrictModel) -> bytes:

@@ -19,6 +19,8 @@ from tasks.verification.copied import is_copied
 from tasks.verification.quantities import LONGEST, Quantity, parse_quantity
 
 _TOLERANCE = 0.01
+_LISTED = re.compile(r"[,;]\s*\D")
+_CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)\b|≈")
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -54,10 +56,6 @@ def _difference(given: Quantity, wanted: Quantity, tolerance: float | None) -> s
     if abs(value - wanted.number) <= tolerance * abs(wanted.number) * (1 + 1e-9):
         return ""
     return f"{value:.6g} is not {wanted.number:.6g} (within {100 * tolerance:g} %)"
-
-
-_LISTED = re.compile(r"[,;]\s*\D")
-_CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)\b|≈")
 
 
 def _vote(answer: str, choices: object) -> str | None:

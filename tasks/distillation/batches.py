@@ -17,15 +17,15 @@ from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed, sample_groups
 
 if TYPE_CHECKING:
-    from tasks.losses.distillation import DistillBatch
-    from tasks.losses.grpo import PolicyBatch
+    from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
+    from tasks.reinforcement.policy_batches import PolicyBatch
     from tasks.sampling.sampler import Completion, Sampler
 
 
 def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
     """What samples responses, and the program that gives the student's log-probabilities of them."""
-    from tasks.losses.grpo import token_logps_fn
+    from tasks.models.vocabulary import token_logps_fn
     from tasks.sampling.sampler import Sampler
 
     sampler = Sampler(loaded, batch_size=config.sampled, prompt_length=config.prompt_length, response_length=config.response_length)
@@ -54,8 +54,8 @@ class Scored(NamedTuple):
 
 def make_batch(config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
-    from tasks.losses.distillation import DistillBatch
-    from tasks.losses.grpo import PolicyBatch, row_weights
+    from tasks.distillation.gkd_batches import DistillBatch
+    from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
 
     prompt_ids, completion_ids, student, teacher = scored
     counted = ~np.isnan(teacher).any(axis=1)

@@ -93,7 +93,7 @@ def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:
     import jax.numpy as jnp
     from flax import nnx
 
-    from tasks.losses.vocabulary import positions_of, token_logps
+    from tasks.models.vocabulary import positions_of, token_logps
 
     graph, _ = nnx.split(loaded.model)
     pad_id = loaded.tokenizer.pad_id

@@ -1,22 +1,14 @@
 """Judging a completion by its answer: verified in the format of a trace and wherever it stands, its markers counted."""
 
 import re
-from typing import TYPE_CHECKING
 
 from schemas.evaluation import EvalItem, EvalPrompt
-from tasks.evaluation.evaluate import (
-    answered,
-)
+from tasks.evaluation.evaluate import answered
 from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import agrees, verify
 
-if TYPE_CHECKING:
-    pass
-
-
 MARKERS = ("first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence", "finally", "step", "=")
 """Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any case."""
-
 
 _MARKER = re.compile("|".join(rf"\b{word}\b" if word.isalpha() else re.escape(word) for word in MARKERS), re.IGNORECASE)
 

@@ -1,19 +1,14 @@
 """Judging a completion by the kind of its prompt: a request, a grounded question, or one with a verifiable answer."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Trace, parse_trace
 from tasks.evaluation import reasoning
 from tasks.evaluation.channels import channels_of
-from tasks.evaluation.evaluate import (
-    answered,
-)
+from tasks.evaluation.evaluate import answered
 from tasks.evaluation.grounding import follows, judge_grounded
 from tasks.evaluation.refusals import classify_refusal
-
-if TYPE_CHECKING:
-    pass
 
 
 def judge(prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False) -> EvalItem:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.model")
 """Patterns of what a trained stage's artifact has of the format; `COMPANIONS` of its base model come beside."""
 
-
 PROMPTS_OF_EVALUATION = 3
 """How many prompts of each evaluation the proof asks beside its own."""
 

@@ -1,17 +1,13 @@
 """Rubrics: the criteria of a prompt, their weights, and what a ruling on them is worth."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Criterion, Importance
 from tasks.judging.reward import JudgingConfig
-
-if TYPE_CHECKING:
-    pass
-
 
 Criteria = tuple[Criterion, ...]
 

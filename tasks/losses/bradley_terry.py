@@ -16,46 +16,13 @@ of its being right, as in Let's Verify Step by Step: known are the steps of a ve
     L += step_weight x mean over the pair's known steps of -log sigma(+-s_step)
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from tasks.devices.hosts import by_rows
-from tasks.losses.vocabulary import positions_of
-from tasks.models.scalar_head import token_scores
-
-
-class TraceRows(NamedTuple):
-    """N traces for one forward pass.
-
-    Attributes:
-        tokens, positions, segments: (N, P + R), what the model takes.
-        ends: (N, R) bool: the tokens at which a step, or the answer, ends.
-    """
-
-    tokens: jax.Array
-    positions: jax.Array
-    segments: jax.Array
-    ends: jax.Array
-
-
-def trace_rows(prompt_ids: jax.Array, response_ids: jax.Array, ends: jax.Array, pad_id: int) -> TraceRows:
-    """Rows of (N, P) left-padded prompts and (N, R) right-padded responses."""
-    tokens = jnp.concatenate([prompt_ids, response_ids], axis=1)
-    real = tokens != pad_id
-    return TraceRows(tokens, positions_of(real), real.astype(jnp.int32), ends)
-
-
-def row_scores(model: Any, rows: TraceRows) -> jax.Array:
-    """(N, R) scores of the tokens of the responses."""
-    return token_scores(model, rows.tokens, rows.positions, rows.segments, rows.ends.shape[1])
-
-
-def soft_minimum(scores: jax.Array, ends: jax.Array) -> jax.Array:
-    """(N, R) scores of tokens and (N, R) bool, at least one in each row -> (N,) scores of traces."""
-    weights = jax.nn.softmax(jnp.where(ends, -scores, -jnp.inf), axis=-1)
-    return jnp.sum(weights * scores, axis=-1)
+from tasks.reward_models.traces import TraceRows, row_scores, soft_minimum, trace_rows
 
 
 def bradley_terry_loss(chosen: jax.Array, rejected: jax.Array, centering: float) -> jax.Array:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.losses.vocabulary import token_logps
+from tasks.models.vocabulary import token_logps
 
 
 def cross_entropy(model: Any, tokens: jax.Array, weights: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:

@@ -5,47 +5,19 @@
 
 The two ends are not the limits of the formula, which are 0; they are what TRL's `GKDTrainer.generalized_jsd_loss` does there, with which
 these numbers agree (tests/tasks/losses/test_distillation.py). Both models' logits of a few hundred tokens exist at a time
-(`tasks.losses.vocabulary`), and of the teacher only hidden states and embedding are needed.
+(`tasks.models.vocabulary`), and of the teacher only hidden states and embedding are needed.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from tasks.losses.vocabulary import per_token, positions_of
+from tasks.distillation.gkd_batches import DistillBatch
 from tasks.models.gemma import GemmaConfig, unembed
-
-
-@flax.struct.dataclass(frozen=True)
-class DistillBatch:
-    """B responses with what the teacher makes of them; every array has them as its first axis.
-
-    Attributes:
-        prompt_ids: (B, P) int32, left-padded.
-        completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
-        teacher_hidden: (B, R, D) the teacher's hidden states, position t predicts completion t.
-        weights: (B,) float32 of one token's loss (`tasks.losses.grpo.row_weights`).
-    """
-
-    prompt_ids: Any
-    completion_ids: Any
-    completion_mask: Any
-    teacher_hidden: Any
-    weights: Any
-
-
-class TeacherEmbedding(nnx.Variable[Any]):
-    """The teacher's embedding (V, D) as an attribute of the student: frozen, and given to its programs, but no weight of it."""
-
-
-def attach_teacher(student: Any, embedding: Any) -> None:
-    """Give the student, a Gemma, what `gkd_loss_fn` needs of its teacher."""
-    student.teacher_embedding = TeacherEmbedding(embedding)
+from tasks.models.vocabulary import per_token, positions_of
 
 
 def generalized_jsd(student: jax.Array, teacher: jax.Array, beta: float) -> jax.Array:

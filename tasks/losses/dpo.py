@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.losses.pairs import PairRows, pair_metrics, response_logps
+from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
 
 
 def dpo_loss(chosen: jax.Array, rejected: jax.Array, beta: float, label_smoothing: float) -> jax.Array:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.losses.pairs import PairRows, pair_metrics, response_logps
+from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
 
 CERTAIN = -1e-7
 """The largest mean log-probability that odds are taken of: those of a certain response are infinite."""

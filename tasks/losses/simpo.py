@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.losses.pairs import PairRows, pair_metrics, response_logps
+from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
 
 
 def simpo_loss(chosen: jax.Array, rejected: jax.Array, beta: float, gamma_beta_ratio: float) -> jax.Array:

@@ -38,8 +38,8 @@ from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_reward
 from tasks.sampling.rollouts import Rollout, compiled_once, logps_in_parts, rollout_seed, sample_groups
 
 if TYPE_CHECKING:
-    from tasks.losses.grpo import PolicyBatch
     from tasks.models.loading import LoadedModel
+    from tasks.reinforcement.policy_batches import PolicyBatch
     from tasks.sampling.sampler import Sampler
 
 _TELL_SECONDS = 5.0
@@ -156,7 +156,7 @@ class RolloutBatches:
 
     def _scored(self, index: int, first: int, sampled: Sampled, found: "Rows | Future[Rewards] | None") -> tuple[Rollout, np.ndarray]:
         """The rollout, and which of its groups make the batch."""
-        from tasks.losses.grpo import group_advantages
+        from tasks.reinforcement.policy_batches import group_advantages
 
         config = self.config
         began = time.monotonic()
@@ -185,7 +185,7 @@ class RolloutBatches:
 
     def _assemble(self, rollout: Rollout, chosen: np.ndarray, sampled: Sampled) -> "PolicyBatch":
         """The fixed-shape arrays of the chosen groups, batch first."""
-        from tasks.losses.grpo import PolicyBatch, row_weights
+        from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
 
         config = self.config
         rows = (chosen[:, None] * config.group_size + np.arange(config.group_size)).reshape(-1)

@@ -184,7 +184,7 @@ class _Rollout:
 
     def judged(self, configs: Sequence[RewardConfig], sources: Mapping[str, Source], scored: Rewards) -> list[LedgerRow]:
         """The rows with new rewards, totals and advantages."""
-        from tasks.losses.grpo import group_advantages
+        from tasks.reinforcement.policy_batches import group_advantages
 
         config, step = self.stage.config, self.rows[0].step
         components, details = dict(scored.components), dict(scored.details)

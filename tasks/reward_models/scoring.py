@@ -13,9 +13,9 @@ from flax import nnx
 from tasks.data.steps import TraceRow, response_arrays
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import fetch, spread
-from tasks.losses.bradley_terry import row_scores, soft_minimum, trace_rows
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, rows, shapes
+from tasks.reward_models.traces import row_scores, soft_minimum, trace_rows
 
 
 class Scores(NamedTuple):

@@ -99,7 +99,7 @@ def sample_before_training(
 def logps_in_parts(
     program: Any, state: Any, prompt_ids: np.ndarray, completion_ids: np.ndarray, *, mesh: "Mesh", size: int, temperature: float
 ) -> np.ndarray:
-    """(N, R) float32 log-probabilities by `tasks.losses.grpo.token_logps_fn`'s program, `size` rows at a time; N is a multiple of it."""
+    """(N, R) float32 log-probabilities by `tasks.models.vocabulary.token_logps_fn`, `size` rows (a divisor of N) at a time."""
     import jax
 
     slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]

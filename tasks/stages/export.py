@@ -5,7 +5,7 @@ with Gemma's chat template, and a model card. The result counts only if `tasks.e
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from schemas.base import StrictModel
 from schemas.evaluation import EvalItem
@@ -13,9 +13,6 @@ from tasks.contract.job import Job, read_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.plugins import evaluation_of
 from tasks.exporting.exported import PROMPTS_OF_EVALUATION, export_model
-
-if TYPE_CHECKING:
-    pass
 
 
 class Config(StrictModel):

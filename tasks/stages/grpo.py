@@ -82,7 +82,7 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "PolicyTrainer":
 
 def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
     """What samples responses, and the program that gives their log-probabilities under any weights."""
-    from tasks.losses.grpo import token_logps_fn
+    from tasks.models.vocabulary import token_logps_fn
     from tasks.sampling.sampler import Sampler
 
     sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
@@ -94,8 +94,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     import jax
     from flax import nnx
 
-    from tasks.losses.grpo import PolicyBatch
     from tasks.planning.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.reinforcement.policy_batches import PolicyBatch
     from tasks.training.trainers import rows_at_once
 
     own = others = model

@@ -59,7 +59,8 @@ def batch_sizes(config: Config) -> dict[str, int]:
 
 def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "PolicyTrainer":
     """The trainer of this stage. With `gkd` the student gets the teacher's embedding."""
-    from tasks.losses.distillation import attach_teacher, gkd_loss_fn
+    from tasks.distillation.gkd_batches import attach_teacher
+    from tasks.losses.distillation import gkd_loss_fn
     from tasks.losses.grpo import grpo_loss_fn
     from tasks.training.trainers import PolicyTrainer, make_trainer
 

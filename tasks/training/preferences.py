@@ -131,7 +131,7 @@ def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "P
     """The trainer of a loss that takes (model, train_example: PairRows); its training input is a PairBatch."""
     import jax
 
-    from tasks.losses.pairs import stack_pairs
+    from tasks.training.pair_batches import stack_pairs
     from tasks.training.trainers import PreferenceTrainer, make_trainer
 
     trainer = make_trainer(PreferenceTrainer, loaded, config, config.seed)
@@ -145,9 +145,9 @@ def programs(
     """What `run` compiles. All tokens of the responses are counted: how long they are is not known before they are sampled."""
     from flax import nnx
 
-    from tasks.losses.grpo import token_logps_fn
-    from tasks.losses.pairs import PairBatch
+    from tasks.models.vocabulary import token_logps_fn
     from tasks.planning.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.training.pair_batches import PairBatch
 
     model = on_devices(model, batch_sizes(config))
     prompts = min(config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values()))
@@ -181,9 +181,9 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         InputError: no prompt fits.
         StageFailed: there are too few pairs, or a program compiled more than once.
     """
-    from tasks.losses.pairs import PairBatch
     from tasks.models.loading import load_model
     from tasks.training.loop import fit, rows_of_step, save_trained
+    from tasks.training.pair_batches import PairBatch
 
     config: PreferenceConfig = job.config
     loaded = load_model(job.inputs["policy"], make_mesh(batch_sizes(config)))
@@ -243,7 +243,7 @@ def reference_logps(job: Job[Any], loaded: "LoadedModel", arrays: Mapping[str, n
     import jax
     from flax import nnx
 
-    from tasks.losses.grpo import token_logps_fn
+    from tasks.models.vocabulary import token_logps_fn
 
     config: PreferenceConfig = job.config
     journal = Journal(job.work, "reference")

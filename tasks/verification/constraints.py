@@ -37,6 +37,7 @@ def validate(constraints: Iterable[Constraint], where: str) -> None:
 
 
 def shown(value: Value) -> str:
+    """A constraint's value as messages have it."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -52,8 +53,8 @@ _FORMS: dict[str, Callable[[Value], bool]] = {
     ),
     "an ISO 639-1 code of two letters": lambda value: isinstance(value, str) and re.fullmatch("[a-z]{2}", value) is not None,
 }
-
 _TRUE, _COUNT, _TEXT, _TEXTS, _COUNTS, _LANGUAGE = _FORMS
+
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*(?=\s|$)|[。！？]+")
 _BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+\S", re.MULTILINE)

@@ -16,8 +16,8 @@ import pytest
 from google.auth.exceptions import RefreshError, TransportError
 from google.cloud.storage.client import Client
 
-from infra.gcs import bucket as infra_gcs
 from infra.gcs import download as gcs_download
+from infra.gcs import objects as infra_gcs
 from infra.gcs import requests as gcs_requests
 from infra.gcs import upload as gcs_upload
 from infra.gcs.bucket import Bucket

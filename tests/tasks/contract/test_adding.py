@@ -191,6 +191,7 @@ def test_a_stage_kind_is_validated_and_run_by_the_worker(add: Add, tmp_path: Pat
 
 def test_a_loss_is_a_stage_kind_that_trains_with_it(add: Add) -> None:
     from tasks.losses.pairs import stack_pairs
+
     from tests.tasks.losses.bigram import EOS, Bigram, logp, pairs
 
     add("tasks.stages", "ipo", LOSS)

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from tasks.losses.pairs import PairBatch
 from tasks.models.gemma import SIZES
+from tasks.training.pair_batches import PairBatch
 
 PAD, EOS, VOCABULARY = 0, 1, 6
 

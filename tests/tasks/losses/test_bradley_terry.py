@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tasks.losses.bradley_terry import bradley_terry_loss, bradley_terry_loss_fn, soft_minimum, step_loss
+from tasks.losses.bradley_terry import bradley_terry_loss, bradley_terry_loss_fn, step_loss
+from tasks.reward_models.traces import soft_minimum
 
 CHOSEN = jnp.array([1.5, -0.25, 3.0, 0.0])
 REJECTED = jnp.array([0.5, 1.0, -2.0, 0.0])

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tasks.losses import vocabulary
-from tasks.losses.distillation import DistillBatch, attach_teacher, generalized_jsd, gkd_loss_fn, token_divergences
-from tasks.losses.grpo import row_weights
+from tasks.distillation.gkd_batches import DistillBatch, attach_teacher
+from tasks.losses.distillation import generalized_jsd, gkd_loss_fn, token_divergences
+from tasks.models import vocabulary
 from tasks.models.gemma import SIZES, unembed
 from tasks.models.weights import initialise
+from tasks.reinforcement.policy_batches import row_weights
 
 STUDENT = [
     [[2.265, 0.093, -3.439, 2.202, 3.633], [2.531, 0.017, -4.406, 2.798, 0.366], [-0.634, -2.714, 2.239, -2.014, 6.303]],

@@ -14,7 +14,9 @@ from tunix.rl import algo_core, common
 from tunix.rl.grpo.grpo_learner import GRPOConfig
 
 from tasks.devices.hosts import make_mesh
-from tasks.losses.grpo import Aggregation, PolicyBatch, group_advantages, grpo_loss_fn, k3, row_weights, token_logps_fn
+from tasks.losses.grpo import grpo_loss_fn, k3
+from tasks.models.vocabulary import token_logps_fn
+from tasks.reinforcement.policy_batches import Aggregation, PolicyBatch, group_advantages, row_weights
 from tasks.training.trainers import PolicyTrainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, TunixBigram, completion_logps
 

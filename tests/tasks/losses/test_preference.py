@@ -14,8 +14,8 @@ from tunix.sft.dpo import dpo_trainer
 
 from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.orpo import log_odds, orpo_loss, orpo_loss_fn
-from tasks.losses.pairs import PairBatch, stack_pairs
 from tasks.losses.simpo import simpo_loss, simpo_loss_fn
+from tasks.training.pair_batches import PairBatch, stack_pairs
 from tests.tasks.losses.bigram import EOS, Bigram, TunixBigram, logp, pairs
 
 CHOSEN, REJECTED = [[4, EOS], [2, 5, EOS]], [[5, 5, 5, EOS], [3, EOS]]

@@ -54,7 +54,7 @@ PROMPTS = [Prompt(id=f"p{n}", prompt=f"Name fruits, {n}?", domain=Domain.GENERAL
 
 def rows(values: dict[str, float] | None = None, weight: float = 1.0, rollouts: int = 2) -> list[LedgerRow]:
     """The ledger of two rollouts of two groups. Rewards: format is 1 for all, the rubric as above or `values`."""
-    from tasks.losses.grpo import group_advantages
+    from tasks.reinforcement.policy_batches import group_advantages
 
     found = []
     for rollout in range(rollouts):

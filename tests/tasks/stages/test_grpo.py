@@ -17,11 +17,11 @@ from schemas.examples import Domain, Example, prompt_id
 from schemas.training import LoraConfig
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.contract.reward import Resources
-from tasks.losses.grpo import group_advantages
 from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
+from tasks.reinforcement.policy_batches import group_advantages
 from tasks.reinforcement.rewarding import Rewards
 from tasks.sampling.rollouts import Rollout, rollout_seed
 from tasks.stages import grpo

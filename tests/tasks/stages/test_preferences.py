@@ -15,7 +15,7 @@ from schemas.examples import Domain, PreferencePair
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.data.tokens import prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.losses import grpo as losses
+from tasks.models import vocabulary
 from tasks.models.loading import base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.sampling import sampler as sampling
@@ -115,14 +115,14 @@ def test_the_reference_is_each_responses_log_probability_and_computed_once(job, 
     arrays = preferences.pair_arrays(TOKENIZER, rows, attempt.config)
     found, compiles = preferences.reference_logps(attempt, loaded, arrays)
     assert compiles == 1
-    token_logps = losses.token_logps_fn(loaded.model, TOKENIZER.pad_id)
+    token_logps = vocabulary.token_logps_fn(loaded.model, TOKENIZER.pad_id)
     for name in ("chosen", "rejected"):
         alone = [
             token_logps(nnx.state(loaded.model), arrays["prompt_ids"][[row]], arrays[f"{name}_ids"][[row]], np.float32(1)).sum()
             for row in range(5)
         ]
         np.testing.assert_allclose(found[f"ref_{name}_logps"], alone, rtol=1e-5)
-    monkeypatch.setattr(losses, "token_logps_fn", None)
+    monkeypatch.setattr(vocabulary, "token_logps_fn", None)
     again, compiles = preferences.reference_logps(attempt, loaded, arrays)
     assert compiles == 1
     for name, values in found.items():

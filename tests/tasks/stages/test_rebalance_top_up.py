@@ -14,8 +14,9 @@ from schemas.examples import Domain, Example, PreferencePair, Prompt
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data.dropped import Dropped
 from tasks.data.quotas import Shortfall
-from tasks.stages import distill, rebalance
+from tasks.stages import rebalance
 from tasks.teachers import procedural
+from tasks.teaching import topping_up
 from tasks.teaching.lesson import Cell, Lesson, Row
 from tasks.teaching.topping_up import KnownIds, unsolved_ids, wanted
 from tests.tasks.stages.test_rebalance import PROCEDURAL, digests, distilled, example, job, prose
@@ -63,7 +64,7 @@ class Rehearsed:
 
 
 def rehearse(monkeypatch: pytest.MonkeyPatch, *teachers: Rehearsed) -> None:
-    monkeypatch.setattr(distill, "modules", lambda config: [(SimpleNamespace(teach=one.teach), None) for one in teachers])
+    monkeypatch.setattr(topping_up, "teachers_of", lambda tables: [(SimpleNamespace(teach=one.teach), None) for one in teachers])
 
 
 def few() -> list[Example]:

@@ -19,10 +19,10 @@ from flax import nnx
 
 from infra.process import ROOT
 from schemas.training import LoraConfig
-from tasks.losses import vocabulary
-from tasks.losses.vocabulary import token_logps
+from tasks.models import vocabulary
 from tasks.models.gemma import SIZES, GemmaConfig, unembed
 from tasks.models.lora import add_lora
+from tasks.models.vocabulary import token_logps
 from tasks.models.weights import initialise
 from tests.conftest import QUICK_COMPILE
 
@@ -214,9 +214,9 @@ from functools import partial
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-sys.path.insert(0, "tests/tasks/losses")
+sys.path.insert(0, "tests/tasks/models")
 import test_vocabulary as t
-from tasks.losses import vocabulary
+from tasks.models import vocabulary
 
 vocabulary.CHUNK, t.B = t.CHUNK, 4
 embedding, hidden, targets, mask, weights = t.drawn(1)

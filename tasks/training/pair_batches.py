@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from tasks.losses.vocabulary import completion_logps, positions_of
+from tasks.models.vocabulary import completion_logps, positions_of
 
 
 @flax.struct.dataclass(frozen=True)
