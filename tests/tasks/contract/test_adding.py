@@ -58,7 +58,7 @@ class Config(preferences.PreferenceConfig):
 
 def loss_of(config):
     import jax.numpy as jnp
-    from tasks.losses.pairs import response_logps
+    from tasks.training.pair_batches import response_logps
 
     def loss_fn(model, train_example):
         logps, _ = response_logps(model, train_example)
