@@ -1,7 +1,7 @@
 """The report's numbers: headline rates, what each stage changed per suite and domain, and what every model reached.
 
-Like all `*_section` modules: each function turns a run into what its part of `page.html.j2` shows, and returns nothing (an empty list or
-None) where the run has nothing to say.
+Like all `*_section` modules: each function turns a run into what a section (`flows/report/sections`) shows,
+and returns nothing (an empty list or None) where the run has nothing to say.
 """
 
 from collections.abc import Mapping, Sequence
