@@ -25,7 +25,6 @@ Machine = Callable[..., Vm]
 
 @pytest.fixture
 def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     return open_store(f"gs://{gcs_bucket}/a/b+c")
 
 

@@ -36,7 +36,6 @@ SECRET = "hf_abcdefghijklmnop"
 
 @pytest.fixture
 def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     return open_store(f"gs://{gcs_bucket}/lyceum")
 
 

@@ -71,7 +71,6 @@ class Cloud:
 @pytest.fixture
 def cloud(tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setattr(infra.tpu.backend, "ship_source", ship_toy)
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
     made = Cloud(tpu_cloud, tpu, tmp_path / "go")
     yield made
