@@ -1,0 +1,77 @@
+"""What is left over of TPUs is found in every zone and removed, and nothing that a flow holds, or that is not ours, is touched."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from infra.backend import JobHandle
+from infra.store.lease import hold, unheld
+from infra.store.store import Store
+from infra.tpu.backend import CloudTpuBackend
+from schemas.base import InputError
+from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten
+
+
+@contextmanager
+def held(shop: Workshop, key: str) -> Iterator[None]:
+    """Another flow holds the lease of a stage, and lives."""
+    with hold(shop.store, key, "a run", seconds=0.6, poll_seconds=0.05, stop=threading.Event()):
+        yield
+
+
+def orphan(shop: Workshop, key: str = KEY, zone: str = "us-central1-a") -> JobHandle:
+    """The job of a flow that was killed."""
+    backend = shop.backend(zones=(zone,), far_bucket=True)
+    handle = backend.submit(shop.spec(key=key))
+    booted(shop, backend, handle)
+    forgotten(backend)
+    return handle
+
+
+def reaper(shop: Workshop) -> CloudTpuBackend:
+    return shop.backend(lease_seconds=0.6, poll_seconds=0.05)
+
+
+def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is taken between the look at the leases and the removal."""
+    orphan(shop)
+    with ExitStack() as flow:
+
+        def look(store: Store, keys: Mapping[str, int], **timing: Any) -> dict[str, int]:
+            free = unheld(store, keys, **timing)
+            flow.enter_context(held(shop, KEY))
+            return free
+
+        with monkeypatch.context() as patched:
+            patched.setattr("infra.tpu.reaper.unheld", look)
+            found = reaper(shop).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+
+
+def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is_an_error(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(shop)
+    shop.tpu.faults.add(
+        "status", method="ListQueuedResources", name="us-west4-a", code="PERMISSION_DENIED", message="Location us-west4-a is not found"
+    )
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+    monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
+    shop.tpu.faults.add("status", method="ListNodes", name="us-south1-a", code="UNAVAILABLE")
+    with pytest.raises(InputError, match="TPUs in us-south1-a cannot be listed: the Cloud TPU API does not answer"):
+        reaper(shop).reap(shop.store, delete=True)
+
+
+def test_what_does_not_go_away_is_not_reported_as_removed(shop: Workshop) -> None:
+    orphan(shop)
+    shop.tpu.faults.add("stuck", state="DELETING")
+    found = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert [one.why for one in reaper(shop).reap(shop.store, delete=False)] == ["it is being deleted"]
+    shop.tpu.faults.clear()
+    shop.tpu.wait(KEY[:24], "GONE")
