@@ -1,6 +1,5 @@
 """No text of a model, a row or a recipe acts, or hides anything, in what a person looks at."""
 
-import re
 import unicodedata
 from pathlib import Path
 
@@ -54,13 +53,6 @@ def test_pages_show_it(tmp_path: Path) -> None:
     failed = report_html(read_results(store, other))
     assert unseen(failed) == set()
     assert SHOWN in failed
-
-
-def test_nothing_else_renders_a_page() -> None:
-    """`rendered` is the one place; the other template is a style sheet."""
-    room = Path(publish.__file__).parent
-    found = {path.name for path in room.rglob("*.py") if re.search(r"get_template\(", path.read_text(encoding="utf-8"))}
-    assert found == {"page.py", "publish.py"}
 
 
 def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

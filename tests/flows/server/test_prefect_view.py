@@ -1,4 +1,4 @@
-"""Prefect as a view: its API is cut off or hangs at chosen requests of a real run, which ends as if nothing had happened."""
+"""Prefect as a view: what a client of ours does while the API is cut off or hangs, and what it sends when it is back."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`lyceum serve` as people use it: runs start, fail, are retried, cancelled and killed; Ctrl-C leaves nothing behind."""
+"""What `lyceum serve` refuses, and what a run may not choose. The service itself: tests/end_to_end/flows/server."""
 
 import asyncio
 import socket

@@ -1,7 +1,7 @@
 """The TPU backend against the fake of Cloud TPU, over real gRPC, with a store in the fake of Cloud Storage.
 
 In most of these tests the VM does nothing, and the test says in its place what a host would say in the store; so every fault strikes at a
-known moment. `test_cloud_tpu_vm.py` runs the real startup script, agent and worker.
+known moment. `tests/end_to_end/infra/tpu/test_vm.py` runs the real startup script, agent and worker.
 """
 
 import json
@@ -19,7 +19,7 @@ from infra.tpu.backend import CloudTpuBackend, store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, Progress
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, slow, until
+from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
 
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
@@ -112,20 +112,20 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
 
 
 @pytest.mark.parametrize(
-    ("action", "parameters", "words"),
+    ("moment", "action", "parameters", "words"),
     [
-        ("preempt", {}, "was preempted"),
-        slow("maintenance", {}, "terminated for maintenance"),
-        slow("node", {"state": "STOPPED"}, "was stopped"),
-        slow("vanish", {"what": "node"}, "vanished"),
-        slow("vanish", {"what": "request"}, "vanished"),
-        slow("vanish", {"what": "both"}, "vanished"),
-        slow("fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
+        ("booting", "preempt", {}, "was preempted"),
+        ("running", "preempt", {}, "was preempted"),
+        ("running", "maintenance", {}, "terminated for maintenance"),
+        ("running", "node", {"state": "STOPPED"}, "was stopped"),
+        ("running", "vanish", {"what": "node"}, "vanished"),
+        ("running", "vanish", {"what": "request"}, "vanished"),
+        ("running", "vanish", {"what": "both"}, "vanished"),
+        ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
     ],
 )
-@pytest.mark.parametrize("moment", [slow("booting"), "running"])
 def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
-    shop: Workshop, action: str, parameters: dict, words: str, moment: str
+    shop: Workshop, moment: str, action: str, parameters: dict, words: str
 ) -> None:
     backend = shop.backend()
     handle = backend.submit(shop.spec())
@@ -170,8 +170,8 @@ def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
     ("code", "message", "words"),
     [
         ("PERMISSION_DENIED", None, "roles/tpu.admin"),
-        slow("INVALID_ARGUMENT", 'The requested runtime version, "x", could not be found', "Valid: v2-alpha-tpuv5-lite"),
-        slow("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.", "no quota left"),
+        ("INVALID_ARGUMENT", 'The requested runtime version, "x", could not be found', "Valid: v2-alpha-tpuv5-lite"),
+        ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.", "no quota left"),
     ],
 )
 def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code: str, message: str | None, words: str) -> None:
@@ -185,7 +185,7 @@ def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code:
 # Cancelling
 
 
-@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "running", *(slow(one) for one in ("CREATING", "PROVISIONING", "ACTIVE"))])
+@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "running"])
 def test_cancelling_deletes_in_every_state(shop: Workshop, state: str) -> None:
     if state in ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"):
         shop.tpu.faults.add("stuck", state=state)

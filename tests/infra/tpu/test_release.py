@@ -1,6 +1,5 @@
 """A stage that is taken from the cache leaves no machine behind: one whose flow died while its job finished is deleted, by the next run."""
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -96,25 +95,4 @@ def test_gc_says_that_the_stage_is_done(shop: Workshop, tmp_path: Path, capsys: 
     assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0
     assert "its stage is done, and no run follows it" in " ".join(capsys.readouterr().out.split())
     assert main(["gc", "--target", "v5e-8", "--delete", "--store", shop.store.uri]) == 0
-    assert shop.tpu.leaked() == []
-
-
-def test_a_run_that_takes_everything_from_the_cache_deletes_it(
-    shop: Workshop, tiny_recipe: Path, prefect_api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The flow, as a user starts it: exit 0, one line, and no machine."""
-    monkeypatch.setenv("LYCEUM_PLAN", "false")
-    monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "1")
-    monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
-    monkeypatch.setattr("tasks.stage._BACKENDS", {})
-    run = ["run", str(tiny_recipe), "--store", shop.store.uri, "--json"]
-    assert main(run) == 0
-    key = json.loads(capsys.readouterr().out)["stages"][0]["key"]
-    backend = shop.backend()
-    booted(shop, backend, backend.submit(shop.spec("9", key=key)))
-    forgotten(backend)
-    assert main([*run, "--target", "v5e-8"]) == 0
-    printed = capsys.readouterr()
-    assert {stage["status"] for stage in json.loads(printed.out)["stages"]} == {"cached"}
-    assert printed.err.count("its deletion is asked for") == 1
     assert shop.tpu.leaked() == []

@@ -1,55 +1,18 @@
-"""The startup script of a TPU VM, run as it is: from metadata to a running agent, and what is told when that does not work out."""
+"""The startup script of a TPU VM installs a real environment from the package index."""
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
-from flows.recipe.resolve import resolve
-from infra.source import ship_source
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import Store
 from schemas.job import JobSpec, JobStatus
-from tests.fakes.vm import Vm, machines, until
+from tests.fakes.vm import until
+from tests.infra.tpu import test_bootstrap
+from tests.infra.tpu.test_bootstrap import Machine
 
-Machine = Callable[..., Vm]
-
-
-@pytest.fixture
-def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    return open_store(f"gs://{gcs_bucket}/a/b+c")
-
-
-@pytest.fixture
-def spec(store: Store, tiny_recipe: Path) -> JobSpec:
-    """The real stage `distill` of the tiny recipe, submitted for a TPU."""
-    stage = resolve(str(tiny_recipe), [], None).stages[0]
-    spec = JobSpec(
-        stage=stage.name,
-        kind=stage.kind,
-        key=stage.key({}),
-        attempt="1",
-        store=store.uri,
-        target="v5e-8",
-        run="r",
-        config=stage.config_json,
-        dependencies=stage.dependencies,
-    )
-    store.create_json(attempt_file(spec.key, "1", "job.json"), spec)
-    return spec
-
-
-@pytest.fixture
-def machine(store: Store, spec: JobSpec, tmp_path: Path) -> Iterator[Machine]:
-    with machines() as made:
-
-        def make(**options: object) -> Vm:
-            options = {"archive": ship_source(store), "silence": 0.0, **options}
-            made.append(Vm(tmp_path, store, spec, **options))  # type: ignore[arg-type]
-            return made[-1]
-
-        yield make
+store = test_bootstrap.store
+spec = test_bootstrap.spec
+machine = test_bootstrap.machine
 
 
 def test_a_real_environment_from_the_package_index(machine: Machine, store: Store, spec: JobSpec, tmp_path: Path) -> None:

@@ -1,8 +1,4 @@
-"""The TPU backend against the fake of Cloud TPU, over real gRPC, with a store in the fake of Cloud Storage.
-
-In most of these tests the VM does nothing, and the test says in its place what a host would say in the store; so every fault strikes at a
-known moment. `test_cloud_tpu_vm.py` runs the real startup script, agent and worker.
-"""
+"""The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an API that fails for a while."""
 
 import time
 

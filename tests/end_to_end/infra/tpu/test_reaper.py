@@ -1,38 +1,16 @@
-"""What is left over of TPUs is found in every zone and removed, and nothing that a flow holds, or that is not ours, is touched."""
+"""The reaper beside a flow that begins, an API that is silent, and deletions that hang."""
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from infra.backend import JobHandle
-from infra.store.lease import hold, unheld
+from infra.store.lease import unheld
 from infra.store.store import Store
-from infra.tpu.backend import CloudTpuBackend
 from schemas.base import InputError
-from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten
-
-
-@contextmanager
-def held(shop: Workshop, key: str) -> Iterator[None]:
-    """Another flow holds the lease of a stage, and lives."""
-    with hold(shop.store, key, "a run", seconds=0.6, poll_seconds=0.05, stop=threading.Event()):
-        yield
-
-
-def orphan(shop: Workshop, key: str = KEY, zone: str = "us-central1-a") -> JobHandle:
-    """The job of a flow that was killed."""
-    backend = shop.backend(zones=(zone,), far_bucket=True)
-    handle = backend.submit(shop.spec(key=key))
-    booted(shop, backend, handle)
-    forgotten(backend)
-    return handle
-
-
-def reaper(shop: Workshop) -> CloudTpuBackend:
-    return shop.backend(lease_seconds=0.6, poll_seconds=0.05)
+from tests.fakes.tpu_workshop import KEY, Workshop
+from tests.infra.tpu.test_reaper import held, orphan, reaper
 
 
 def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

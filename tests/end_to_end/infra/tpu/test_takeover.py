@@ -1,4 +1,4 @@
-"""A process is killed while its TPU is asked for, boots or runs: the next one finds the job again, and pays for nothing twice."""
+"""A process is killed before its TPU is there, or beside others: the next one finds the job again, and pays for nothing twice."""
 
 import pytest
 
