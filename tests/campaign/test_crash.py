@@ -1,4 +1,4 @@
-"""Kill a worker at many more points than tests/end_to_end/test_crash.py does: the artifact has the same bytes as if nothing had happened."""
+"""Kill a worker at more points than tests/end_to_end/test_crash.py does: its successor ends with the same bytes."""
 
 import pytest
 

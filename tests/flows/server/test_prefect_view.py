@@ -1,9 +1,6 @@
 """Prefect as a view: what a client of ours does while the API is cut off or hangs, and what it sends when it is back."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,38 +16,10 @@ from prefect.states import Completed, Running
 from flows.server import prefect_view
 from flows.server.api_link import ApiLink
 from flows.server.prefect_view import Outbox, ViewClient
-from infra.store.store import open_store
 from tests.fakes.gate import Gate
 
 ROOT = Path(__file__).resolve().parents[3]
 LOST, BACK = "does not answer", "answers again"
-
-
-class Command:
-    """`lyceum run` of the tiny recipe with an API of somebody else."""
-
-    def __init__(self, recipe: Path, root: Path) -> None:
-        self.recipe, self.store_path = recipe, root / "store"
-
-    def start(self, api: str, *arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "flows.cli.main", "run", str(self.recipe), "--store", str(self.store_path), "--json", *arguments]
-        environment = {**os.environ, "PREFECT_API_URL": api}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def run(self, api: str) -> tuple[int, str, str, float]:
-        """Exit code, standard output, messages and seconds of a run to its end."""
-        began = time.monotonic()
-        process = self.start(api)
-        out, messages = process.communicate(timeout=300)
-        return process.returncode, out, messages, time.monotonic() - began
-
-    def files(self, store: Path | None = None) -> dict[str, Any]:
-        return {one.kind: one.files for one in open_store(store or self.store_path, write=False).artifacts()}
-
-
-@pytest.fixture
-def command(tiny_recipe: Path, tmp_path: Path) -> Command:
-    return Command(tiny_recipe, tmp_path)
 
 
 class Api(ThreadingHTTPServer):

@@ -14,11 +14,7 @@ import pytest
 from flows.server import prefect_view, tied
 from infra.store.store import open_store
 from tests.fakes.gate import Gate
-from tests.flows.server import test_prefect_view
-from tests.flows.server.test_prefect_view import Command, until
-
-command = test_prefect_view.command
-
+from tests.flows.server.test_prefect_view import until
 
 ROOT = Path(__file__).resolve().parents[4]
 SLACK = 60.0
@@ -27,6 +23,33 @@ SLACK = 60.0
 TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
 LONG = ("--set", f"stages.distill.config.teachers=[{', '.join(10 * [TEACHER])}]")
 LOST, BACK = "does not answer", "answers again"
+
+
+class Command:
+    """`lyceum run` of the tiny recipe with an API of somebody else."""
+
+    def __init__(self, recipe: Path, root: Path) -> None:
+        self.recipe, self.store_path = recipe, root / "store"
+
+    def start(self, api: str, *arguments: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "flows.cli.main", "run", str(self.recipe), "--store", str(self.store_path), "--json", *arguments]
+        environment = {**os.environ, "PREFECT_API_URL": api}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, api: str) -> tuple[int, str, str, float]:
+        """Exit code, standard output, messages and seconds of a run to its end."""
+        began = time.monotonic()
+        process = self.start(api)
+        out, messages = process.communicate(timeout=300)
+        return process.returncode, out, messages, time.monotonic() - began
+
+    def files(self, store: Path | None = None) -> dict[str, Any]:
+        return {one.kind: one.files for one in open_store(store or self.store_path, write=False).artifacts()}
+
+
+@pytest.fixture
+def command(tiny_recipe: Path, tmp_path: Path) -> Command:
+    return Command(tiny_recipe, tmp_path)
 
 
 def ends_as_if_nothing_had_happened(command: Command, finished: tuple[Path, dict[str, Any]], ended: tuple[int, str, str, float]) -> None:
