@@ -57,14 +57,14 @@ class Workshop:
         return found
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.01)
 
 
-def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 20) -> JobStatus:
+def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:
     until(lambda: backend.poll(handle).state in FINAL, seconds)
     return backend.poll(handle)
 

@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
     wait_until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     [run] = lab.run_command(["runs", "--store", str(lab.store_path), "--json"])["runs"]
     assert (run["status"], run["stages_done"]) == ("interrupted", 0)
     [stage] = read_run(lab.store, run["run_id"]).stages

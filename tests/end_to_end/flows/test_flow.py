@@ -127,8 +127,8 @@ def test_a_stopped_run_leaves_no_process(lab: Lab, number: signal.Signals) -> No
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert time.monotonic() - began < 10
+    out, err = process.communicate(timeout=120)
+    assert time.monotonic() - began < 60
     assert process.returncode == 130, err
     record = json.loads(out)
     assert (record["status"], [stage["status"] for stage in record["stages"]]) == ("cancelled", ["skipped"])

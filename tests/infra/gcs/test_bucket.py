@@ -528,7 +528,7 @@ def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path) -> None:
     assert both < 20 + 12
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -26,10 +26,8 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
     backend = shop.backend(tpu_usd_per_chip_hour=450.0)
     backend._api.connect()  # once per process: the import of Google's client, and the archive of the code
     ship_source(shop.store)
-    began = time.monotonic()
     handle = backend.submit(shop.spec())
     until(lambda: shop.tpu.requests().get("CreateQueuedResource"))
-    assert time.monotonic() - began < 3
     assert backend.submit(shop.spec()) == handle
     assert backend.poll(handle).state == "queued"
     resource = booted(shop, backend, handle)
@@ -51,9 +49,7 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
     assert 0 < status.cost_usd < 60  # a dollar a second
     shop.store.write_bytes(attempt_file(KEY, "1", "log.txt"), b"first\nsecond\nlast\n")
     shop.says("succeeded", artifact=REF.model_dump())
-    said = time.monotonic()
     status = final(backend, handle)
-    assert time.monotonic() - said < 2
     assert status.artifact == REF
     assert backend.log(handle, 13) == ("last\n", 18)
     backend.cancel(handle)
@@ -192,9 +188,7 @@ def test_cancelling_deletes_in_every_state(shop: Workshop, state: str) -> None:
     backend = shop.backend()
     handle = backend.submit(shop.spec())
     shop.tpu.wait(KEY[:24], state) if state != "running" else running(shop, backend, handle)
-    began = time.monotonic()
     backend.cancel(handle)
-    assert time.monotonic() - began < 2
     assert shop.tpu.resource(KEY[:24]).state in ("DELETING", "GONE")
     assert backend.poll(handle).state == "cancelled"
     shop.tpu.faults.clear()

@@ -10,17 +10,17 @@ from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running,
 
 
 def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:
-    backend = shop.backend(tpu_silence_seconds=0.5)
+    backend = shop.backend(tpu_silence_seconds=2.0)
     handle = backend.submit(shop.spec())
     running(shop, backend, handle)
     for done in range(8):
         shop.says("running", progress={"done": done})
         assert backend.poll(handle).state == "running"
-        time.sleep(0.2)
+        time.sleep(0.4)
 
 
 def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
-    backend = shop.backend("v5e-16", tpu_silence_seconds=2.0)
+    backend = shop.backend("v5e-16", tpu_silence_seconds=5.0)
     handle = backend.submit(shop.spec())
     booted(shop, backend, handle)
     shop.says("running", 2)
@@ -62,17 +62,15 @@ def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop: Workshop
 
 
 def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -> None:
-    shop.tpu.set_seconds(DELETING=3.0)
+    shop.tpu.set_seconds(DELETING=5.0)
     backend = shop.backend()
     handle = backend.submit(shop.spec())
     running(shop, backend, handle)
     shop.says("succeeded", artifact=REF.model_dump())
-    began = time.monotonic()
     assert final(backend, handle).state == "succeeded"
     backend.cancel(handle)
-    assert time.monotonic() - began < 2
+    assert shop.tpu.leaked() != []
     assert backend.close() == []
-    assert time.monotonic() - began > 2.5
     assert shop.tpu.leaked() == []
 
 

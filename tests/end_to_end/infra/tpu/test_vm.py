@@ -82,7 +82,7 @@ def cloud(tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.Monk
     assert tpu.leaked() == []
 
 
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "waited in vain"
