@@ -51,8 +51,10 @@ def test_a_resource_is_made_seen_and_removed(tpu: FakeTpu) -> None:
     assert LABELS.items() <= seen.labels.items()
     assert seen.metadata["lyceum-job"] == "work/k/1/job.json"
     assert seen.created == pytest.approx(time.time(), abs=60)
+    tpu.faults.add("stuck", state="DELETING")
     assert not one.remove(name)
     assert not one.remove(name)  # it is under way
+    tpu.faults.clear()
     removed(one, name)
     assert (one.look(name).request, one.look(name).node) == (GONE, GONE)
     assert tpu.leaked() == []
