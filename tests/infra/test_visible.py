@@ -2,6 +2,7 @@
 
 import unicodedata
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     store, record = write_run(tmp_path, stop_before="grpo", failure=NASTY, text=NASTY)
     results = read_results(store, record)
     sent: list[str] = []
+    monkeypatch.setattr(publish, "get_client", MagicMock())  # otherwise Prefect starts a server to ask how it is
     monkeypatch.setattr(publish, "create_markdown_artifact", lambda markdown, **_: sent.append(markdown))
     monkeypatch.setattr(publish, "create_table_artifact", lambda table, **_: sent.extend(str(row["error"]) for row in table))
     publish.publish(results, report_html(results))

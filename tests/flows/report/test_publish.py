@@ -144,8 +144,7 @@ def test_it_is_only_a_view(results: RunResults, report: str, monkeypatch: pytest
     def fail(**arguments: object) -> None:
         raise error
 
-    for name in ("create_table_artifact", "create_markdown_artifact"):
-        monkeypatch.setattr(publish, name, fail)
+    monkeypatch.setattr(publish, "get_client", fail)
     monkeypatch.setattr(publish, "get_run_logger", Logger)
     publish.publish(results, report)
     assert warnings == [f"the run could not be shown in Prefect: {error}"]
