@@ -69,7 +69,6 @@ def test_a_bucket_holds_what_a_directory_holds(runs: Runs, gcs: Emulator, finish
     assert runs.files() == runs.files(str(finished[0]))
 
 
-@pytest.mark.slow
 def test_damage_is_computed_again(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
     runs.run()
     undamaged = runs.files(str(finished[0]))
@@ -79,7 +78,6 @@ def test_damage_is_computed_again(runs: Runs, gcs: Emulator, finished: tuple[Pat
     assert runs.files() == undamaged
 
 
-@pytest.mark.slow
 def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs: Runs, gcs: Emulator) -> None:
     """The metadata still tells the old checksum: the reader's sha256 finds out, and the stage is computed again within the same run."""
     runs.run()
@@ -94,7 +92,6 @@ def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs: Ru
     assert (runs.store.local_dir(manifest) / "examples.jsonl").is_file()
 
 
-@pytest.mark.slow
 def test_a_run_survives_a_bucket_at_its_worst(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
     faults = gcs.faults.add_all()
     runs.run()

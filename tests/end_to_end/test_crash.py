@@ -1,8 +1,7 @@
 """Kill a worker anywhere, run the same command again, and the artifact has the same bytes as if nothing had happened.
 
 These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may interrupt a stage, at every step, is tested
-in-process, in
-test_resume.py; more points are marked slow; the long campaign over the whole chain, flow process included, is `tests/campaign/crashes.py`.
+in-process, in test_resume.py; more points are in tests/campaign; the whole chain, flow process included, is `tests/campaign/crashes.py`.
 """
 
 from collections.abc import Iterator
@@ -17,24 +16,6 @@ from schemas.job import JobSpec, JobStatus
 from tests.end_to_end.crash.workers import Workers
 
 CHAIN = Path(__file__).parent / "crash" / "chain.toml"
-
-POINTS = [
-    ("rebalance", "os:link", 1, "before"),  # in the commit: the files are in place, the manifest is not
-    ("sft", "infra.store.files:Files.create", 4, "before"),  # a checkpoint is kept and not sealed
-    ("grpo", "tasks.sampling.sampler:Sampler.generate", 2, "after"),  # between rollout and update
-    ("simpo", "tasks.contract.journal:Journal.put", 2, "before"),  # samples that are drawn and not kept
-    ("sft", "tasks.training.loop:save_trained", 1, "before"),  # between the last step and the commit
-    ("sft", "infra.store.files:Files.put_tree", 3, "before"),  # a checkpoint is written and not kept
-    ("distill", "infra.store.store:Store.commit", 1, "before"),  # everything is written, nothing is committed
-    ("rebalance", "os:link", 1, "after"),  # the manifest is there, and nobody heard of it
-    *(("sft", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 9)),
-    ("sft", "tasks.training.checkpoints:Checkpoints.save", 3, "after"),
-    *(("simpo", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 5)),
-    *(("grpo", "tasks.training.trainer:Trainer.step", step, "before") for step in range(1, 5)),
-    ("reasoning_eval", "tasks.contract.journal:Journal.put", 1, "after"),
-    ("reasoning_eval", "tasks.sampling.slots:SlotSampler._advance", 2, "after"),  # with some of the answers under way
-    ("safety_eval", "infra.store.store:Store.commit", 1, "after"),
-]
 
 
 class Chain:
@@ -106,12 +87,6 @@ def killed_and_resumed(chain: Chain, point: tuple[str, str, int, str]) -> JobSpe
         name = f"artifacts/{kind}/{undisturbed.key}/manifest.json"
         chain.store.create_json(name, undisturbed)
     return second
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: "-".join(map(str, point)))
-def test_a_killed_worker_s_successor_ends_with_the_same_bytes(chain: Chain, point: tuple[str, str, int, str]) -> None:
-    killed_and_resumed(chain, point)
 
 
 def test_a_successor_does_only_the_work_since_the_last_checkpoint(chain: Chain) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prefect.states import State
 
 from flows.nightly import nightly
@@ -53,7 +52,6 @@ def write_sums(data: Path, first: int) -> None:
     write_jsonl(data / "rows.jsonl", [{"question": f"{a} + {b}?", "work": f"{a} and {b}", "answer": str(a + b)} for a, b in sums])
 
 
-@pytest.mark.slow
 def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:
     """The first trains, has the base evaluated, and promotes; the second has nothing to do; then all rows are others, and in the third the
     first night's model answers the new held-out prompts before it is compared."""

@@ -52,7 +52,6 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("recipes")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: str) -> None:
     pytest.importorskip("torch", reason="an export is proven in transformers")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,12 @@ def gcs() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def gcs_bucket(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of an empty bucket of the test's own; no faults, no requests counted, and clients in this process find the fake."""
+def gcs_bucket(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of an empty bucket of the test's own; no faults, no requests counted, and clients in this process find the fake.
+
+    This machine's cache is the test's own, too: buckets of all sessions have the same few names.
+    """
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     for name, value in gcs.environment.items():
         monkeypatch.setenv(name, value)
     gcs.faults.clear()

@@ -47,7 +47,7 @@ def state(client: api.TpuClient, short: str) -> str:
 
 def lines(tpu: FakeTpu, short: str, count: int, host: int = 0) -> list[str]:
     """The first lines of a VM's output, once there are so many."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while len(found := tpu.output(short, host).splitlines()) < count:
         assert time.monotonic() < end, found
         time.sleep(0.01)

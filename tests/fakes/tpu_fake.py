@@ -146,7 +146,7 @@ class FakeTpu:
         """Process ids of everything that runs on the VMs of a resource."""
         return self.control("processes", name=name)
 
-    def wait(self, name: str, state: str, seconds: float = 30.0) -> Resource:
+    def wait(self, name: str, state: str, seconds: float = 120.0) -> Resource:
         """Wait until a resource whose name contains `name` exists and it, or its node, is in a state, or is GONE. Raises TimeoutError."""
         found = self.control("wait", name=name, state=state, seconds=seconds)
         if found is None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 import infra.tpu.backend
 from infra.backend import FINAL, JobHandle
@@ -21,11 +20,6 @@ from tests.fakes.tpu_fake import FakeTpu, Resource
 
 KEY = "ab" * 32
 REF = ArtifactRef(kind="sft", key=KEY, digest="cd" * 32)
-
-
-def slow(*values: object) -> ParameterSet:
-    """Parameters of one of many cases that are alike."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 class Workshop:
@@ -63,14 +57,14 @@ class Workshop:
         return found
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.01)
 
 
-def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 20) -> JobStatus:
+def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:
     until(lambda: backend.poll(handle).state in FINAL, seconds)
     return backend.poll(handle)
 

@@ -52,7 +52,7 @@ BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
 _numbers = itertools.count()
 
 
-def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 60) -> T:
+def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 120) -> T:
     """What `look` returns, once it is enough."""
     limit = time.monotonic() + seconds
     while not enough(found := look()):
@@ -162,7 +162,7 @@ class Vm:
             )
         return self
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 120) -> int:
         """Wait for the script's end; returns its exit code."""
         assert self.process is not None
         return self.process.wait(seconds)
@@ -174,7 +174,7 @@ class Vm:
     def status(self) -> JobStatus | None:
         return self.store.read_json(host_status(self.spec.key, self.spec.attempt, self.host), JobStatus)
 
-    def final(self, seconds: float = 60) -> JobStatus:
+    def final(self, seconds: float = 120) -> JobStatus:
         """Wait for the host's last word."""
         found = until(self.status, lambda status: status is not None and status.state not in ("queued", "running"), seconds)
         assert found is not None

@@ -1,16 +1,13 @@
 """An artifact whose bytes changed: no command tells less than it seems to, and a run that repairs it says so wherever it is looked at."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flows.cli.main import main
-from flows.runs.record import read_run
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from schemas.reports import RunRecord
 from tests.flows.runs.synthetic_run import write_run
 
@@ -129,29 +126,3 @@ def test_what_needs_it_fails_and_changes_nothing(
     assert expected in err
     assert sorted(path for path in (tmp_path / "store").rglob("*")) == before
     assert not (tmp_path / "out").exists()
-
-
-def test_a_run_that_repairs_damage_says_so(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On the terminal once while it happens and once at the end; in the record, the JSON and the report."""
-    store_of, first = finished
-    shutil.copytree(store_of, tmp_path / "store")
-    store = open_store(tmp_path / "store")
-    damage(store, read_run(store, first["run_id"]), "rebalance", "train.jsonl")
-    recipe = str(store_of.parent / "tiny.toml")
-    assert main(["run", recipe, "--store", str(tmp_path / "store")]) == 0
-    printed = capsys.readouterr()
-    said = "its artifact was damaged (train.jsonl: has sha256"
-    assert printed.err.count("rebalance: its artifact is damaged (train.jsonl: has sha256") == 1
-    assert said in printed.out
-    record = next(read_run(store, run) for run in store.list_runs() if run != first["run_id"])
-    assert [(stage.name, stage.status, (stage.repaired or "").startswith(said)) for stage in record.stages] == [
-        ("distill", "cached", False),
-        ("rebalance", "ran", True),
-    ]
-    assert said in Path(record.report or "").read_text("utf-8")
-    damage(store, record, "distill")
-    assert main(["run", recipe, "--store", str(tmp_path / "store"), "--json"]) == 0
-    stages = json.loads(capsys.readouterr().out)["stages"]
-    assert ["repaired" in stage for stage in stages] == [True, False]

@@ -84,7 +84,7 @@ def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_p
     manifest = workers.store.valid("toy", spec.key)
     assert manifest is not None
     assert status.usage is not None
-    assert 0.02 <= status.usage.unit_seconds < 5  # type: ignore[operator]
+    assert 0.02 <= status.usage.unit_seconds < 60  # type: ignore[operator]
     told = {name: manifest.execution.get(name) for name in ("unit", "unit_seconds", "peak_device_bytes")}
     assert told == {"unit": "steps", "unit_seconds": status.usage.unit_seconds, "peak_device_bytes": None}
     assert status.usage.seconds >= manifest.execution["seconds"]

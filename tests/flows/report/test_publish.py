@@ -144,7 +144,7 @@ def test_it_is_only_a_view(results: RunResults, report: str, monkeypatch: pytest
     def fail(**arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(publish, "create_table_artifact", fail)
+    monkeypatch.setattr(publish, "get_client", fail)
     monkeypatch.setattr(publish, "get_run_logger", Logger)
     publish.publish(results, report)
     assert warnings == [f"the run could not be shown in Prefect: {error}"]

@@ -217,29 +217,3 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     post_train._publish(made[0], log, Watch(say=lambda about, text: said.append((about, text))))
     assert fake.given["config"]["report"].endswith("runs/demo-1/report.html")
     assert [(about, text.partition(",")[0]) for about, text in said] == [("trackers", "run demo-1 was not sent to mlflow")]
-
-
-# The packages themselves, where they are installed
-
-
-def test_mlflow_itself_takes_a_run(run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs.db")
-    assert sent(run) == []
-    client = mlflow.MlflowClient("sqlite:///runs.db")
-    [found] = client.search_runs([client.get_experiment_by_name("demo").experiment_id])
-    assert (found.info.run_name, found.info.status) == ("demo-1", "FINISHED")
-    assert [point.step for point in client.get_metric_history(found.info.run_id, "sft/loss")] == list(range(1, 40))
-    assert found.data.metrics["grpo_eval/metrics/exact_answer"] == 0.75
-    assert found.data.params["sft.a b_.0"] == "1"
-
-
-def test_wandb_itself_takes_a_run(run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_PROJECT", "science")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert sent(run) == []
-    [file] = (tmp_path / "wandb").glob("offline-run-*-demo-1/run-demo-1.wandb")
-    assert b"grpo_eval/metrics/exact_answer" in file.read_bytes()

@@ -514,25 +514,22 @@ print(json.dumps([up, peak() - before]))
 """
 
 
-@pytest.mark.parametrize(
-    ("file_mb", "slice_mb"), [(64, 1), pytest.param(300, gcs_download.SLICE // MB, marks=pytest.mark.slow)], ids=["small slices", "300 MB"]
-)
-def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path, file_mb: int, slice_mb: int) -> None:
-    """A process that moves a large file grows (MB) by little more than the slices in flight. Measured: by 4 up and 76 down for 300 MB."""
+def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path) -> None:
+    """A process that moves a file of 64 MB in slices of 1 MB grows by little more than the slices in flight."""
     directory = tmp_path / "tree"
     directory.mkdir()
     block = os.urandom(MB)
     (directory / "small").write_bytes(block)
     with (directory / "large").open("wb") as out:
-        for _ in range(file_mb):
+        for _ in range(64):
             out.write(block)
-    output, _ = run(MEMORY, gcs_bucket, str(directory), str(tmp_path / "cache"), str(slice_mb)).communicate(timeout=120)
+    output, _ = run(MEMORY, gcs_bucket, str(directory), str(tmp_path / "cache"), "1").communicate(timeout=120)
     up, both = json.loads(output)
     assert up < 20
-    assert both < 20 + 12 * slice_mb
+    assert both < 20 + 12
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -245,7 +245,7 @@ def test_a_broken_upload_goes_on_where_it_ended(
 def test_an_upload_of_which_nothing_arrives_is_given_up(
     gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]
 ) -> None:
-    bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.2))
+    bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.5))
     gcs.faults.add("partial", keep=0)
     with pytest.raises(ConnectionError, match="nothing of what was sent has arrived"):
         bucket.put_tree(tree[0], "t", tree[1])
@@ -388,12 +388,15 @@ def test_an_outage_is_told_once_and_so_is_its_end(
         gcs.faults.add("status", code=503)
         with ThreadPoolExecutor(8) as pool:
             writes = [pool.submit(bucket.write, f"x/{number}", b"") for number in range(8)]
-            time.sleep(0.3)
+            limit = time.monotonic() + 120
+            while not caplog.records:
+                assert time.monotonic() < limit
+                time.sleep(0.01)
             gcs.faults.clear()
             for write in writes:
                 write.result()
         begin, *again, end = caplog.records
-        assert len(again) in (0, 2)  # one may have heard of the end before another has spoken
+        assert len(again) % 2 == 0  # one may have heard of the end before another has spoken
         assert begin.message == f"{bucket.uri} does not answer (503 Service Unavailable); trying again for up to 60 s"
         assert end.message.startswith(f"{bucket.uri} answers again after ")
         assert begin.levelno == end.levelno == logging.WARNING
@@ -401,7 +404,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(
 
 
 def test_patience_ends(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]) -> None:
-    bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.2))
+    bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.5))
     directory, entries = tree
     gcs.faults.add("status", code=503)
     for action in (
@@ -415,19 +418,19 @@ def test_patience_ends(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tup
         bucket.prepare,
     ):
         started = time.monotonic()
-        with pytest.raises(ConnectionError, match=r"did not answer for 0.2 s \(503 Service Unavailable\)"):
+        with pytest.raises(ConnectionError, match=r"did not answer for 0.5 s \(503 Service Unavailable\)"):
             action()
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 30
     assert are_intact(directory, entries)
 
 
-@pytest.mark.parametrize("fault", [{"action": "status", "code": 503}, {"action": "slow", "delay": 5.0}], ids=label)
+@pytest.mark.parametrize("fault", [{"action": "status", "code": 503}, {"action": "slow", "delay": 30.0}], ids=label)
 def test_a_writer_may_have_less_patience(bucket: Bucket, gcs: Emulator, fault: dict[str, Any]) -> None:
     gcs.faults.add(**fault)
     started = time.monotonic()
     with pytest.raises(OSError, match=r"did not answer for 0\.3 s"):
         bucket.write("x", b"", seconds=0.3)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 20
 
 
 def test_the_service_says_when_to_come_again(bucket: Bucket, gcs: Emulator) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,13 @@ def elsewhere(store: Store, generation: int = 1) -> None:
     store.create_json(attempt_file(KEY, str(generation), "lease.json"), foreign)
 
 
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.01)
+
+
 def take(store: Store, messages: list[str] | None = None, seconds: float = 0.3) -> Lease:
     heard = messages if messages is not None else []
     with hold(store, KEY, "me", seconds=seconds, poll_seconds=0.02, waiting=heard.append) as lease:
@@ -97,7 +104,7 @@ def test_a_second_runner_waits_until_the_lease_is_released(store: Store, holder:
     assert holder.stdin is not None
     holder.stdin.write("\n")
     holder.stdin.flush()
-    assert taken.wait(5)
+    assert taken.wait(60)
     waiter.join()
     assert messages == [f"holder (process {holder.pid} on {os.uname().nodename}) is running this stage; waiting for it"]
     assert record(store, 2).owner == "me"
@@ -108,8 +115,8 @@ def test_a_killed_holder_on_this_machine_is_replaced_at_once(store: Store, holde
     holder.wait()
     messages: list[str] = []
     started = time.monotonic()
-    assert take(store, messages, seconds=30).attempt == "2"
-    assert time.monotonic() - started < 5
+    assert take(store, messages, seconds=600).attempt == "2"
+    assert time.monotonic() - started < 300
     assert "is gone; taking over" in messages[-1]
 
 
@@ -118,7 +125,7 @@ def test_a_silent_holder_elsewhere_is_replaced_after_the_time_to_live_whatever_i
     elsewhere(store)
     started = time.monotonic()
     assert take(store, seconds=0.3).attempt == "2"
-    assert 0.3 < time.monotonic() - started < 3
+    assert time.monotonic() - started > 0.3
 
 
 def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,18 +134,18 @@ def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(store: Store, monkeyp
     The holder's clock stands still, which changes nothing.
     """
     monkeypatch.setattr(time, "time", lambda: 1.0)
-    with hold(store, KEY, "holder", seconds=0.3, poll_seconds=0.02):
+    with hold(store, KEY, "holder", seconds=1.0, poll_seconds=0.02):
         stop, stopped = threading.Event(), []
 
         def wait() -> None:
             with pytest.raises(Stopped):
-                with hold(store, KEY, "waiter", seconds=0.3, poll_seconds=0.02, stop=stop):
+                with hold(store, KEY, "waiter", seconds=1.0, poll_seconds=0.02, stop=stop):
                     pass
             stopped.append(True)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(1.0)
+        time.sleep(3.0)
         stop.set()
         waiter.join()
     assert stopped
@@ -148,7 +155,7 @@ def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(store: Store, monkeyp
 def test_a_holder_that_was_replaced_notices_and_leaves_the_new_lease_alone(store: Store) -> None:
     with hold(store, KEY, "slow", seconds=0.1, poll_seconds=0.02) as lease:
         elsewhere(store, generation=2)
-        assert lease.lost.wait(5)
+        assert lease.lost.wait(60)
     assert record(store, 2).owner == "other"
     assert not record(store, 1).released
 
@@ -211,22 +218,28 @@ def test_a_holder_survives_an_outage_longer_than_the_time_to_live(
 ) -> None:
     """The work goes on. When the store answers again the lease is renewed, or, if it was taken over meanwhile, lost."""
 
+    tries = []
+
     def fail(*_: object) -> None:
+        tries.append(time.monotonic())
         raise OSError("503")
 
     def outage(taken: bool) -> Lease:
+        tries.clear()
         with hold(store, KEY, "me", seconds=0.15, poll_seconds=0.02) as lease:
             with monkeypatch.context() as patched:
                 patched.setattr(store, "write_json", fail)
-                time.sleep(0.4)
+                until(lambda: len(tries) > 1 and tries[-1] - tries[0] > 0.3)
             if taken:
                 elsewhere(store, lease.generation + 1)
-            assert lease.lost.wait(0.3) is taken
+                assert lease.lost.wait(60)
+            else:
+                until(lambda: record(store, lease.generation).beats > 1)
+                assert not lease.lost.is_set()
         return lease
 
     outage(taken=False)
     assert record(store, 1).released
-    assert record(store, 1).beats > 1
     assert [line for line in caplog.messages if "cannot be renewed" in line] == [
         f"the lease of {KEY} cannot be renewed; the work goes on and it is tried again: 503"
     ]
@@ -287,14 +300,14 @@ def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: S
     store.create_json(attempt_file(dead, "1", "lease.json"), gone)
     store.create_json(attempt_file(silent, "7", "lease.json"), gone.model_copy(update={"host": "elsewhere"}))
     messages: list[str] = []
-    with hold(store, beating, "me", seconds=0.4, poll_seconds=0.02):
+    with hold(store, beating, "me", seconds=2.0, poll_seconds=0.02):
         began = time.monotonic()
         known = {free: 0, released: 1, dead: 1, silent: 7, beating: 1}
-        found = unheld(store, known, seconds=0.4, poll_seconds=0.05, waiting=messages.append)
+        found = unheld(store, known, seconds=2.0, poll_seconds=0.05, waiting=messages.append)
         took = time.monotonic() - began
     assert found == {free: 0, released: 1, dead: 1, silent: 7}
-    assert 0.4 < took < 1.5
-    assert messages == ["2 leases may be held; watching for up to 0.4 s whether they are renewed"]
+    assert took > 2.0
+    assert messages == ["2 leases may be held; watching for up to 2 s whether they are renewed"]
 
 
 def test_a_seized_lease_keeps_others_out_and_leaves_no_trace(store: Store) -> None:

@@ -35,7 +35,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def removed(one: TpuApi, name: str) -> None:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 120
     while not one.remove(name):
         assert time.monotonic() < limit
         time.sleep(0.02)
@@ -51,8 +51,10 @@ def test_a_resource_is_made_seen_and_removed(tpu: FakeTpu) -> None:
     assert LABELS.items() <= seen.labels.items()
     assert seen.metadata["lyceum-job"] == "work/k/1/job.json"
     assert seen.created == pytest.approx(time.time(), abs=60)
+    tpu.faults.add("stuck", state="DELETING")
     assert not one.remove(name)
     assert not one.remove(name)  # it is under way
+    tpu.faults.clear()
     removed(one, name)
     assert (one.look(name).request, one.look(name).node) == (GONE, GONE)
     assert tpu.leaked() == []
@@ -150,11 +152,11 @@ def test_an_endpoint_where_nobody_listens_is_an_outage(monkeypatch: pytest.Monke
 def test_a_call_that_hangs_ends_in_time(tpu: FakeTpu) -> None:
     one = api()
     one.connect()
-    tpu.faults.add("slow", method="GetQueuedResource", delay=5.0, times=1)
+    tpu.faults.add("slow", method="GetQueuedResource", delay=30.0, times=1)
     began = time.monotonic()
     with pytest.raises(ApiError):
         one.look(one.name(ZONE, "x"))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 25
 
 
 def test_somebody_elses_resource_of_our_name_is_not_taken_for_ours(tpu: FakeTpu) -> None:

@@ -1,7 +1,7 @@
 """The TPU backend against the fake of Cloud TPU, over real gRPC, with a store in the fake of Cloud Storage.
 
 In most of these tests the VM does nothing, and the test says in its place what a host would say in the store; so every fault strikes at a
-known moment. `test_cloud_tpu_vm.py` runs the real startup script, agent and worker.
+known moment. `tests/end_to_end/infra/tpu/test_vm.py` runs the real startup script, agent and worker.
 """
 
 import json
@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import infra.tpu.api
-from infra.backend import FINAL
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_source
 from infra.store.remote import log_chunk
@@ -21,17 +19,15 @@ from infra.tpu.backend import CloudTpuBackend, store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, Progress
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, slow, until
+from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
 
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
     backend = shop.backend(tpu_usd_per_chip_hour=450.0)
     backend._api.connect()  # once per process: the import of Google's client, and the archive of the code
     ship_source(shop.store)
-    began = time.monotonic()
     handle = backend.submit(shop.spec())
     until(lambda: shop.tpu.requests().get("CreateQueuedResource"))
-    assert time.monotonic() - began < 3
     assert backend.submit(shop.spec()) == handle
     assert backend.poll(handle).state == "queued"
     resource = booted(shop, backend, handle)
@@ -53,9 +49,7 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
     assert 0 < status.cost_usd < 60  # a dollar a second
     shop.store.write_bytes(attempt_file(KEY, "1", "log.txt"), b"first\nsecond\nlast\n")
     shop.says("succeeded", artifact=REF.model_dump())
-    said = time.monotonic()
     status = final(backend, handle)
-    assert time.monotonic() - said < 2
     assert status.artifact == REF
     assert backend.log(handle, 13) == ("last\n", 18)
     backend.cancel(handle)
@@ -114,20 +108,20 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
 
 
 @pytest.mark.parametrize(
-    ("action", "parameters", "words"),
+    ("moment", "action", "parameters", "words"),
     [
-        ("preempt", {}, "was preempted"),
-        slow("maintenance", {}, "terminated for maintenance"),
-        slow("node", {"state": "STOPPED"}, "was stopped"),
-        slow("vanish", {"what": "node"}, "vanished"),
-        slow("vanish", {"what": "request"}, "vanished"),
-        slow("vanish", {"what": "both"}, "vanished"),
-        slow("fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
+        ("booting", "preempt", {}, "was preempted"),
+        ("running", "preempt", {}, "was preempted"),
+        ("running", "maintenance", {}, "terminated for maintenance"),
+        ("running", "node", {"state": "STOPPED"}, "was stopped"),
+        ("running", "vanish", {"what": "node"}, "vanished"),
+        ("running", "vanish", {"what": "request"}, "vanished"),
+        ("running", "vanish", {"what": "both"}, "vanished"),
+        ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
     ],
 )
-@pytest.mark.parametrize("moment", [slow("booting"), "running"])
 def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
-    shop: Workshop, action: str, parameters: dict, words: str, moment: str
+    shop: Workshop, moment: str, action: str, parameters: dict, words: str
 ) -> None:
     backend = shop.backend()
     handle = backend.submit(shop.spec())
@@ -168,57 +162,12 @@ def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
     assert "the VM was not heard of for" in status.error
 
 
-@pytest.mark.slow
-def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:
-    backend = shop.backend(tpu_silence_seconds=0.5)
-    handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
-    for done in range(8):
-        shop.says("running", progress={"done": done})
-        assert backend.poll(handle).state == "running"
-        time.sleep(0.2)
-
-
-@pytest.mark.slow
-def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
-    backend = shop.backend("v5e-16", tpu_silence_seconds=2.0)
-    handle = backend.submit(shop.spec())
-    booted(shop, backend, handle)
-    shop.says("running", 2)
-
-    def over() -> bool:
-        for host in (0, 1, 3):
-            shop.says("running", host)
-        return backend.poll(handle).state in FINAL
-
-    until(over)
-    assert "host 2 of 4 was not heard of" in str(backend.poll(handle).error)
-
-
-@pytest.mark.slow
-def test_a_boot_that_never_comes_up_is_given_up(shop: Workshop) -> None:
-    backend = shop.backend(tpu_boot_seconds=1.0)
-    status = final(backend, backend.submit(shop.spec()))
-    assert status.lost
-    assert "no worker was heard of" in str(status.error)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"])
-def test_a_request_that_is_stuck_is_given_up(shop: Workshop, state: str) -> None:
-    shop.tpu.faults.add("stuck", state=state)
-    backend = shop.backend(tpu_boot_seconds=1.0, tpu_queue_seconds=1.0)
-    status = final(backend, backend.submit(shop.spec()))
-    assert status.lost
-    assert state in str(status.error)
-
-
 @pytest.mark.parametrize(
     ("code", "message", "words"),
     [
         ("PERMISSION_DENIED", None, "roles/tpu.admin"),
-        slow("INVALID_ARGUMENT", 'The requested runtime version, "x", could not be found', "Valid: v2-alpha-tpuv5-lite"),
-        slow("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.", "no quota left"),
+        ("INVALID_ARGUMENT", 'The requested runtime version, "x", could not be found', "Valid: v2-alpha-tpuv5-lite"),
+        ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.", "no quota left"),
     ],
 )
 def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code: str, message: str | None, words: str) -> None:
@@ -232,84 +181,20 @@ def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code:
 # Cancelling
 
 
-@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "running", *(slow(one) for one in ("CREATING", "PROVISIONING", "ACTIVE"))])
+@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "running"])
 def test_cancelling_deletes_in_every_state(shop: Workshop, state: str) -> None:
     if state in ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"):
         shop.tpu.faults.add("stuck", state=state)
     backend = shop.backend()
     handle = backend.submit(shop.spec())
     shop.tpu.wait(KEY[:24], state) if state != "running" else running(shop, backend, handle)
-    began = time.monotonic()
     backend.cancel(handle)
-    assert time.monotonic() - began < 2
     assert shop.tpu.resource(KEY[:24]).state in ("DELETING", "GONE")
     assert backend.poll(handle).state == "cancelled"
     shop.tpu.faults.clear()
     assert backend.close() == []
     assert shop.tpu.leaked() == []
     backend.cancel(handle)  # may be called again
-
-
-@pytest.mark.slow
-def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = shop.backend()
-    monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))
-    backend._stores[shop.store.uri] = shop.store
-    handle = backend.submit(shop.spec())
-    until(lambda: "does not answer" in backend.poll(handle).phase)
-    backend.cancel(handle)
-    assert backend.poll(handle).state == "cancelled"
-    assert "CreateQueuedResource" not in shop.tpu.requests()
-
-
-@pytest.mark.slow
-def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -> None:
-    shop.tpu.set_seconds(DELETING=3.0)
-    backend = shop.backend()
-    handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
-    shop.says("succeeded", artifact=REF.model_dump())
-    began = time.monotonic()
-    assert final(backend, handle).state == "succeeded"
-    backend.cancel(handle)
-    assert time.monotonic() - began < 2
-    assert backend.close() == []
-    assert time.monotonic() - began > 2.5
-    assert shop.tpu.leaked() == []
-
-
-@pytest.mark.slow
-def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(shop: Workshop) -> None:
-    backend = shop.backend(tpu_delete_seconds=1.0)
-    handle = backend.submit(shop.spec())
-    resource = running(shop, backend, handle)
-    shop.tpu.faults.add("status", method="DeleteQueuedResource", code="PERMISSION_DENIED")
-    shop.says("succeeded", artifact=REF.model_dump())
-    assert final(backend, handle).state == "succeeded"
-    left = backend.close()
-    assert len(left) == 1
-    assert resource.name in left[0]
-    assert f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
-    shop.tpu.forget()
-    backend._jobs.clear()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
-def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of all calls fail for longer than one is repeated; some of them were executed."""
-    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
-    fault = shop.tpu.faults.add(action, method="*", probability=0.5, seed=1)
-    backend = shop.backend()
-    handle = backend.submit(shop.spec())
-    shop.tpu.wait(KEY[:24], "READY")
-    shop.says("running")
-    until(lambda: backend.poll(handle).state == "running")
-    shop.says("succeeded", artifact=REF.model_dump())
-    assert final(backend, handle).state == "succeeded"
-    assert backend.close() == []
-    assert shop.tpu.faults.fired(fault) > 3
-    assert len(shop.tpu.resources()) == 1
 
 
 # Money
@@ -369,12 +254,3 @@ def test_vms_are_told_what_they_need(shop: Workshop, tmp_path: Path, monkeypatch
     job = shop.store.read_json(told["lyceum-job"], JobSpec)
     assert job is not None
     assert re.fullmatch(r"data/[0-9a-f]{64}", str(job.data))
-
-
-@pytest.mark.slow
-def test_two_stores_with_the_same_job_do_not_get_in_each_others_way(shop: Workshop) -> None:
-    backend = shop.backend()
-    other = shop.spec().model_copy(update={"store": shop.store.uri + "-2"})
-    first, second = backend.submit(shop.spec()), backend.submit(other)
-    assert first != second
-    until(lambda: sum(one.node_state == "READY" for one in shop.tpu.resources()) == 2)

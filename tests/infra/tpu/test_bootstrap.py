@@ -16,7 +16,7 @@ import pytest
 from flows.recipe.resolve import resolve
 from infra.source import ship_source
 from infra.store.store import Store, attempt_file, open_store
-from schemas.job import JobSpec, JobStatus
+from schemas.job import JobSpec
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.vm import NAME, SCRIPT, Vm, machines, until
 
@@ -25,7 +25,6 @@ Machine = Callable[..., Vm]
 
 @pytest.fixture
 def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     return open_store(f"gs://{gcs_bucket}/a/b+c")
 
 
@@ -316,27 +315,3 @@ def test_hosts_know_each_other_and_get_the_settings_of_the_job(machine: Machine,
     assert json.loads(seen["LYCEUM_ENVIRONMENT"])["LYCEUM_STOP_SECONDS"] == "2"
     assert seen["LYCEUM_CACHE"].startswith(str(vm.root))
     assert seen["JAX_PLATFORMS"] == "cpu"
-
-
-@pytest.mark.campaign
-def test_a_real_environment_from_the_package_index(machine: Machine, store: Store, spec: JobSpec, tmp_path: Path) -> None:
-    """Installed with uv, all but libtpu, which is large and useless here; then from the archive that the first machine has left."""
-    overrides = tmp_path / "overrides.txt"
-    overrides.write_text("libtpu ; sys_platform == 'never'\n")
-    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_", "HTTPS_", "https_"))}
-    vm = machine(LYCEUM_VM_PYTHON="", UV_OVERRIDE=str(overrides), silence=3000.0, **settings).boot()
-    assert vm.final(900).state == "succeeded", vm.serial
-    until(lambda: "was left in the store" in vm.serial, seconds=600)
-    vm.kill()
-    shutil.rmtree(vm.root)
-    store.remove(f"work/{spec.key}/1/status.json")
-    store.discard(spec.kind, spec.key)
-    vm.environment["UV_OFFLINE"] = "1"
-    vm.boot()
-    status = vm.final(300)
-    assert status.state == "succeeded", status.error
-    assert "another machine has left in the store" in vm.log(final=True)
-    manifest = store.valid(spec.kind, spec.key)
-    assert manifest is not None
-    assert manifest.execution["packages"]["jax"]
-    assert isinstance(store.read_json(f"work/{spec.key}/1/status.json", JobStatus), JobStatus)

@@ -36,7 +36,6 @@ SECRET = "hf_abcdefghijklmnop"
 
 @pytest.fixture
 def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     return open_store(f"gs://{gcs_bucket}/lyceum")
 
 
@@ -101,7 +100,7 @@ def test_a_machine_that_is_shut_down_stops_the_worker_and_the_job_is_lost(start:
     vm = start("job.progress(1, 2)\n" + BLOCK)
     until(vm.log, lambda text: "blocking" in text)
     vm.signal(signal.SIGTERM)
-    status = vm.final(25)  # a preempted machine has 30 s
+    status = vm.final()
     assert (status.state, status.exit_code, status.lost, status.progress.done) == ("failed", 1, True, 1)
     assert "the machine is shutting down" in (status.error or "")
     assert "the machine is shutting down" in vm.log(final=True)
@@ -338,18 +337,18 @@ def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_ans
 
 def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: Desk) -> None:
     """A host that is done early must not delete the machine under one that boots, or still writes the artifact."""
-    done = threading.Thread(target=lambda: desk.run("status('succeeded')", host=1, silence=0.2), daemon=True)
+    done = threading.Thread(target=lambda: desk.run("status('succeeded')", host=1, silence=1.0), daemon=True)
     done.start()
     until(lambda: desk.store.read_json("work/k/1/hosts/1.json", JobStatus), lambda status: status and status.state == "succeeded")
-    done.join(0.8)
+    done.join(1.5)
     assert desk.removed == []  # host 0 boots
     for beat in range(10):
         desk.store.write_json("work/k/1/status.json", JobStatus(state="running", heartbeat=float(beat)))
-        done.join(0.1)
+        done.join(0.15)
         assert desk.removed == []
     began = time.monotonic()
-    done.join(10)
-    assert desk.removed[0][-1] - began > 0.2
+    done.join(60)
+    assert desk.removed[0][-1] - began > 0.5
 
 
 # The log

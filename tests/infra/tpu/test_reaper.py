@@ -1,20 +1,15 @@
 """What is left over of TPUs is found in every zone and removed, and nothing that a flow holds, or that is not ours, is touched."""
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any
-
-import pytest
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from infra.backend import JobHandle, Leftover
 from infra.settings import TpuSettings
-from infra.store.lease import hold, unheld
-from infra.store.store import Store
+from infra.store.lease import hold
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
-from schemas.base import InputError
 from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, running
 
 OTHER, THIRD = "cd" * 32, "ef" * 32
@@ -94,51 +89,6 @@ def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop:
     assert len(shop.tpu.leaked()) > 0
     while not mine.remove(mine.name("us-central1-a", "my-own-tpu")):
         pass
-
-
-@pytest.mark.slow
-def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease is taken between the look at the leases and the removal."""
-    orphan(shop)
-    with ExitStack() as flow:
-
-        def look(store: Store, keys: Mapping[str, int], **timing: Any) -> dict[str, int]:
-            free = unheld(store, keys, **timing)
-            flow.enter_context(held(shop, KEY))
-            return free
-
-        with monkeypatch.context() as patched:
-            patched.setattr("infra.tpu.reaper.unheld", look)
-            found = reaper(shop).reap(shop.store, delete=True)
-    assert [(one.removable, one.removed) for one in found] == [(True, False)]
-    assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
-    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
-
-
-@pytest.mark.slow
-def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is_an_error(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orphan(shop)
-    shop.tpu.faults.add(
-        "status", method="ListQueuedResources", name="us-west4-a", code="PERMISSION_DENIED", message="Location us-west4-a is not found"
-    )
-    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
-    monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
-    shop.tpu.faults.add("status", method="ListNodes", name="us-south1-a", code="UNAVAILABLE")
-    with pytest.raises(InputError, match="TPUs in us-south1-a cannot be listed: the Cloud TPU API does not answer"):
-        reaper(shop).reap(shop.store, delete=True)
-
-
-@pytest.mark.slow
-def test_what_does_not_go_away_is_not_reported_as_removed(shop: Workshop) -> None:
-    orphan(shop)
-    shop.tpu.faults.add("stuck", state="DELETING")
-    found = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5).reap(shop.store, delete=True)
-    assert [(one.removable, one.removed) for one in found] == [(True, False)]
-    assert [one.why for one in reaper(shop).reap(shop.store, delete=False)] == ["it is being deleted"]
-    shop.tpu.faults.clear()
-    shop.tpu.wait(KEY[:24], "GONE")
 
 
 def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(shop: Workshop) -> None:

@@ -18,7 +18,6 @@ from flows.server.prefect_api import QUIET, answers, free_port
 from tests.fakes.chromium import Browser, chromium
 from tests.fakes.served import Served, until
 
-pytestmark = pytest.mark.slow
 ATTACK = Path(__file__).with_name("attack.js").read_text(encoding="utf-8")
 
 

@@ -60,12 +60,12 @@ def opened(browser: Browser, path: Path, viewport: dict[str, int], scheme: str =
     return page, heard
 
 
-@pytest.mark.parametrize("name", ["report", pytest.param("comparison", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["report", "comparison"])
 @pytest.mark.parametrize(
     ("viewport", "scheme"),
     [
-        pytest.param(DESK, "light", id="desk", marks=pytest.mark.slow),
-        pytest.param(PHONE, "light", id="phone", marks=pytest.mark.slow),
+        pytest.param(DESK, "light", id="desk"),
+        pytest.param(PHONE, "light", id="phone"),
         pytest.param(PHONE, "dark", id="dark phone"),
     ],
 )
@@ -85,7 +85,6 @@ def brightness(colour: str) -> float:
     return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(","))) / 3
 
 
-@pytest.mark.slow
 def test_plots_are_drawn_in_the_colours_of_the_page(browser: Browser, pages: dict[str, Path]) -> None:
     shades = []
     for scheme in ("light", "dark"):
@@ -95,7 +94,6 @@ def test_plots_are_drawn_in_the_colours_of_the_page(browser: Browser, pages: dic
     assert shades[0] < 60 < 180 < shades[1]
 
 
-@pytest.mark.slow
 def test_samples_are_filtered_without_a_script(browser: Browser, pages: dict[str, Path]) -> None:
     page, _ = opened(browser, pages["report"], DESK)
     samples = page.locator(".sample")
@@ -124,7 +122,6 @@ def test_samples_are_filtered_without_a_script(browser: Browser, pages: dict[str
     page.close()
 
 
-@pytest.mark.slow
 def test_two_models_stand_side_by_side_or_all_of_them(browser: Browser, pages: dict[str, Path]) -> None:
     page, _ = opened(browser, pages["report"], DESK)
     answers = page.locator(".sample").first.locator(".answer")
@@ -160,7 +157,6 @@ def summaries(samples: Locator) -> list[str]:
     return texts
 
 
-@pytest.mark.slow
 def test_a_large_run_has_a_page_that_can_be_sent(tmp_path: Path) -> None:
     """Long answers, full of what has to be escaped: 288 prompts could be shown, and not all of them fit."""
     store, record = write_run(tmp_path, suites=(HELDOUT, "gsm8k", "mmlu", "mbpp"), per_domain=12, text="<b>&</b> long " * 120)

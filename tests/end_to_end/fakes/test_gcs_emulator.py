@@ -1,14 +1,10 @@
 """The fake of Cloud Storage keeps the promises that the store builds on, to both client libraries: a conformance list."""
 
 import base64
-import http.client
 import io
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +17,7 @@ from google.api_core import exceptions as gcs_errors
 from google.cloud.storage._media.requests import ResumableUpload
 from google.cloud.storage.bucket import Bucket
 
-from tests.fakes.gcs_emulator import ROOT, Emulator
+from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.gcs_requests import ask, path, session, upload
 
 CHUNK = 1 << 18
@@ -126,21 +122,6 @@ def test_a_reader_keeps_the_generation_it_began(gcs: Emulator, gcs_client: Bucke
         pinned.download_as_bytes()
 
 
-def test_memory_is_used_again_only_when_nothing_needs_it(gcs: Emulator, gcs_bucket: str) -> None:
-    """Large bodies share a pool of mappings: what is stored, or composed of what was deleted, keeps its bytes."""
-    size = 3 << 20
-    for name in ("a", "b"):
-        assert upload(gcs, gcs_bucket, name, name.encode() * size)()[0] == 200
-    compose = json.dumps({"sourceObjects": [{"name": "a"}, {"name": "b"}]}).encode()
-    assert ask(gcs, "POST", f"/storage/v1/b/{gcs_bucket}/o/ab/compose", compose)[0] == 200
-    for name in ("a", "b"):
-        gcs.delete(gcs_bucket, name)
-    for name in ("c", "d", "e"):
-        assert upload(gcs, gcs_bucket, name, name.encode() * size)()[0] == 200
-    assert gcs.read(gcs_bucket, "ab") == b"a" * size + b"b" * size
-    assert [gcs.read(gcs_bucket, name) for name in ("c", "d", "e")] == [name * size for name in (b"c", b"d", b"e")]
-
-
 @pytest.mark.parametrize("size", [0, 1, 300_000, 9_000_000])
 def test_each_client_reads_what_the_other_wrote(gcs: Emulator, gcs_client: Bucket, gcs_fs: Any, size: int) -> None:
     data = os.urandom(size)
@@ -192,7 +173,7 @@ def test_a_resumable_upload_survives_a_broken_connection(gcs: Emulator, gcs_buck
     with socket.create_connection((str(address.hostname), int(address.port or 0))) as raw:
         head = f"PUT {location.removeprefix(gcs.url)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
         raw.sendall(head.encode() + data[: CHUNK * 5 // 2])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while (answer := ask(gcs, "PUT", location, Content_Range=f"bytes */{len(data)}"))[0] != 308 or "range" not in answer[1]:
         assert time.monotonic() < deadline, answer
     assert answer[1]["range"] == f"bytes=0-{2 * CHUNK - 1}"
@@ -338,30 +319,3 @@ def test_requester_pays_buckets_want_a_payer(gcs: Emulator, gcs_client: Bucket, 
         gcs_fs.cat_file(f"{name}/x")
     gcs_client.client.bucket(name, user_project="payer").blob("x").upload_from_string(b"x")
     assert gcs.objects(name) == {"x": 1}
-
-
-def test_requests_are_counted(gcs: Emulator, gcs_client: Bucket) -> None:
-    gcs_client.blob("x").upload_from_string(b"x")
-    gcs_client.blob("x").download_as_bytes()
-    list(gcs_client.list_blobs())
-    gcs_client.blob("x").delete()
-    assert gcs.requests() == {"POST upload": 1, "GET download": 1, "GET list": 1, "DELETE delete": 1}
-
-
-def test_by_hand_it_prints_its_url_and_ends_on_a_signal_or_with_its_parent() -> None:
-    command = [sys.executable, str(ROOT / "tests/fakes/gcs_emulator.py"), "--port", "0", "--bucket", "b", "--location", "eu"]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            connection = http.client.HTTPConnection(urlsplit(process.stdout.readline().strip()).netloc, timeout=30)
-            connection.request("GET", "/storage/v1/b/b")
-            assert json.loads(connection.getresponse().read())["location"] == "EU"
-            connection.close()
-            process.send_signal(number)
-            assert process.wait(10) == 0
-    parent = f"import subprocess; print(subprocess.Popen({command!r}, stdout=subprocess.PIPE).stdout.readline().decode())"
-    url = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True).stdout.strip()
-    deadline = time.monotonic() + 10
-    while socket.socket().connect_ex((urlsplit(url).hostname, urlsplit(url).port)) == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

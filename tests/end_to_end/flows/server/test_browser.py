@@ -14,8 +14,6 @@ from tests.fakes.served import PATIENCE, SLOW, Served, until
 
 from playwright.sync_api import Page, expect  # isort: skip  after chromium.py, which skips this file where it is missing
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

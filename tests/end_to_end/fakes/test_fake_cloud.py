@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FAKE_CLOUD = (sys.executable, "-m", "tests.fakes.fake_cloud")
 LEAVE = """
 import os
@@ -28,7 +26,6 @@ def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
     assert "projects/lyceum-test/locations/us-west4-a/queuedResources/left-1" in done.stderr
 
 
-@pytest.mark.slow
 def test_the_exit_code_is_the_command_s() -> None:
     done = subprocess.run([*FAKE_CLOUD, "bash", "-c", "exit 3"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 3
@@ -36,7 +33,6 @@ def test_the_exit_code_is_the_command_s() -> None:
     assert "Nothing is left." in done.stderr
 
 
-@pytest.mark.slow
 def test_without_a_command_it_prints_variables_and_serves_until_it_is_interrupted() -> None:
     process = subprocess.Popen(FAKE_CLOUD, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The README's first command, whole: minutes of training, and the figures it promises. One run is `slow`, more are `campaign`."""
+"""The README's first command, whole: minutes of training, and the figures it promises. Compiled as for users."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
+DATA = Path(__file__).parents[5] / "shared" / "data"
 
 
 def lyceum(*arguments: str) -> dict:
@@ -33,7 +33,6 @@ def metrics(run: dict, stage: str) -> dict:
     return next(record["metrics"] for record in run["stages"] if record["name"] == stage)
 
 
-@pytest.mark.slow
 def test_the_model_learns_to_reason_from_nothing(run):
     base, final = metrics(run, "base_eval"), metrics(run, "grpo_eval")
     assert base["n"] == final["n"] >= 300
@@ -43,12 +42,10 @@ def test_the_model_learns_to_reason_from_nothing(run):
     assert set(final["domains"]) == {"math", "coding", "science", "creative", "summarization", "general"}
 
 
-@pytest.mark.slow
 def test_grpo_contributes(run):
     assert metrics(run, "grpo_eval")["delta_exact_answer_low"] > 0
 
 
-@pytest.mark.slow
 def test_the_model_learns_to_refuse_what_its_context_does_not_hold(run):
     base, final = metrics(run, "base_safety"), metrics(run, "safety_eval")
     assert final["n"] >= 120
@@ -58,20 +55,17 @@ def test_the_model_learns_to_refuse_what_its_context_does_not_hold(run):
     assert final["controls"]["always_abstain"]["answerable_correct_rate"] == 0
 
 
-@pytest.mark.slow
 def test_every_training_program_compiled_once(run):
     for stage in ("sft", "simpo", "grpo"):
         assert metrics(run, stage)["compiles"]["train_step"] == 1
 
 
-@pytest.mark.slow
 def test_the_same_command_again_runs_nothing(run, store):
     again = lyceum("run", "quickstart", "--store", store)
     assert {record["status"] for record in again["stages"]} == {"cached"}
     assert [record["key"] for record in again["stages"]] == [record["key"] for record in run["stages"]]
 
 
-@pytest.mark.slow
 def test_no_held_out_prompt_was_trained_on(run, store):
     rebalance = next(record for record in run["stages"] if record["name"] == "rebalance")
     directory = next((Path(store) / "artifacts" / "rebalance" / rebalance["key"] / "data").iterdir())
@@ -80,7 +74,6 @@ def test_no_held_out_prompt_was_trained_on(run, store):
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")
-@pytest.mark.campaign
 def test_the_chain_runs_on_real_records(tmp_path):
     run = lyceum("run", "open_data", "--data", str(DATA), "--store", str(tmp_path / "store"))
     assert {record["status"] for record in run["stages"]} == {"ran"}
@@ -92,7 +85,6 @@ def test_the_chain_runs_on_real_records(tmp_path):
     assert metrics(run, "safety_eval")["n"] == 120
 
 
-@pytest.mark.campaign
 def test_a_bucket_holds_the_same_bytes(run, gcs_bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path))
     in_bucket = lyceum("run", "quickstart", "--store", f"gs://{gcs_bucket}/quickstart")

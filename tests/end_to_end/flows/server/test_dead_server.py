@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flows.server import tied
 from flows.server.prefect_api import answers
 from infra.store.store import open_store
@@ -74,7 +72,6 @@ def kill(pids: list[int], number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-@pytest.mark.slow
 def test_a_run_ends_well_when_its_own_server_is_killed_whenever_it_starts(
     finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path
 ) -> None:
@@ -92,7 +89,6 @@ def test_a_run_ends_well_when_its_own_server_is_killed_whenever_it_starts(
     assert run.said.count("does not answer") in (1, 2)
 
 
-@pytest.mark.slow
 def test_a_run_whose_own_server_hangs_is_seconds_later(finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path) -> None:
     """It was 7 minutes until the first stage was reported."""
     run = Run(tiny_recipe, tmp_path)
@@ -105,7 +101,6 @@ def test_a_run_whose_own_server_hangs_is_seconds_later(finished: tuple[Path, dic
     assert run.said.count("does not answer") == 1
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(tiny_recipe: Path, tmp_path: Path) -> None:
     run = Run(tiny_recipe, tmp_path, "--set", SLOW)
     until(lambda: run.pids(WORKER))
@@ -119,7 +114,6 @@ def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(tiny_recipe: Path,
     assert run.pids() == []
 
 
-@pytest.mark.slow
 def test_serve_starts_its_server_again_and_the_runs_go_on(finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path) -> None:
     """One run of its worker, one of the command line that shares the server, and one that starts afterwards."""
     other = tmp_path / "other"
@@ -145,7 +139,6 @@ def test_serve_starts_its_server_again_and_the_runs_go_on(finished: tuple[Path, 
     assert served.processes() == {}
 
 
-@pytest.mark.slow
 def test_serve_ends_in_one_line_when_its_server_does_not_stay_up(tmp_path: Path) -> None:
     """It is killed whenever it is there."""
     with Served(tmp_path) as served:

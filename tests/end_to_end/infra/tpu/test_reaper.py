@@ -1,0 +1,55 @@
+"""The reaper beside a flow that begins, an API that is silent, and deletions that hang."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from infra.store.lease import unheld
+from infra.store.store import Store
+from schemas.base import InputError
+from tests.fakes.tpu_workshop import KEY, Workshop
+from tests.infra.tpu.test_reaper import held, orphan, reaper
+
+
+def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is taken between the look at the leases and the removal."""
+    orphan(shop)
+    with ExitStack() as flow:
+
+        def look(store: Store, keys: Mapping[str, int], **timing: Any) -> dict[str, int]:
+            free = unheld(store, keys, **timing)
+            flow.enter_context(held(shop, KEY))
+            return free
+
+        with monkeypatch.context() as patched:
+            patched.setattr("infra.tpu.reaper.unheld", look)
+            found = reaper(shop).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+
+
+def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is_an_error(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(shop)
+    shop.tpu.faults.add(
+        "status", method="ListQueuedResources", name="us-west4-a", code="PERMISSION_DENIED", message="Location us-west4-a is not found"
+    )
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+    monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
+    shop.tpu.faults.add("status", method="ListNodes", name="us-south1-a", code="UNAVAILABLE")
+    with pytest.raises(InputError, match="TPUs in us-south1-a cannot be listed: the Cloud TPU API does not answer"):
+        reaper(shop).reap(shop.store, delete=True)
+
+
+def test_what_does_not_go_away_is_not_reported_as_removed(shop: Workshop) -> None:
+    orphan(shop)
+    shop.tpu.faults.add("stuck", state="DELETING")
+    found = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5).reap(shop.store, delete=True)
+    assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert [one.why for one in reaper(shop).reap(shop.store, delete=False)] == ["it is being deleted"]
+    shop.tpu.faults.clear()
+    shop.tpu.wait(KEY[:24], "GONE")

@@ -1,0 +1,90 @@
+"""A store, a recipe and a process that runs it: what tests of the flow share."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.main import main
+from infra.store.store import Store, open_store
+from schemas.artifact import Manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
+SLOW = f"stages.distill.config.teachers=[{', '.join(10 * [TEACHER])}]"
+"""An override by which the first stage takes a minute."""
+
+
+class Lab:
+    """A store, a recipe, and a way to run it in this process."""
+
+    def __init__(self, root: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.store_path, self.recipe, self._capsys = root / "store", recipe, capsys
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.store_path, write=False)
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["run", str(self.recipe), "--store", str(self.store_path), "--json", *arguments]
+
+    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What `lyceum run --json` prints."""
+        return self.run_command(self.command(*arguments), code)
+
+    def run_command(self, arguments: list[str], code: int = 0) -> dict[str, Any]:
+        """The one JSON object that a command prints; its messages are kept."""
+        assert main(arguments) == code
+        printed = self._capsys.readouterr()
+        assert printed.out.count("\n") == 1
+        value = json.loads(printed.out)
+        assert isinstance(value, dict)
+        self.messages = printed.err
+        return value
+
+    def statuses(self, *arguments: str) -> dict[str, str]:
+        return {stage["name"]: stage["status"] for stage in self.run(*arguments)["stages"]}
+
+    def artifacts(self, kind: str) -> list[Manifest]:
+        return list(self.store.artifacts(kind))
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def start(arguments: list[str]) -> "subprocess.Popen[str]":
+    """`lyceum` as a process of its own, in a process group of its own, as a shell would start it."""
+    command = [sys.executable, "-m", "flows.cli.main", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8") if Path("/proc").exists() else True
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of all descendants."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
+    found = [child for child, parent in parents.items() if parent == pid]
+    return [*found, *(grandchild for child in found for grandchild in children(child))]
