@@ -3,8 +3,6 @@
 import hashlib
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,25 +12,23 @@ from typing import Any
 
 import pytest
 
-from infra.process import ROOT
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from tasks.chat import breaker, engine
 from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling, judge_models, open_judge
 from tasks.reinforcement.rewarding import Resources
-from tests.fakes.chat_server import ChatServer, Fault, Request, echo
+from tests.fakes.chat_server import ChatServer, Fault, Request
 
 JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", "input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Pauses of a tenth, except where a test is about real time."""
-    if "real" not in request.node.name:
-        monkeypatch.setattr(engine, "FIRST_DELAY", 0.02)
-        monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
-        monkeypatch.setattr(breaker, "_PATIENT_PAUSE", 0.2)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a tenth."""
+    monkeypatch.setattr(engine, "FIRST_DELAY", 0.02)
+    monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(breaker, "_PATIENT_PAUSE", 0.2)
 
 
 @pytest.fixture
@@ -268,42 +264,3 @@ def test_a_judge_without_a_place_says_what_to_set(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("BENCH_BASE_URL", raising=False)
     with pytest.raises(InputError, match="set BENCH_BASE_URL"):
         open_judge(EndpointJudge.parse(JUDGE), Resources({}, Answers(open_store(tmp_path))))
-
-
-@pytest.mark.slow
-def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
-    """With the settings as they are: 503 to everything."""
-    asked, began = questions(200), time.monotonic()
-    with ChatServer(Outage(Fault("status", 503), 30.0, after=80), reply=rating, latency=0.2) as server:
-        one = judge(server.url)
-        assert texts(one.ask(asked)) == expected(asked)
-    assert 30 < time.monotonic() - began < 50
-    assert one.values()["abstained"] == 0
-
-
-@pytest.mark.slow
-def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(judge: Any) -> None:
-    port, asked = free_port(), questions(200)
-    one = judge(f"http://127.0.0.1:{port}/v1")
-
-    def server() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.fakes.chat_server", f"--port={port}"]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        return process
-
-    running = server()
-    try:
-        with ThreadPoolExecutor(1) as threads:
-            rulings = threads.submit(one.ask, asked)
-            until(lambda: one.values()["requests"] >= 150)
-            running.kill()
-            time.sleep(30)
-            running = server()
-            assert texts(rulings.result(60)) == [echo({"messages": question.messages}) for question in asked]
-    finally:
-        running.kill()
-        running.wait()
-    assert one.values()["abstained"] == 0
-    assert one.values()["waited_seconds"] >= 29

@@ -246,19 +246,6 @@ def test_a_noisy_score_of_chemiq_is_right_within_its_range(tmp_path: Path) -> No
     assert [agrees(prompt, answer).ok for answer in ("434.3", "447.7", "434.1", "447.9")] == [True, True, False, False]
 
 
-@pytest.mark.slow
-def test_a_suite_is_read_from_a_bucket_by_its_url(gcs_client: Any, tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"question": "1+1?", "answer": "It is 2.\n#### 2"}]), tmp_path / "test.parquet")
-    gcs_client.blob("gsm8k/test-00000.parquet").upload_from_filename(tmp_path / "test.parquet")
-    table = {"name": "gsm8k", "path": f"gs://{gcs_client.name}/gsm8k/test-*.parquet"}
-    (prompt,) = ask(tmp_path, **table)
-    assert (prompt.id, prompt.answer) == ("gsm8k/0", "2")
-    assert f"data/gs://{gcs_client.name}/gsm8k/test-00000.parquet" in suite_dependencies([table], "reasoning_eval", None)
-
-
 def test_fresh_problems_need_no_file_and_are_the_same_every_time() -> None:
     (config,) = parse_suites([{"name": "procedural", "per_domain": 3}], "reasoning_eval")
     prompts = suite_prompts(config, None)

@@ -94,7 +94,7 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
 
 @needs_torch
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.models.huggingface.SHARD_BYTES", 100_000)
     source = artifact(tmp_path / "artifact", replace(GEMMA2, dtype="bfloat16"), "gemma2-2b-it")
