@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.refusals import OURS, SHARED, agreement, read
 from schemas.examples import GROUNDED_REFUSAL, Trace
 from tasks.evaluation.refusals import RULES, classify_refusal, explain_refusal
 
@@ -124,19 +123,3 @@ def test_it_imports_nothing_of_tasks_so_that_the_chat_engine_can_use_it():
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert modules
     assert not [module for module in modules if module.startswith("tasks")]
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the labelled completions are not here: {SHARED}")
-def test_people_agree_on_a_model_that_was_not_tuned_on_and_more_than_with_string_matching():
-    """Pinned: a change of a rule moves these figures. Choose words on other models' completions, not on these (`benchmarks.refusals`)."""
-    verdicts = read(SHARED)["xstest_v2_completions_mistralinstruct"]
-    human = verdicts["human"]
-    assert len(human) == 450
-    ours, by_strings, by_gpt4 = (agreement(human, verdicts[name], binary=True) for name in (OURS, "strmatch", "gpt4"))
-    assert ours[0] >= 0.90
-    assert ours[0] > by_strings[0] > by_gpt4[0]
-    assert ours[1] > by_strings[1]
-    assert (round(ours[0], 3), round(ours[1], 2)) == (0.924, 0.72)
-    in_three, strings_in_three = agreement(human, verdicts[OURS]), agreement(human, verdicts["strmatch"])
-    assert in_three > strings_in_three
-    assert (round(in_three[0], 3), round(in_three[1], 2)) == (0.893, 0.62)

@@ -1,4 +1,4 @@
-"""A judge behind an endpoint: each question asked once, in whatever thread; and an endpoint that is down changes no ruling."""
+"""A judge behind an endpoint that is down for 30 real seconds: no ruling changes."""
 
 import subprocess
 import sys

@@ -1,7 +1,4 @@
-"""A client that is killed at random moments and started again: what was answered and stored is never asked for again.
-
-What was under way at a kill is sent again with the same Idempotency-Key: billed once by a provider that honours it, else twice.
-"""
+"""A client that is killed where keys are honoured, or its store is a bucket; and the memory of one that asks a lot."""
 
 import subprocess
 import sys

@@ -1,9 +1,10 @@
-"""Check `tests`: unit tests for code, and all of HumanEval. What the sandbox withstands is in test_sandbox.py."""
+"""Check `tests` on HumanEval: its solutions pass, wrong ones do not."""
 
-from tests.tasks.checks.test_tests import humaneval, solved, wrong_bodies
+from tasks.sandbox.examination import examine
+from tests.end_to_end.tasks.records import humaneval, needs_records
 from tests.tasks.sandbox.needed import needs_sandbox
 
-pytestmark = needs_sandbox
+pytestmark = [needs_sandbox, needs_records]
 
 
 def mutant(body: str) -> str | None:
@@ -31,3 +32,20 @@ def test_all_of_humaneval() -> None:
     survived = [task["task_id"] for task, body in mutants if solved(task, body)]
     assert len(mutants) >= 120
     assert len(survived) <= 0.05 * len(mutants), survived
+
+
+def solved(task: dict, body: str) -> bool:
+    return examine(body, f"{task['test']}\ncheck({task['entry_point']})", prefix=task["prompt"]).ok
+
+
+def wrong_bodies(task: dict) -> list[str]:
+    """Bodies that are wrong whatever the task is."""
+    return ["    return None\n", "    raise AssertionError\n", "    import sys\n    sys.exit(0)\n", f"    return {task['entry_point']}\n"]
+
+
+def test_humaneval_sample() -> None:
+    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import inside the body (115)."""
+    tasks = humaneval()
+    for index in (0, 2, 32, 38, 50, 115, 130, 162):
+        assert solved(tasks[index], tasks[index]["canonical_solution"]), tasks[index]["task_id"]
+        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index]["task_id"]

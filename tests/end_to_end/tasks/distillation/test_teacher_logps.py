@@ -1,4 +1,4 @@
-"""A teacher behind an endpoint: the numbers that it has in process, asked for once, of the very tokens; what is not said is left out."""
+"""Training with a teacher behind an endpoint: the same curves as in process, and the same bytes after a kill."""
 
 from collections.abc import Callable
 from pathlib import Path

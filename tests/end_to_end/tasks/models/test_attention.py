@@ -1,4 +1,4 @@
-"""The splash kernel against plain attention, interpreted on the CPU and compiled by libtpu, and who gets which."""
+"""The splash kernel spread over devices, and compiled by libtpu."""
 
 import importlib.util
 import json

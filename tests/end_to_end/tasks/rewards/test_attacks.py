@@ -1,7 +1,4 @@
-"""Texts that try to be paid for nothing, against every reward that no model and no sandbox judges; and texts that try to cost time.
-
-What each reward is for is tested in its own file.
-"""
+"""A megabyte of text that tries to cost time, against every reward that no model and no sandbox judges."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The reward reward_model, and the model with a scalar head below it: calibrated scores, nothing malformed, what transformers says."""
+"""A reward model in `transformers`: a classifier with the same logits."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Attacks on the sandbox from within, each small, and harmless where it is contained. Those on a verdict: test_sandbox_verdicts.py."""
+"""Endless code of many kinds in the sandbox."""
 
 import pytest
 

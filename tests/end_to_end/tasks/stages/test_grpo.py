@@ -1,4 +1,4 @@
-"""The GRPO stage: rollouts that are functions of (weights, seed, step), what is measured of them, and a reward that rises."""
+"""The GRPO stage: a reward that rises."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""On-policy distillation: what is trained on, the programs that run, kills, and a student that comes to write as its teacher."""
+"""On-policy distillation: the programs that run, kills, and a student that comes to write as its teacher."""
 
 from dataclasses import replace
 from pathlib import Path

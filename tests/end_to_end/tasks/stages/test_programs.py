@@ -1,4 +1,4 @@
-"""What `lyceum plan` compiles and what a stage runs are the same programs: their lowered texts are compared."""
+"""The programs of the stages that tests/tasks leaves out: what `lyceum plan` compiles is what runs."""
 
 from pathlib import Path
 

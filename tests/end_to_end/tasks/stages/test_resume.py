@@ -1,4 +1,4 @@
-"""A stage that is interrupted again and again ends with the bytes of an undisturbed one, and repeats no more than its last interval."""
+"""Trainers of every kind that are killed at every point end with the bytes of an undisturbed one."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes however often it is killed."""
+"""The stage reward_model: it learns, and ends with the same bytes however often it is killed."""
 
 from pathlib import Path
 
