@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import math
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,17 +130,17 @@ def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
 
 
 class Outage:
-    """From the `after`-th request on, for `seconds`, everything fails in a way."""
+    """From the `after`-th request on everything fails in a way, until a question has failed more than `most` times."""
 
-    def __init__(self, fault: Fault, seconds: float, after: int) -> None:
-        self._fault, self._seconds, self._after = fault, seconds, after
-        self._until: float | None = None
+    def __init__(self, fault: Fault, after: int, most: float) -> None:
+        self.fault, self.after, self.most = fault, after, most
+        self.failed: Counter[str] = Counter()
 
     def __call__(self, request: Request) -> Fault | None:
-        if request.number < self._after:
+        if request.number < self.after or max(self.failed.values(), default=0) > self.most:
             return None
-        self._until = self._until or time.monotonic() + self._seconds
-        return self._fault if time.monotonic() < self._until else None
+        self.failed[request.question] += 1
+        return self.fault
 
 
 @pytest.mark.parametrize(
@@ -152,12 +154,12 @@ class Outage:
 )
 def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
     """It lasts so long that every request under way fails more often than it is allowed to."""
-    asked, outage = questions(48), Outage(fault, 0.8, after=20)
+    asked, outage = questions(48), Outage(fault, after=20, most=5)
     with ChatServer(outage, reply=rating, latency=0.005) as server:
         one = judge(server.url, {"teacher_concurrency": 8, "teacher_attempts": 3})
         assert texts(one.ask(asked)) == expected(asked)
-        assert max(sum(request.question == question for request in server.seen) for question in server.billed) > 3
-        assert one.values()["waited_seconds"] >= 0.5
+        assert max(outage.failed.values()) > 5
+        assert one.values()["waited_seconds"] > 0
         assert one.values()["abstained"] == 0
 
 
@@ -169,7 +171,7 @@ def free_port() -> int:
 
 
 def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -184,21 +186,21 @@ def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
         until(lambda: one.values()["requests"] >= 8)
         assert not rulings.done()
         with ChatServer(reply=rating, port=port):
-            assert texts(rulings.result(20)) == expected(asked)
+            assert texts(rulings.result(300)) == expected(asked)
 
 
 def test_patience_ends_and_the_same_command_goes_on(judge: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was answered before the outage is not asked again, and threads that wait at the same time learn of it, too."""
     monkeypatch.setattr(breaker, "_TELL_SECONDS", 0.3)
     asked = questions(30)
-    with ChatServer(Outage(Fault("status", 503), 1e9, after=12), reply=rating) as server:
+    with ChatServer(Outage(Fault("status", 503), after=12, most=math.inf), reply=rating) as server:
         one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": 4})
         with ThreadPoolExecutor(2) as threads:
             other = threads.submit(one.ask, questions(20, "another rollout"))
             with pytest.raises(StageFailed, match=r"has answered nothing for .* BENCH_BASE_URL is right.*LYCEUM_JUDGE_PATIENCE_SECONDS"):
                 one.ask(asked)
             with pytest.raises(StageFailed, match="has answered nothing"):
-                other.result(20)
+                other.result(300)
         answered = set(server.billed)
     assert len(answered) == 12
     assert "waiting for it for up to 1 s" in caplog.text
@@ -239,7 +241,7 @@ def test_close_ends_those_who_wait(judge: Any) -> None:
     thread.start()
     until(lambda: one.values()["requests"] >= 1)
     one.close()
-    thread.join(10)
+    thread.join(300)
     assert not thread.is_alive()
     assert len(errors) == 1
 

@@ -59,5 +59,5 @@ def test_the_process_ends_with_its_input() -> None:
         text=True,
         cwd=Path(__file__).parents[3],
     )
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "")

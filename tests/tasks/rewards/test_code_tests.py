@@ -128,7 +128,7 @@ def test_a_warden_that_is_killed_between_answers_or_amid_one_is_replaced_and_no_
     assert given("def f(x): return x * x") == [1.0]
     first = warden()
     with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(given, "import time\ntime.sleep(1)\ndef f(x): return x * x")
+        asked = threads.submit(given, "import time\ntime.sleep(3)\ndef f(x): return x * x")
         while len(guests()) < 2:  # their keepers
             time.sleep(0.01)
         os.kill(first, signal.SIGKILL)

@@ -7,14 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from infra.process import ROOT
-from tests.fakes.chat_server import ChatServer, Fault, echo
-from tests.tasks.judging.test_engine import Outage, expected, free_port, judge, questions, rating, texts, until  # noqa: F401
+from tests.fakes.chat_server import ChatServer, Fault, Request, echo
+from tests.tasks.judging.test_engine import expected, free_port, judge, questions, rating, texts, until  # noqa: F401
 
 
 def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
     """With the settings as they are: 503 to everything."""
     asked, began = questions(200), time.monotonic()
-    with ChatServer(Outage(Fault("status", 503), 30.0, after=80), reply=rating, latency=0.2) as server:
+    ends: list[float] = []
+
+    def fault(request: Request) -> Fault | None:
+        if request.number == 80:
+            ends.append(time.monotonic() + 30)
+        return Fault("status", 503) if ends and time.monotonic() < ends[0] else None
+
+    with ChatServer(fault, reply=rating, latency=0.2) as server:
         one = judge(server.url)
         assert texts(one.ask(asked)) == expected(asked)
     assert 30 < time.monotonic() - began < 50
