@@ -24,7 +24,6 @@ from tasks.reinforcement.batches import RolloutBatches, initial_policy
 from tasks.reinforcement.rewarding import Resources, Rewards
 from tasks.sampling.rollouts import Rollout, rollout_seed
 from tasks.stages import grpo
-from tasks.verification.verify import check_versions
 
 
 def example(number: int, **changes) -> Example:
@@ -66,14 +65,6 @@ def test_defaults_of_the_rewards_are_part_of_the_config():
     assert config(rewards=[{"name": "exact_answer"}]).rewards == ({"name": "exact_answer", "weight": 1.0, "domains": None},)
     parsed = config()
     assert grpo.Config.parse(json.loads(parsed.model_dump_json())) == parsed
-
-
-def test_the_versions_of_the_rewards_are_dependencies_of_the_stage():
-    assert grpo.dependencies(config(rewards=[{"name": "format"}, {"name": "exact_answer"}]), None) == {
-        "rewards.format": 1,
-        "rewards.exact_answer": 1,
-        **check_versions(),
-    }
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
-from tasks.checks import exact
 from tasks.checks.numeric import parse_number
 from tasks.contract.plugins import plugin_names
 from tasks.evaluation.grounding import abstains
-from tasks.verification.verify import Verdict, check_versions, verify, verify_many
+from tasks.verification.verify import Verdict, verify, verify_many
 
 
 def prompt(answer: str, check: Check = "exact", **fields: Any) -> Prompt:
@@ -274,11 +273,6 @@ def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str)
 
 def test_every_check_is_a_file() -> None:
     assert {*plugin_names("checks"), "none"} == set(get_args(Check))
-
-
-def test_versions_of_checks_are_named_for_the_stage_key() -> None:
-    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": exact.VERSION}
-    assert check_versions().keys() == {f"checks.{name}" for name in plugin_names("checks")}
 
 
 def test_many_completions_keep_their_order_whatever_their_checks() -> None:
