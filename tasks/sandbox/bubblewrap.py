@@ -133,7 +133,7 @@ class Guest:
             if not readable(self._control.fileno(), seconds):
                 return None
             said = self._control.recv(8192)
-            what = json.loads(said) if said else {"failed": ""}
+            what: dict[str, Any] = json.loads(said) if said else {"failed": ""}
             if "failed" in what:
                 self._warden.lives(_GRACE_S)  # so that whoever tries again does not ask one that is about to end
                 raise SandboxFailed(what["failed"] or self._warden.last_words() or "the sandbox ended before its guest")
