@@ -7,7 +7,7 @@ from tests.end_to_end.tasks.records import SHARED, needs_records
 @needs_records
 def test_people_agree_on_a_model_that_was_not_tuned_on_and_more_than_with_string_matching():
     """Pinned: a change of a rule moves these figures. Choose words on other models' completions, not on these (`benchmarks.refusals`)."""
-    verdicts = read(SHARED)["xstest_v2_completions_mistralinstruct"]
+    verdicts = read(SHARED / "xstest")["xstest_v2_completions_mistralinstruct"]
     human = verdicts["human"]
     assert len(human) == 450
     ours, by_strings, by_gpt4 = (agreement(human, verdicts[name], binary=True) for name in (OURS, "strmatch", "gpt4"))
