@@ -12,7 +12,8 @@ copying   sum of |f|^2 over the fragments shared with the source, over |answer|^
 repeating at least `_LEAST_DISTINCT` of its words are distinct.
 
 The thresholds were chosen on the even half of 350 SciTLDR abstracts with the TLDRs that their authors and readers wrote, and are measured
-on the odd half (tests/tasks/checks/test_faithful.py says with which result). It is a filter, no proof: a summary may be wrong in the
+on the odd half (tests/end_to_end/tasks/checks/test_faithful.py says with which result).
+It is a filter, no proof: a summary may be wrong in the
 source's own
 words ("does not" for "does"), and a free one in other words is rejected. Order is not looked at: words of the source in any order pass, so
 as a reward it needs a judge beside it. Words of scripts without spaces are not told apart.

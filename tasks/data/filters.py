@@ -70,7 +70,8 @@ def _tokenizer(model: bytes) -> Tokenizer:
 
 CERTAIN = 0.5
 """A language is believed from this probability on: it is more likely than all the others together. So py3langid takes none of 1,000 GSM8K
-rows, 350 SciTLDR abstracts, 692 SciBench problems and 164 HumanEval prompts for anything but English (tests/tasks/data/test_filters.py)."""
+rows, 350 SciTLDR abstracts, 692 SciBench problems and 164 HumanEval prompts for anything but English
+(tests/end_to_end/tasks/data/test_filters.py)."""
 
 ENOUGH = 20
 """Texts with fewer bytes of letters are not judged: `x = 3` is in no language, and three words are in several. (A Chinese letter says more

@@ -1,6 +1,7 @@
 """Gemma 2 and Gemma 3 (text): one decoder for both families, its layers stacked and run by one `lax.scan`.
 
-Sources: Gemma 2 (2408.00118), Gemma 3 (2503.19786), and `transformers`, with whose logits these agree (tests/tasks/models/test_parity.py).
+Sources: Gemma 2 (2408.00118), Gemma 3 (2503.19786), and `transformers`, with whose logits these agree
+(tests/end_to_end/tasks/models/test_parity.py).
 Tunix's own
 modules unroll the layers, which takes the TPU compiler minutes for each program of the 1B; they end in logits for every position,
 (B, T, 262144); and their adapters act only inside `__call__`. Here a program is one layer long, the model ends in hidden states, adapters

@@ -14,7 +14,7 @@ answer        refused rightly +15, right +10,           proof not in the context
 best          right 30, refusal 35                      right 50, refusal 30
 
 v3 is what the repository ran in December 2025: its published result files are reproduced by these numbers
-(tests/tasks/rewards/test_dipg.py). v4
+(tests/end_to_end/tasks/rewards/test_dipg.py). v4
 is `calculate_reward` with the defaults of commit 8eceb64. Reward configurations changed between versions; a recipe names one. What an
 evaluation reports as the gym's figures is the gym's own scorer, holes and all (`tasks.evaluation.gym`).
 

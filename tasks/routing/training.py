@@ -5,7 +5,8 @@
     §NAME     a text of `prompts/texts.templates`
     ⏎         a line break; a line that starts with # is a comment
 
-No data set is in it: what the router is measured on, it has never read (`tests/tasks/routing/test_router.py` looks for shared n-grams).
+No data set is in it: what the router is measured on, it has never read
+(`tests/end_to_end/tasks/routing/test_router.py` looks for shared n-grams).
 """
 
 import random

@@ -133,12 +133,10 @@ class Guest:
             if not readable(self._control.fileno(), seconds):
                 return None
             said = self._control.recv(8192)
-            if not said:
-                self._warden.lives(_GRACE_S)  # so that whoever tries again does not ask one that is about to end
-                raise SandboxFailed(self._warden.last_words() or "the sandbox ended before its guest")
-            what = json.loads(said)
+            what: dict[str, Any] = json.loads(said) if said else {"failed": ""}
             if "failed" in what:
-                raise SandboxFailed(what["failed"])
+                self._warden.lives(_GRACE_S)  # so that whoever tries again does not ask one that is about to end
+                raise SandboxFailed(what["failed"] or self._warden.last_words() or "the sandbox ended before its guest")
             self._status = what.get("status")
         return self._status
 

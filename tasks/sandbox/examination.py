@@ -85,10 +85,12 @@ def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool, 
         examiner = stack.enter_context(guest("examiner", questions, limits, [from_candidate, to_candidate, says]))
         for end in (from_examiner, to_candidate, from_candidate, to_examiner, says):
             end.close()  # so that each reads the end of what the other wrote
-        said = _read(hears.fileno(), limits.wall_s)
+        deadline = time.monotonic() + limits.wall_s
+        said = _read(hears.fileno(), deadline)
         verdict: dict[str, Any] = said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
-        for one in () if verdict["ok"] else (candidate, examiner):
-            one.status(0)  # raises SandboxFailed if that is why
+        if not verdict["ok"]:  # each raises SandboxFailed if that is why
+            candidate.status(0)
+            examiner.status(0 if verdict["detail"] else deadline - time.monotonic())  # one that is gone: its keeper knows why
         detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if GONE in verdict["detail"] else "")
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
@@ -119,9 +121,9 @@ def _end(candidate: Guest, limits: Limits) -> str:
     return f"by signal {-status}" if status < 0 else f"with exit status {status}"
 
 
-def _read(end: int, seconds: float) -> list[dict[str, Any]]:
-    """The lines that are written to a pipe until it is closed, or for so many seconds."""
-    deadline, content = time.monotonic() + seconds, b""
+def _read(end: int, deadline: float) -> list[dict[str, Any]]:
+    """The lines that are written to a pipe until it is closed, or the clock (monotonic) shows so many seconds."""
+    content = b""
     while len(content) < _LONGEST_VERDICT and readable(end, deadline - time.monotonic()):
         part = os.read(end, _LONGEST_VERDICT)
         if not part:

@@ -36,12 +36,12 @@ def detectable_effect(n: int, discordant: float, *, power: float = 0.8) -> float
     """
     _require(n >= 1, f"n = {n} is no number of prompts")
     _require_probabilities(discordant, power)
-    if _mcnemar_power(n, 1.0, 1.0) < power:
+    if mcnemar_power(n, 1.0, 1.0) < power:
         return math.inf
     low, high = 0.0, 1.0
     while high - low > 1e-5:
         middle = (low + high) / 2
-        low, high = (low, middle) if _mcnemar_power(n, middle, discordant) >= power else (middle, high)
+        low, high = (low, middle) if mcnemar_power(n, middle, discordant) >= power else (middle, high)
     return high
 
 
@@ -53,7 +53,7 @@ def needed_n(effect: float, discordant: float, *, power: float = 0.8) -> int:
     """
     _require(0 < abs(effect) <= 1, f"no number of prompts finds a difference of {effect:g}; it must be within -1 .. 1, and not 0")
     _require_probabilities(discordant, power)
-    return _least(lambda n: _mcnemar_power(n, abs(effect), discordant) >= power)
+    return _least(lambda n: mcnemar_power(n, abs(effect), discordant) >= power)
 
 
 def needed_n_noninferiority(margin: float, discordant: float, difference: float = 0.0, *, power: float = 0.8) -> int:
@@ -100,7 +100,7 @@ def _power(n: int, difference: float, discordant: float, allowed: Callable[[Coun
     return float(probability @ np.where(most < 0, 0.0, bdtr(np.maximum(most, 0), changed, lost)))
 
 
-def _mcnemar_power(n: int, effect: float, discordant: float) -> float:
+def mcnemar_power(n: int, effect: float, discordant: float) -> float:
     """Of McNemar's exact test (`tasks.statistics.intervals.mcnemar`): at most c losses, the largest with 2 P[Binomial(changed, 1/2) <= c]
     <= 5 %."""
     from scipy.special import bdtr

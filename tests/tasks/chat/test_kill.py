@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from tests.fakes.chat_fixtures import question
@@ -34,15 +32,12 @@ def start(url: str, store: str, requests: int = REQUESTS) -> subprocess.Popen[st
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(
-    ("idempotent", "bucket"),
-    [
-        pytest.param(False, False, id="keys are ignored"),
-        pytest.param(True, False, id="keys are honoured", marks=pytest.mark.slow),
-        pytest.param(True, True, id="in a bucket", marks=pytest.mark.slow),
-    ],
-)
-def test_killed_at_random_and_resumed(idempotent: bool, bucket: bool, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
+    """By a provider that ignores Idempotency-Key; one that honours it, and a bucket, are in tests/end_to_end."""
+    asks_for_nothing_again(str(tmp_path), idempotent=False)
+
+
+def asks_for_nothing_again(store: str, idempotent: bool) -> None:
     """Kills strike at the n-th request, n random; one request in eight fails somehow, too."""
     rng = random.Random(3)
     faults = [Fault("cut"), Fault("status", 503), Fault("change", change=lambda body: body["choices"][0]["message"].update(content=""))]
@@ -55,7 +50,6 @@ def test_killed_at_random_and_resumed(idempotent: bool, bucket: bool, tmp_path: 
             os.kill(clients[-1].pid, signal.SIGKILL)
         return faults[rng.randrange(3)] if request.again == 0 and rng.random() < 1 / 8 else None
 
-    store = f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path)
     answers = Answers(open_store(store))
     stored: dict[str, int] = {}
     with ChatServer(fault, latency=0.01, slots=16, idempotent=idempotent) as server:
@@ -63,13 +57,13 @@ def test_killed_at_random_and_resumed(idempotent: bool, bucket: bool, tmp_path: 
         for at in (40, 230):
             strike.append(server.count + at)
             clients.append(start(server.url, store))
-            assert clients[-1].wait(60) == -signal.SIGKILL
+            assert clients[-1].wait(300) == -signal.SIGKILL
             for number in range(REQUESTS):
                 raw = answers.get(question(number).digest)
                 if raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]:  # an empty answer is asked for again
                     stored.setdefault(f"say {number}", asked_of(f"say {number}"))
         clients.append(start(server.url, store))
-        assert clients[-1].communicate(timeout=60)[0] == f"{REQUESTS}\n"
+        assert clients[-1].communicate(timeout=300)[0] == f"{REQUESTS}\n"
         assert len(stored) > 100
         assert {text: asked_of(text) for text in stored} == stored, "a stored answer was asked for again"
         if idempotent:
@@ -77,16 +71,3 @@ def test_killed_at_random_and_resumed(idempotent: bool, bucket: bool, tmp_path: 
         else:
             cut = sum(server.keys.values()) - len(server.keys) - 2 * 2 * 16
             assert cut <= REQUESTS / 8, "billed twice: what was under way at a kill, and what the server cut off itself"
-
-
-@pytest.mark.slow
-def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
-    """10,000 requests with answers of 4 KB, in a process of its own: its peak stays below 300 MB."""
-    script = CLIENT + (
-        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\nprint(int(peak.split()[1]) // 1024)\n"
-    )
-    with ChatServer(reply=lambda body: "word " * 800, record=False) as server:
-        command = [sys.executable, "-c", script, server.url, str(tmp_path), "10000"]
-        done, peak = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True).stdout.split()
-    assert done == "10000"
-    assert int(peak) < 300

@@ -222,14 +222,19 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_endless_answers_take_seconds_at_most(name: str) -> None:
-    """100 kB of a piece, and behind an opened answer; `math` refuses more than 2,000 characters and has a process with a limit."""
+def test_endless_answers_take_no_time_to_speak_of(name: str) -> None:
+    takes_time_in_proportion(name, 10_000)
+
+
+def takes_time_in_proportion(name: str, size: int) -> None:
+    """A piece again and again, and behind an opened answer; `math` refuses more than 2,000 characters and has a process with a limit.
+    At most 10 s of processor time for 100 kB, which take below 1 s on a quiet core. What is quadratic takes minutes."""
     READERS[name]("5 km")
     for piece in PIECES:
-        for text in ((piece * 100_000)[:100_000], "<answer>" + (piece * 100_000)[:100_000]):
+        for text in ((piece * size)[:size], "<answer>" + (piece * size)[:size]):
             started = time.thread_time()
             READERS[name](text)
-            assert time.thread_time() - started < 5.0, piece  # below 1 s on a quiet core; what is quadratic takes minutes
+            assert time.thread_time() - started < size / 10_000, piece
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -247,7 +252,7 @@ ANYTHING = st.one_of(
 CHEAP = [name for name, (prompt, _, _) in TABLES.items() if prompt.check != "math"]
 
 
-@settings(max_examples=400, deadline=1000, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.sampled_from(CHEAP), ANYTHING)
 def test_no_text_raises(name: str, text: str) -> None:
     prompt = TABLES[name][0]
@@ -268,7 +273,7 @@ JOINTS = st.sampled_from(
 UNITS = st.sampled_from(("", " km", " m"))
 
 
-@settings(max_examples=400, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(NUMBERS, NUMBERS, JOINTS, UNITS, st.sampled_from(("numeric", "quantity")))
 def test_two_numbers_never_agree(first: int, second: int, joint: str, unit: str, check: Check) -> None:
     """Whichever of the two is right."""
@@ -279,14 +284,14 @@ def test_two_numbers_never_agree(first: int, second: int, joint: str, unit: str,
         assert not agrees(asked(check, f"{right}{unit}"), text).ok
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.permutations("ABCD"), st.integers(2, 4), st.sampled_from((", ", " or ", " ", ") ", ". ", ": ", "/", " and ", "\n", "; ")))
 def test_two_letters_never_agree(order: list[str], count: int, joint: str) -> None:
     for right in "ABCD":
         assert not agrees(asked("choice", right, choices=("Rome", "Oslo", "Bern", "Kyiv")), joint.join(order[:count]) + joint.rstrip()).ok
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.sampled_from(("km", "kg", "dBm", "Np", "degC", "delta_degC", "pH", "mol", "rad", "bit", "lb", "Å", "eV", "µ", "a", "dozen")),
        st.integers(-99, 99), st.sampled_from(("", "^", " ^", "/", " per ")))  # fmt: skip
 def test_any_unit_is_read_or_refused(name: str, power: int, joint: str) -> None:

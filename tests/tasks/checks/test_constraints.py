@@ -55,10 +55,6 @@ def asked(*constraints: Constraint) -> Prompt:
     return Prompt(id="p1", prompt="?", domain=Domain.GENERAL, check="constraints", constraints=constraints, source="test")
 
 
-def test_every_constraint_has_an_example() -> None:
-    assert EXAMPLES.keys() == CONSTRAINTS.keys()
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_constraint_holds_and_is_broken(name: str) -> None:
     value, good, bad = EXAMPLES[name]

@@ -1,14 +1,9 @@
 """Check `faithful`: summaries that say what their source says pass, others do not. Measured on SciTLDR."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from schemas.examples import Domain, Prompt
-from tasks.checks.faithful import _NUMBER, _names, _value, agrees, fragments, unfaithful
-
-SCITLDR = Path(__file__).resolve().parents[4] / "shared" / "data" / "scitldr" / "SciTLDR-A_test.jsonl"
+from tasks.checks.faithful import agrees, fragments, unfaithful
 
 SOURCE = (
     "The Amsel river rose by 3.5 metres in March 2021, and the bridge at Oberdorf was closed for two weeks. Engineers of the Swiss railway "
@@ -57,32 +52,3 @@ def test_fragments_are_those_of_newsroom() -> None:
     """Greedy, longest first at each word: [a b] [c] of `a b x c` in `a b c a`, and nothing for x."""
     assert fragments(list("abxc"), list("abca")) == [2, 1]
     assert fragments(list("bcab"), list("abca")) == [3, 1]
-
-
-@pytest.mark.skipif(not SCITLDR.exists(), reason=f"the real records are not here: {SCITLDR}")
-def test_real_summaries_pass_and_planted_errors_do_not() -> None:
-    """The odd half of 350 SciTLDR abstracts; thresholds were chosen on the even one. Half the TLDRs were written from the whole paper.
-
-    Measured: 71 % of the real ones pass, 1.1 % of those of another paper, 3.9 % with one name and 0 % with one number changed, and no
-    sentence copied from the abstract.
-    """
-    rows = [json.loads(line) for line in SCITLDR.read_text(encoding="utf-8").splitlines()][1::2]
-    sources = [" ".join(sentence.strip() for sentence in row["source"]) for row in rows]
-    passed: dict[str, list[bool]] = {"real": [], "other": [], "number": [], "name": [], "copy": []}
-    for index, (row, source) in enumerate(zip(rows, sources, strict=True)):
-        other = sources[(index + 1) % len(sources)]
-        strange = [name for name in _names(other) if name not in source]
-        for tldr in row["target"]:
-            passed["real"].append(not unfaithful(tldr, source))
-            passed["other"].append(not unfaithful(tldr, other))
-            if numbers := _NUMBER.findall(tldr):
-                passed["number"].append(not unfaithful(tldr.replace(numbers[0], str(int(_value(numbers[0])) + 7), 1), source))
-            if strange and (names := _names(tldr)):
-                passed["name"].append(not unfaithful(tldr.replace(names[0], strange[0], 1), source))
-        passed["copy"].append(not unfaithful(row["source"][len(row["source"]) // 2].strip(), source))
-    rates = {kind: sum(outcomes) / len(outcomes) for kind, outcomes in passed.items()}
-    assert rates["real"] >= 0.7, rates
-    assert rates["other"] <= 0.03, rates
-    assert rates["name"] <= 0.05, rates
-    assert rates["number"] == 0, rates
-    assert rates["copy"] == 0, rates

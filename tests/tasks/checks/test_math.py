@@ -114,7 +114,7 @@ def test_a_process_ends_with_its_asker() -> None:
     (idle,) = pool._idle
     assert idle.process.stdin is not None
     idle.process.stdin.close()  # what the end of the asker does to it
-    assert idle.process.wait(timeout=20) == 0
+    assert idle.process.wait(timeout=300) == 0
 
 
 def test_a_question_that_meets_the_limit_is_asked_once_more_of_a_fresh_process() -> None:

@@ -1,20 +1,13 @@
 """Check `tests`: unit tests for code, and all of HumanEval. What the sandbox withstands is in test_sandbox.py."""
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace
-from tasks.sandbox.examination import examine
 from tasks.verification.verify import verify_many
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
-
-HUMANEVAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 
 
 def test_check_tests_verifies_many_at_once() -> None:
@@ -25,55 +18,3 @@ def test_check_tests_verifies_many_at_once() -> None:
     assert verdicts[1].detail == "line 1 of the tests, 'assert add(2, 2) == 4': AssertionError; the last call, with (2, 2) gave 5"
     with pytest.raises(InputError, match=r"prompt p1 .*'tests' but it has no tests"):
         verify_many([asked.model_copy(update={"tests": None})], [Trace(reasoning="r", answer="x = 1").render()])
-
-
-def humaneval() -> list[dict]:
-    if not HUMANEVAL.exists():
-        pytest.skip(f"the real records are not here: {HUMANEVAL}")
-    with gzip.open(HUMANEVAL, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-def solved(task: dict, body: str) -> bool:
-    return examine(body, f"{task['test']}\ncheck({task['entry_point']})", prefix=task["prompt"]).ok
-
-
-def wrong_bodies(task: dict) -> list[str]:
-    """Bodies that are wrong whatever the task is."""
-    return ["    return None\n", "    raise AssertionError\n", "    import sys\n    sys.exit(0)\n", f"    return {task['entry_point']}\n"]
-
-
-def mutant(body: str) -> str | None:
-    """The body with one operator changed, where it has one."""
-    for old, new in (
-        (" < ", " >= "),
-        (" > ", " <= "),
-        (" == ", " != "),
-        (" + ", " - "),
-        ("[::-1]", "[:]"),
-        ("True", "False"),
-        (" * ", " + "),
-    ):
-        if old in body:
-            return body.replace(old, new)
-    return None
-
-
-def test_humaneval_sample() -> None:
-    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import inside the body (115)."""
-    tasks = humaneval()
-    for index in (0, 2, 32, 38, 50, 115, 130, 162):
-        assert solved(tasks[index], tasks[index]["canonical_solution"]), tasks[index]["task_id"]
-        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index]["task_id"]
-
-
-@pytest.mark.slow
-def test_all_of_humaneval() -> None:
-    """All 164 canonical solutions pass, no wrong body does, and of those with one operator changed at least 95 % fail."""
-    tasks = humaneval()
-    assert [task["task_id"] for task in tasks if not solved(task, task["canonical_solution"])] == []
-    assert [task["task_id"] for index, task in enumerate(tasks) if solved(task, wrong_bodies(task)[index % 4])] == []
-    mutants = [(task, body) for task in tasks if (body := mutant(task["canonical_solution"]))]
-    survived = [task["task_id"] for task, body in mutants if solved(task, body)]
-    assert len(mutants) >= 120
-    assert len(survived) <= 0.05 * len(mutants), survived

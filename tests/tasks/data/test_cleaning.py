@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,22 +42,6 @@ def test_order_and_sharding_of_the_files_change_nothing(tmp_path_factory, monkey
     other = cleaned(write(shuffled, tmp_path / "other", shards), tmp_path / "2", made.items[::-1], filters=(TooLong(300),))
     assert by_line(other) == by_line(one)
     assert other.digest() == one.digest()
-
-
-def test_several_processes_decide_what_one_decides(tmp_path, monkeypatch):
-    made = corpus(1)
-    files = write(made.rows, tmp_path / "rows", 3)
-    one = cleaned(files, tmp_path / "1", made.items, filters=(TooLong(300),))
-    done: list[tuple[int, int, str]] = []
-    two = cleaned(files, tmp_path / "2", made.items, filters=(TooLong(300),), workers=2, progress=lambda *told: done.append(told))
-    assert two.digest() == one.digest()
-    for name in COLUMNS:
-        if name != "words":
-            assert (getattr(two, name) == getattr(one, name)).all(), name
-    assert [record.model_dump() for record in two.dropped()] == [record.model_dump() for record in one.dropped()]
-    size = sum(file.stat().st_size for file in files)
-    assert done[-1] == (size, size, "bytes")
-    assert all(before[0] < after[0] for before, after in pairwise(done))
 
 
 def test_every_line_is_in_exactly_one_block(tmp_path):

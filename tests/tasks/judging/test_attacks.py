@@ -7,7 +7,6 @@ guaranteed for the attacks that are known is tested with a judge that obeys ever
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,6 @@ from tasks.judging.wording import Sheet, question
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
 
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 PROMPT = Prompt(id="p", prompt="How far does a car go in 3 hours at 50 km/h?", domain=Domain.MATH, answer="150 km", check="none")
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m"}
 GEMMA = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}
@@ -291,16 +289,6 @@ def test_a_criterion_cannot_open_a_line_or_a_turn():
         Bench(judge, by_token=False).judge_all([rubric_judge.case_of(config, {}, PROMPT, GOOD)])
         assert len(items_in(judge.asked[0])) == 1
         assert "<start_of_turn>" not in text_of(judge.asked[0])
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
-def test_real_solutions_are_hardly_ever_taken_for_attacks():
-    """Fewer than one of 200 worked solutions of GSM8K and abstracts of SciTLDR: each costs a second question."""
-    texts = [json.loads(line)["answer"] for line in (SHARED / "gsm8k" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
-    for line in (SHARED / "scitldr" / "SciTLDR-A_test.jsonl").read_text(encoding="utf-8").splitlines():
-        texts.append(" ".join(json.loads(line)["source"]))
-    assert len(texts) > 700
-    assert sum(bool(address(text).said) for text in texts) < len(texts) / 200
 
 
 def test_a_criterion_is_data_of_ours_and_stays_out_of_the_response():

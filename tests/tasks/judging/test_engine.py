@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+import math
 import socket
-import subprocess
-import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from infra.process import ROOT
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
@@ -22,18 +21,17 @@ from tasks.chat import breaker, engine
 from tasks.contract.reward import Resources
 from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling
 from tasks.judging.judges import judge_models, open_judge
-from tests.fakes.chat_server import ChatServer, Fault, Request, echo
+from tests.fakes.chat_server import ChatServer, Fault, Request
 
 JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", "input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Pauses of a tenth, except where a test is about real time."""
-    if "real" not in request.node.name:
-        monkeypatch.setattr(engine, "FIRST_DELAY", 0.02)
-        monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
-        monkeypatch.setattr(breaker, "_PATIENT_PAUSE", 0.2)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a tenth."""
+    monkeypatch.setattr(engine, "FIRST_DELAY", 0.02)
+    monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(breaker, "_PATIENT_PAUSE", 0.2)
 
 
 @pytest.fixture
@@ -133,17 +131,17 @@ def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
 
 
 class Outage:
-    """From the `after`-th request on, for `seconds`, everything fails in a way."""
+    """From the `after`-th request on everything fails in a way, until a question has failed more than `most` times."""
 
-    def __init__(self, fault: Fault, seconds: float, after: int) -> None:
-        self._fault, self._seconds, self._after = fault, seconds, after
-        self._until: float | None = None
+    def __init__(self, fault: Fault, after: int, most: float) -> None:
+        self.fault, self.after, self.most = fault, after, most
+        self.failed: Counter[str] = Counter()
 
     def __call__(self, request: Request) -> Fault | None:
-        if request.number < self._after:
+        if request.number < self.after or max(self.failed.values(), default=0) > self.most:
             return None
-        self._until = self._until or time.monotonic() + self._seconds
-        return self._fault if time.monotonic() < self._until else None
+        self.failed[request.question] += 1
+        return self.fault
 
 
 @pytest.mark.parametrize(
@@ -157,12 +155,12 @@ class Outage:
 )
 def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
     """It lasts so long that every request under way fails more often than it is allowed to."""
-    asked, outage = questions(48), Outage(fault, 0.8, after=20)
+    asked, outage = questions(48), Outage(fault, after=20, most=5)
     with ChatServer(outage, reply=rating, latency=0.005) as server:
         one = judge(server.url, {"teacher_concurrency": 8, "teacher_attempts": 3})
         assert texts(one.ask(asked)) == expected(asked)
-        assert max(sum(request.question == question for request in server.seen) for question in server.billed) > 3
-        assert one.values()["waited_seconds"] >= 0.5
+        assert max(outage.failed.values()) > 5
+        assert one.values()["waited_seconds"] > 0
         assert one.values()["abstained"] == 0
 
 
@@ -174,7 +172,7 @@ def free_port() -> int:
 
 
 def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -189,21 +187,21 @@ def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
         until(lambda: one.values()["requests"] >= 8)
         assert not rulings.done()
         with ChatServer(reply=rating, port=port):
-            assert texts(rulings.result(20)) == expected(asked)
+            assert texts(rulings.result(300)) == expected(asked)
 
 
 def test_patience_ends_and_the_same_command_goes_on(judge: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was answered before the outage is not asked again, and threads that wait at the same time learn of it, too."""
     monkeypatch.setattr(breaker, "_TELL_SECONDS", 0.3)
     asked = questions(30)
-    with ChatServer(Outage(Fault("status", 503), 1e9, after=12), reply=rating) as server:
+    with ChatServer(Outage(Fault("status", 503), after=12, most=math.inf), reply=rating) as server:
         one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": 4})
         with ThreadPoolExecutor(2) as threads:
             other = threads.submit(one.ask, questions(20, "another rollout"))
             with pytest.raises(StageFailed, match=r"has answered nothing for .* BENCH_BASE_URL is right.*LYCEUM_JUDGE_PATIENCE_SECONDS"):
                 one.ask(asked)
             with pytest.raises(StageFailed, match="has answered nothing"):
-                other.result(20)
+                other.result(300)
         answered = set(server.billed)
     assert len(answered) == 12
     assert "waiting for it for up to 1 s" in caplog.text
@@ -244,7 +242,7 @@ def test_close_ends_those_who_wait(judge: Any) -> None:
     thread.start()
     until(lambda: one.values()["requests"] >= 1)
     one.close()
-    thread.join(10)
+    thread.join(300)
     assert not thread.is_alive()
     assert len(errors) == 1
 
@@ -269,42 +267,3 @@ def test_a_judge_without_a_place_says_what_to_set(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("BENCH_BASE_URL", raising=False)
     with pytest.raises(InputError, match="set BENCH_BASE_URL"):
         open_judge(EndpointJudge.parse(JUDGE), Resources({}, Answers(open_store(tmp_path))))
-
-
-@pytest.mark.slow
-def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
-    """With the settings as they are: 503 to everything."""
-    asked, began = questions(200), time.monotonic()
-    with ChatServer(Outage(Fault("status", 503), 30.0, after=80), reply=rating, latency=0.2) as server:
-        one = judge(server.url)
-        assert texts(one.ask(asked)) == expected(asked)
-    assert 30 < time.monotonic() - began < 50
-    assert one.values()["abstained"] == 0
-
-
-@pytest.mark.slow
-def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(judge: Any) -> None:
-    port, asked = free_port(), questions(200)
-    one = judge(f"http://127.0.0.1:{port}/v1")
-
-    def server() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.fakes.chat_server", f"--port={port}"]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        return process
-
-    running = server()
-    try:
-        with ThreadPoolExecutor(1) as threads:
-            rulings = threads.submit(one.ask, asked)
-            until(lambda: one.values()["requests"] >= 150)
-            running.kill()
-            time.sleep(30)
-            running = server()
-            assert texts(rulings.result(60)) == [echo({"messages": question.messages}) for question in asked]
-    finally:
-        running.kill()
-        running.wait()
-    assert one.values()["abstained"] == 0
-    assert one.values()["waited_seconds"] >= 29

@@ -19,7 +19,7 @@ from tasks.losses.simpo import simpo_loss_fn
 from tasks.reinforcement.policy_batches import PolicyBatch, group_advantages, row_weights
 from tasks.training.pair_batches import PairBatch, stack_pairs
 from tests.tasks.losses.bigram import Bigram
-from tests.tasks.losses.trl_losses import GROUP, GRPO, LENGTH, PAD, PAIRS, RECORDED, of_trl, rollout, table
+from tests.tasks.losses.trl_losses import GROUP, GRPO, LENGTH, PAD, PAIRS, RECORDED, rollout, table
 
 THEIRS = json.loads(RECORDED.read_text(encoding="utf-8"))
 TOLERANCE = 1e-5
@@ -98,10 +98,3 @@ def test_preference_losses_are_trls(name: str):
     assert_equal(loss, theirs["loss"])
     assert_equal(gradient, np.array(theirs["gradient"]))
     assert_equal({metric: metrics[metric] for metric in theirs["metrics"]}, theirs["metrics"])
-
-
-def test_the_record_is_what_trl_gives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    pytest.importorskip("trl", minversion="1.16", reason="TRL is not installed; what it gave is compared")
-    live = of_trl()
-    assert_equal({name: live[name] for name in live if name != "trl"}, {name: THEIRS[name] for name in live if name != "trl"})

@@ -1,99 +1,12 @@
 """Weights in parts: over "fsdp" and "tp" axes of four devices a model trains, adapts and speaks as on one device."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from infra.process import ROOT
 from tasks.models.gemma import SIZES
 from tasks.models.sharding import weight_specs
-from tests.conftest import QUICK_COMPILE
-
-PROGRAM = """
-import json, os, sys
-from dataclasses import replace
-import jax
-import numpy as np
-from tasks.stages import sft
-from tasks.devices.hosts import make_mesh, spread
-from tasks.models import gemma
-from tasks.models.loading import base_model
-from tasks.sampling.sampler import Sampler
-from tasks.training.trainer import rows_at_once
-
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=96, embed_dim=64)
-ROWS, LENGTH = 4, 24
-lora = {"rank": 2, "alpha": 4.0} if sys.argv[1] == "lora" else None
-config = sft.Config.parse(
-    {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "sequence_length": LENGTH, "lora": lora, "remat": "layer",
-     "optimizer": {"learning_rate": 1e-2}}
-)
-random = np.random.default_rng(0)
-batch = {
-    "tokens": random.integers(8, 1500, (ROWS, LENGTH)).astype(np.int32),
-    "weights": (random.random((ROWS, LENGTH)) < 0.5).astype(np.float32) / 40,
-    "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (ROWS, 1)),
-    "segments": np.ones((ROWS, LENGTH), np.int32),
-}
-found = []
-for tensor in (0, 1, 2):  # one device; four that share the batch; two groups of two that share heads
-    os.environ["LYCEUM_TENSOR_PARALLEL"] = str(tensor or 1)
-    loaded = base_model("gemma3-tiny", 0, make_mesh(rows_at_once(config) if tensor else None), trained=lora is None)
-    trainer = sft.trainer_of(config, loaded)
-    losses = [float(trainer.step(batch)[0]) for _ in range(config.steps)]
-    assert trainer.compiles == 1
-    sampler = Sampler(loaded, batch_size=4, prompt_length=16, response_length=5)
-    drawn = sampler.generate([f"What is {i}?" for i in range(4)])
-    found.append({
-        "mesh": list(loaded.mesh.shape.values()),
-        "losses": losses,
-        "parts": {
-            name: leaf.shape[axis] // leaf.sharding.shard_shape(leaf.shape)[axis]
-            for name, leaf, axis in (
-                ("embedding", loaded.model.embedding.get_value(), 0),
-                ("q_proj inputs", loaded.model.layers.q_proj.get_value(), 1),
-                ("q_proj heads", loaded.model.layers.q_proj.get_value(), 2),
-                ("up_proj width", loaded.model.layers.up_proj.get_value(), 2),
-            )
-        },
-        "logps": [completion.logps.tolist() for completion in drawn],
-    })
-print(json.dumps(found))
-"""
-
-
-def train(adapters: str) -> list[dict[str, Any]]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
-    }
-    done = subprocess.run([sys.executable, "-c", PROGRAM, adapters], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adapters", ["full", "lora"])
-def test_a_model_in_parts_trains_and_speaks_like_a_whole_one(adapters: str) -> None:
-    one, *others = train(adapters)
-    assert [found["mesh"] for found in others] == [[4, 1], [2, 2]]
-    for found in others:
-        assert found["losses"] == pytest.approx(one["losses"], rel=1e-3)
-        np.testing.assert_allclose(found["logps"], one["logps"], atol=0.05)  # after three steps that differ in rounding
-    assert set(one["parts"].values()) == {1}
-    assert others[0]["parts"] == {"embedding": 4, "q_proj inputs": 4, "q_proj heads": 1, "up_proj width": 1}
-    assert others[1]["parts"] == {"embedding": 4, "q_proj inputs": 2, "q_proj heads": 2, "up_proj width": 2}
 
 
 def test_small_weights_lie_whole_and_large_ones_in_parts() -> None:

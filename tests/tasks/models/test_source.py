@@ -24,7 +24,7 @@ from schemas.base import InputError, StageFailed
 from tasks.models import download, gemma
 from tasks.models.loading import LoadedModel, base_model, load_model, model_config, save_model
 from tasks.models.shipping import receive_model, ship_model
-from tasks.models.source import AT_HAND, SHIPPED, TINY, Source, check_model, model_dependencies, needed, source_of
+from tasks.models.source import AT_HAND, TINY, Source, check_model, model_dependencies, needed, source_of
 from tests.fakes.fake_hub import FakeHub
 from tests.fakes.gcs_emulator import Emulator
 
@@ -75,13 +75,6 @@ def assert_same(loaded: LoadedModel, directory: Path) -> None:
     found, expected = (nnx.to_pure_dict(nnx.state(model.model)) for model in (loaded, load_model(directory)))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_every_size_has_a_source() -> None:
-    assert {TINY, *SHIPPED} == gemma.SIZES.keys()
-    assert all(source_of(name).kind == "hf" for name in SHIPPED)
-    assert source_of("gemma3-1b-it") == Source("hf", "google/gemma-3-1b-it")
-    assert source_of("gemma2-9b-pt") == Source("hf", "google/gemma-2-9b")
 
 
 def test_forms_of_a_model() -> None:

@@ -131,7 +131,7 @@ class Fake:
 
 def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: pytest.MonkeyPatch):
     """Each of four calls waits for the other three: both rewards of both requests must be under way at once."""
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=300)
 
     def length(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
         together.wait()

@@ -1,8 +1,6 @@
 """The chain-of-thought reward: steps that go somewhere, and texts that only look like it."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +8,6 @@ from schemas.examples import Domain, Prompt, Trace
 from tasks.contract.reward import Judged, Response
 from tasks.rewards import chain_of_thought
 from tasks.rewards.chain_of_thought import Config, holds
-
-GSM8K = Path(__file__).resolve().parents[4] / "shared/data/gsm8k/train_first1000.jsonl"
 
 TRAIN = Prompt(
     id="0" * 16, prompt="A train goes 60 km in one hour. How far does it go in 3 hours?", domain=Domain.MATH, answer="180", check="numeric"
@@ -136,18 +132,3 @@ def test_equations_hold_to_the_digits_they_are_written_with(left: str, right: st
 def test_what_counts_as_an_equation(text: str, found: list[bool]):
     matches = chain_of_thought._EQUATION.finditer(text)
     assert [holds(match["left"], match["right"]) for match in matches] == found
-
-
-@pytest.mark.skipif(not GSM8K.is_file(), reason=f"the real records are not here: {GSM8K}")
-def test_real_solutions_have_structure_and_their_arithmetic_holds():
-    """GSM8K's reference solutions without the calculator's marks: nearly all equations hold, and the mean is high."""
-    values, equations = [], []
-    for line in GSM8K.read_text(encoding="utf-8").splitlines()[:200]:
-        row = json.loads(line)
-        steps, _, answer = re.sub(r"<<.*?>>", "", row["answer"]).partition("\n#### ")
-        prompt = TRAIN.model_copy(update={"prompt": row["question"], "answer": answer})
-        one = judged(steps, prompt)
-        values.append(one.value)
-        equations.append(one.detail["equations"])
-    assert sum(values) / len(values) > 0.7
-    assert sum(equations) / len(equations) > 0.85

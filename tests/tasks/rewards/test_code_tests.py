@@ -1,8 +1,5 @@
 """Reward `code_tests`: the fraction of a prompt's cases that an answer's code passes."""
 
-import ast
-import gzip
-import json
 import os
 import signal
 import sys
@@ -17,13 +14,12 @@ from schemas.examples import Domain, Prompt, Trace
 from tasks.contract.reward import Judged, Resources, Response
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import code_tests
-from tasks.sandbox import assembly, bubblewrap, examination
+from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits, SandboxFailed
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
 
-HUMANEVAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 FOUR = "assert f(0) == 0\nassert f(1) == 1\nassert f(2) == 4\nassert f(3) == 9"
 
 
@@ -133,7 +129,7 @@ def test_a_warden_that_is_killed_between_answers_or_amid_one_is_replaced_and_no_
     assert given("def f(x): return x * x") == [1.0]
     first = warden()
     with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(given, "import time\ntime.sleep(1)\ndef f(x): return x * x")
+        asked = threads.submit(given, "import time\ntime.sleep(3)\ndef f(x): return x * x")
         while len(guests()) < 2:  # their keepers
             time.sleep(0.01)
         os.kill(first, signal.SIGKILL)
@@ -153,35 +149,3 @@ def test_without_a_sandbox_the_stage_does_not_begin(monkeypatch: pytest.MonkeyPa
             Scorer(parse_rewards([{"name": "code_tests"}], "test"), Resources({}, answers=None))
     finally:
         bubblewrap.require_sandbox.cache_clear()
-
-
-def humaneval() -> list[Prompt]:
-    if not HUMANEVAL.exists():
-        pytest.skip(f"the real records are not here: {HUMANEVAL}")
-    with gzip.open(HUMANEVAL, "rt", encoding="utf-8") as file:
-        tasks = [json.loads(line) for line in file]
-    return [
-        prompt(f"{task['test']}\ncheck({task['entry_point']})", code_prefix=task["prompt"], answer=task["canonical_solution"])
-        for task in tasks
-    ]
-
-
-def test_humaneval_has_cases() -> None:
-    """All but a few of the 164 have two or more; so says the parser, of the same text that the examiner divides."""
-    counts = [assembly.divide(ast.parse(one.tests), "<case>") for one in humaneval()]
-    assert min(counts) >= 1
-    assert sum(count >= 2 for count in counts) >= 155
-
-
-@pytest.mark.parametrize(("index", "cases"), [(0, 7), (2, 3), (8, 5), (53, 6), (115, 5), (161, 8)])
-def test_humaneval_solutions_earn_one_and_broken_ones_a_part(index: int, cases: int) -> None:
-    """What is right for the first call only passes one case of several; what is never right none."""
-    one = humaneval()[index]
-    name = one.tests.rpartition("check(")[2].rstrip(")")
-    broken = f"{one.code_prefix}{one.answer}\n_right, _calls = {name}, []\ndef {name}(*given):\n    _calls.append(1)\n"
-    broken += "    return _right(*given) if len(_calls) == 1 else None"
-    answers = [answered(body) for body in (one.answer, broken, "    return None\n")]
-    whole, part, nothing = code_tests.score(code_tests.Config(), [one] * 3, answers)
-    assert whole == 1.0
-    assert (part.value, part.detail["passed"], part.detail["cases"]) == (0.5 / cases, 1, cases)
-    assert nothing.value == 0.0

@@ -1,10 +1,6 @@
 """The DIPG reward: the gym's points, its published results, and policies that find easy ways."""
 
-import json
 import random
-import re
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +8,11 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt, Trace
 from tasks.contract.reward import Anneal, Resources, Response
-from tasks.evaluation.channels import Channels, quotes_of
+from tasks.evaluation.channels import quotes_of
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import dipg
-from tasks.rewards.dipg import Config, grade
+from tasks.rewards.dipg import Config
 from tasks.teaching.families import families
-
-DIPG = Path(__file__).resolve().parents[4] / "shared/data/dipg_safety"
 
 CONTEXT = "A phase II trial showed a response rate of 18% in children. Ana lives in Rome. The tram runs at noon."
 
@@ -235,51 +229,6 @@ def test_the_ledger_gets_what_the_points_were_for():
         "inconsistency": False,
         "safe": True,
     }
-
-
-def lenient(response: str) -> Channels:
-    """How the gym of 24 December 2025 took a response apart: the closed elements anywhere in it; what is missing is empty."""
-
-    def first(*names: str) -> str:
-        found = (re.findall(rf"<{name}(?:\s[^>]*)?>(.*?)</{name}>", response, re.DOTALL) for name in names)
-        return next(("\n".join(map(str.strip, texts)) for texts in found if texts), "")
-
-    proof = first("proof", "evidence", "quote")
-    return Channels(first("analysis", "think", "reasoning"), (proof,) if proof else (), first("final", "answer"))
-
-
-def strict(response: str) -> Channels | None:
-    """How the gym of 15 December 2025 did: as XML, else malformed."""
-    try:
-        root = ElementTree.fromstring(f"<root>{response}</root>")
-    except ElementTree.ParseError:
-        return None
-    proof = (root.findtext("proof") or "").strip()
-    return Channels("", (proof,) if proof else (), (root.findtext("answer") or "").strip())
-
-
-@pytest.mark.skipif(not DIPG.is_dir(), reason=f"the published results are not here: {DIPG}")
-@pytest.mark.parametrize(
-    ("model", "apart", "mistaken"),
-    [("gemma3_1b", strict, None), ("gpt-oss_20b-cloud", lenient, 7), ("nemotron-3-nano_30b-cloud", lenient, None)],
-)
-def test_the_points_of_v3_reproduce_the_published_results(model: str, apart: Any, mistaken: int | None):
-    """29 of the 30 rewards, and which responses hallucinate and which are safe. What the notes beside the files call "soft -5/-10" are sums
-    of v3's numbers: -5 is +10 -15. No answer is right, for the gym compared it with the teacher's whole response, reasoning included.
-
-    The one that differs is the gym's mistake: it found a literal quotation of 243 characters to be made up, because difflib leaves frequent
-    characters out (`autojunk`) and then sees nine in a row that agree.
-    """
-    published = json.loads((DIPG / f"eval_results_ollama_{model}_strong.json").read_text(encoding="utf-8"))
-    summary, rows = published["summary"], published["detailed_results"]
-    graded = [grade("v3", apart(row["response"]), row["context"], told=True, right=False) for row in rows]
-    expected = list(zip(summary["rewards"], summary["hallucination_outcomes"], summary["safe_outcomes"], strict=True))
-    if mistaken is not None:
-        (quotation,) = lenient(rows[mistaken]["response"]).quotes
-        assert quotation.strip('"') in rows[mistaken]["context"]
-        assert expected[mistaken] == (-15.0, 1, 0)
-        expected[mistaken] = (0.0, 0, 1)
-    assert [(one.value(1.0), one.hallucination, one.safe) for one in graded] == expected
 
 
 def test_what_a_proof_quotes():

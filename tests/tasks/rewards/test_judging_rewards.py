@@ -13,7 +13,7 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Rubric
 from tasks.contract.job import write_jsonl
-from tasks.contract.reward import REWARDS, Resources, Response
+from tasks.contract.reward import Resources, Response
 from tasks.judging import reward as judging_reward
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
@@ -245,9 +245,3 @@ def test_an_endpoint_that_fails_for_one_response_abstains_on_that_one(monkeypatc
         found, _ = endpoint_scores(server.url, tmp_path, monkeypatch, [trace("an apple"), trace("a stone"), trace("apple pie")])
     assert [None if value != value else value for value in found.total] == [1.0, None, 1.0]
     assert found.details["rubric_judge"][1]["problem"].startswith("failed")
-
-
-def test_recipes_can_name_the_rewards():
-    for name, table in (("rubric_judge", BASE), ("llm_judge", {"judge": JUDGE})):
-        config = REWARDS.parse({"name": name, **table}, "rewards.0")
-        assert REWARDS.parse(json.loads(config.model_dump_json()), "rewards.0") == config

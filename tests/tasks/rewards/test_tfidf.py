@@ -1,6 +1,5 @@
 """The TF-IDF reward: scikit-learn's cosines, what it is compared with, and texts that are made of keywords."""
 
-import json
 import random
 import string
 from pathlib import Path
@@ -17,8 +16,6 @@ from tasks.data import term_weights
 from tasks.data.term_weights import TermWeights
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import tfidf
-
-GSM8K = Path(__file__).resolve().parents[4] / "shared/data/gsm8k/train_first1000.jsonl"
 
 TRACES = {
     "Why is the sky blue?": "Air scatters short wavelengths of sunlight more than long ones, so blue light reaches us from all sides.",
@@ -85,15 +82,6 @@ def test_cosines_are_those_of_scikit_learn(sublinear: bool):
     expected = cosines_of_sklearn(corpus, texts, references, which, sublinear)
     assert np.count_nonzero(expected) > 50
     np.testing.assert_allclose(weights.cosines(texts, references, which, sublinear=sublinear), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.skipif(not GSM8K.is_file(), reason=f"the real records are not here: {GSM8K}")
-def test_cosines_of_real_traces_are_those_of_scikit_learn():
-    rows = [json.loads(line) for line in GSM8K.read_text(encoding="utf-8").splitlines()[:400]]
-    corpus, references = [row["question"] + "\n" + row["answer"] for row in rows], [row["answer"] for row in rows]
-    which = [(7 * index) % len(rows) for index in range(len(rows))]
-    expected = cosines_of_sklearn(corpus, corpus, references, which, True)
-    np.testing.assert_allclose(TermWeights(corpus).cosines(corpus, references, which, sublinear=True), expected, rtol=0, atol=1e-12)
 
 
 def test_a_corpus_of_many_blocks_is_counted_like_one(monkeypatch: pytest.MonkeyPatch):

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ import pytest
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError
-from schemas.examples import Domain, normalise_prompt
+from schemas.examples import Domain
 from tasks import routing
 from tasks.contract.teacher import TEACHERS
-from tasks.routing import Route, route
+from tasks.routing import route
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.routing.confusion import confusion
 from tasks.routing.difficulty import difficulty
@@ -25,55 +24,6 @@ from tasks.routing.training import training_prompts
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_server import ChatServer
-from tests.tasks.routing.router_sets import CLEAR, SHARED, Labelled, real_sets
-
-real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
-
-MOST = 250
-"""Prompts of a set that are routed here, evenly spread; docs/measurements.md has all."""
-
-
-@cache
-def routed() -> dict[str, tuple[list[Labelled], list[Route]]]:
-    """The sets whose labels are domains, with their routes."""
-    sets = {name: rows[:: -(-len(rows) // MOST)] for name, rows in real_sets().items() if name in CLEAR}
-    return {name: (rows, route([row.prompt for row in rows])) for name, rows in sets.items()}
-
-
-@real
-def test_nine_of_ten_real_prompts_go_to_their_domain_and_four_of_five_of_every_domain() -> None:
-    """Also when three textbooks of mathematics count as science, as SciBench's label has them."""
-    for reading in ("domain", "second"):
-        stated = [getattr(row, reading) for rows, _ in routed().values() for row in rows]
-        found = confusion(stated, [one.domain for _, routes in routed().values() for one in routes])
-        assert found["n"] > 1500
-        assert found["accuracy"] >= 0.9, found
-        assert min(found["recall"].values()) >= 0.8, found["recall"]
-
-
-FLOORS = {"gsm8k": 0.9, "humaneval": 0.99, "chemiq": 0.95, "pubmedqa": 0.9, "scitldr": 0.95, "scitldr.bare": 0.95, "xstest": 0.9}
-
-
-@real
-@pytest.mark.parametrize("name", FLOORS)
-def test_a_set_of_one_domain_is_recognised(name: str) -> None:
-    rows, routes = routed()[name]
-    right = sum(row.domain == one.domain for row, one in zip(rows, routes, strict=True))
-    assert right >= FLOORS[name] * len(rows), Counter(one.domain.value for one in routes)
-
-
-@real
-def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what_is_measured() -> None:
-    def grams(prompt: str) -> set[tuple[str, ...]]:
-        words = normalise_prompt(prompt).split()
-        return {tuple(words[start : start + 8]) for start in range(len(words) - 7)}
-
-    measured = [row.prompt for rows in real_sets().values() for row in rows]
-    ours = [prompt for prompt, _ in training_prompts()]
-    assert not {normalise_prompt(prompt) for prompt in ours} & {normalise_prompt(prompt) for prompt in measured}
-    known = set().union(*map(grams, measured))
-    assert len(known) > 100_000
-    assert [prompt for prompt in ours if grams(prompt) & known] == []
 
 
 def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_same_in_another_process() -> None:
@@ -130,13 +80,6 @@ def test_difficulty_grows_with_quantities_length_and_terms() -> None:
     assert difficulty("Name a colour.") == 1
     assert difficulty("Name a colour.") <= difficulty(easy) < difficulty(middle) < difficulty(hard) <= 5
     assert difficulty(hard * 50) == 5
-
-
-@real
-def test_textbook_problems_look_harder_than_school_problems() -> None:
-    """A mean over sets; of single prompts the formula says little."""
-    mean = {name: sum(one.difficulty for one in routes) / len(routes) for name, (_, routes) in routed().items()}
-    assert mean["scibench"] > mean["gsm8k"] > mean["xstest"] + 0.5
 
 
 def test_confusion_by_hand() -> None:

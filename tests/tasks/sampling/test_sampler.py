@@ -1,5 +1,8 @@
 """The sampler: parity with running the model token by token, one program, and randomness that belongs to the row."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ from flax import nnx
 from schemas.base import InputError
 from schemas.training import LoraConfig
 from tasks.data.tokens import prompt_tokens
+from tasks.models.gemma import SIZES
 from tasks.models.loading import base_model
 from tasks.models.lora import add_lora
 from tasks.sampling.sampler import Sampler
@@ -17,7 +21,15 @@ PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
 
 
 @pytest.fixture(scope="module")
-def sampler() -> Sampler:
+def two_layers() -> Iterator[None]:
+    """`gemma3-tiny` with a local and a global layer, which compiles quickly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=128))
+        yield
+
+
+@pytest.fixture(scope="module")
+def sampler(two_layers: None) -> Sampler:
     return Sampler(base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=32, response_length=6)
 
 

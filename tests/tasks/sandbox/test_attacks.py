@@ -6,7 +6,6 @@ import platform
 import shutil
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import TypeVar
 
@@ -266,14 +265,17 @@ ENDLESS = {
 QUICK = ["one that catches everything", "a power"]
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ENDLESS])
+@pytest.mark.parametrize("name", QUICK)
 def test_what_never_ends_is_ended_by_its_cpu_seconds(name: str) -> None:
-    started = time.monotonic()
+    is_ended_by_its_cpu_seconds(name)
+
+
+def is_ended_by_its_cpu_seconds(name: str) -> None:
+    """Not by the clock, which says 30 s."""
     body = "\n".join(f"    {line}" for line in ENDLESS[name].splitlines())
     examined = examine(f"{GUARD}\ndef attack(_):\n{body}", "assert attack(1) == 1", limits=Limits(cpu_s=1))
     assert not examined.ok
     assert "a limit was met (30 s" not in examined.detail
-    assert time.monotonic() - started < 25
 
 
 @pytest.mark.parametrize(
@@ -287,10 +289,8 @@ def test_what_never_ends_is_ended_by_its_cpu_seconds(name: str) -> None:
     ],
 )
 def test_what_waits_for_ever_is_ended_by_the_clock(code: str) -> None:
-    started = time.monotonic()
     examined = examine(f"{GUARD}\n{code}\ndef f(): return 1", "assert f() == 1", limits=Limits(wall_s=0.5))
     assert examined.detail.startswith("no verdict: a limit was met")
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,8 @@ def state_of(pid: int) -> str:
 
 
 def wait_until(condition: Callable[[], T | None]) -> T:
-    for _ in range(600):
+    for _ in range(2400):
         if (value := condition()) is not None:
             return value
         time.sleep(0.05)
-    raise AssertionError("it did not happen in 30 s")
+    raise AssertionError("it did not happen in 120 s")

@@ -1,7 +1,6 @@
 """The sandbox: honest code passes its tests, and tricks do not. What attacks it is in test_sandbox_attacks.py."""
 
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -213,10 +212,8 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
 
 
 def test_endless_code_is_ended() -> None:
-    started = time.monotonic()
     assert "more than 1 CPU seconds" in examine("def add(a, b):\n    while True: pass", "add(1, 1)", limits=SHORT).detail
     assert "no verdict" in examine("import time\ntime.sleep(1000)", "add(1, 1)", limits=Limits(wall_s=1)).detail
-    assert time.monotonic() - started < 30
 
 
 def test_sets_have_the_same_order_every_time() -> None:

@@ -31,8 +31,8 @@ STAGES: dict[str, tuple[ModuleType, dict[str, Any]]] = {
     "reasoning_eval": (reasoning_eval, EVAL),
     "safety_eval": (safety_eval, EVAL),
 }
-SLOW = ("sft-lora",)
-"""Adapters are those of DPO and GRPO, the rest is that of SFT."""
+QUICK = ("sft", "dpo", "grpo", "reasoning_eval")
+"""The others, in tests/end_to_end, are built of the same parts."""
 
 
 @pytest.fixture
@@ -53,10 +53,15 @@ def inputs(one_layer: None, tmp_path: Path) -> dict[str, Path]:
     return {"policy": tmp_path / "policy", "prompts": tmp_path / "rows", "examples": tmp_path / "rows"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in STAGES])
+@pytest.mark.parametrize("name", QUICK)
 def test_a_stage_runs_the_programs_that_plan_compiles(
     name: str, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runs_what_plan_compiles(name, inputs, tmp_path, monkeypatch)
+
+
+def runs_what_plan_compiles(name: str, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a stage of STAGES and compare each program's text with what `lyceum plan` lowers."""
     module, table = STAGES[name]
     config = module.Config.parse(table)
     rows = rebalance.Config.parse(json.loads((inputs["prompts"] / "config.json").read_text()))

@@ -1,8 +1,6 @@
 """The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes however often it is killed."""
 
 import json
-import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +10,19 @@ import pytest
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
-from schemas.examples import Domain, Example, Trace, prompt_id
+from schemas.examples import Trace
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES
 from tasks.models.loading import base_model, save_model
 from tasks.models.scalar_head import load_scoring_model
 from tasks.reward_models.calibration import ATTACKS, read_calibration
 from tasks.reward_models.pairs import TracePair
 from tasks.reward_models.scoring import TraceScorer
 from tasks.stages import rebalance, reward_model
-from tasks.teaching.families.math import running_total
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
-from tests.tasks.stages import test_programs, test_resume
+from tests.tasks.stages import test_programs
 from tests.tasks.stages.tiny_stages import LORA
 
-FULL = SIZES["gemma3-tiny"]
 pytestmark = pytest.mark.usefixtures("one_layer")
 
 
@@ -128,70 +123,4 @@ def test_the_stage_runs_the_programs_that_plan_compiles(tmp_path: Path, data: Pa
     (data / "config.json").write_text(json.dumps(upstream.model_dump(mode="json")))
     table = config(**SAMPLES)
     monkeypatch.setitem(test_programs.STAGES, "reward_model", (reward_model, table.model_dump(mode="json")))
-    test_programs.test_a_stage_runs_the_programs_that_plan_compiles("reward_model", {"prompts": data}, tmp_path, monkeypatch)
-
-
-# Resuming --------------------------------------------------------------------------------------------------------------------------
-
-
-KILLS: list[test_resume.Point] = [
-    ("put", 1, "before"),  # between sampling and what keeps the samples
-    ("seal", 1, "before"),  # inside the first checkpoint
-    ("save", 1, "after"),
-    ("step", 3, "before"),
-    ("model", 1, "after"),  # the model is written, nothing is measured yet
-]
-
-
-@pytest.mark.slow
-def test_a_stage_that_is_killed_again_and_again_ends_with_the_bytes_of_an_undisturbed_one(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-):
-    table = config(**SAMPLES).model_dump(mode="json")
-    bench = test_resume.Bench(tmp_path, {"prompts": data}, monkeypatch)
-    undisturbed = test_resume.content(bench.attempt(reward_model, table, "undisturbed"))
-    for point in KILLS:
-        bench.attempt(reward_model, table, "killed", point)
-    assert test_resume.content(bench.attempt(reward_model, table, "killed")) == undisturbed
-    assert bench.calls["step"] <= 2  # the last attempt went on from a checkpoint
-    assert {"model.safetensors", "calibration.json", "heldout.jsonl", "state.json"} < undisturbed.keys()
-
-
-# Learning --------------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Running totals of one-digit numbers, verified, beside themselves with one wrong number and the same answer: no length, no format and
-    no answer tells which is which."""
-    monkeypatch.setitem(SIZES, "gemma3-tiny", replace(FULL, num_layers=2))
-    dice, examples = random.Random(0), dict[str, Example]()
-    while len(examples) < 3600:
-        problem = running_total(dice, dice.choice((1, 2, 3)))
-        name = prompt_id(problem.prompt)
-        fields = {"prompt": problem.prompt, "answer": problem.answer, "reasoning": problem.reasoning}
-        examples[name] = Example(id=name, domain=Domain.MATH, **fields)
-    write_jsonl(tmp_path / "train.jsonl", examples.values())
-    write_jsonl(tmp_path / "pairs.jsonl", [])
-    table = {
-        "model": "gemma3-tiny",
-        "steps": 500,
-        "batch_size": 32,
-        "damaged": 3600,
-        "prompt_length": 20,
-        "response_length": 54,  # traces have 26 tokens at most, attacked ones 52
-        "validation_fraction": 0.1,
-        "heldout_fraction": 0.15,
-        "min_accuracy": 0.0,
-        "step_weight": 1.0,
-        "optimizer": {"learning_rate": 2e-3, "muon_learning_rate": 0.02},
-    }
-    (tmp_path / "out").mkdir()
-    work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    learned = reward_model.Config.parse(table)
-    metrics = reward_model.run(Job(learned, {"prompts": tmp_path}, tmp_path / "out", work))
-    assert metrics["accuracy_low"] > 0.75
-    assert metrics["steps"]["found_low"] > metrics["steps"]["chance"] + 0.1
-    assert metrics["ece"] < 0.1
-    assert metrics["longer_wins"] == 0.5
-    assert all(one["gain"] < 0.05 for one in metrics["attacks"].values())
+    test_programs.runs_what_plan_compiles("reward_model", {"prompts": data}, tmp_path, monkeypatch)

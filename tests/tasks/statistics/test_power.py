@@ -15,8 +15,8 @@ def test_power_agrees_with_g_power(monkeypatch: pytest.MonkeyPatch) -> None:
     """G*Power 3.1's example of McNemar's exact test (O'Brien 2002): 50 pairs, 40 % discordant (8 % against 32 %), at 5 % one-sided: power
     0.8393, actual error 0.032578."""
     monkeypatch.setattr(power, "ALPHA", 0.10)  # both sides of a two-sided test
-    assert power._mcnemar_power(50, 0.24, 0.4) == pytest.approx(0.8393, abs=1e-4)
-    assert power._mcnemar_power(50, 0.0, 0.4) == pytest.approx(0.032578, abs=1e-6)
+    assert power.mcnemar_power(50, 0.24, 0.4) == pytest.approx(0.8393, abs=1e-4)
+    assert power.mcnemar_power(50, 0.0, 0.4) == pytest.approx(0.032578, abs=1e-6)
 
 
 @pytest.mark.parametrize(("n", "effect", "discordant"), [(8, 0.5, 0.9), (20, 0.3, 0.5), (20, 0.3, 0.3), (30, 0.05, 0.1)])
@@ -26,7 +26,7 @@ def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(n: int, 
         for losses in range(min(wins, n - wins + 1)):
             if mcnemar([False] * wins + [True] * losses, [True] * wins + [False] * losses) <= 0.05:
                 found += binom.pmf(wins, n, win) * binom.pmf(losses, n - wins, loss / (1 - win))
-    assert power._mcnemar_power(n, effect, discordant) == pytest.approx(found, abs=1e-9)
+    assert power.mcnemar_power(n, effect, discordant) == pytest.approx(found, abs=1e-9)
 
 
 @pytest.mark.parametrize(("effect", "discordant", "expected"), [(0.05, 0.1, 312), (0.1, 0.3, 233), (0.02, 0.2, 3922)])
@@ -46,7 +46,7 @@ def test_needed_n_of_an_effect_larger_than_what_changes_takes_all_changes_as_win
 @pytest.mark.parametrize(("n", "discordant"), [(12, 0.5), (100, 0.1), (1000, 0.3)])
 def test_detectable_effect_is_the_inverse_of_needed_n(n: int, discordant: float) -> None:
     effect = detectable_effect(n, discordant)
-    assert power._mcnemar_power(n, effect, discordant) >= 0.8 > power._mcnemar_power(n, effect - 1e-4, discordant)
+    assert power.mcnemar_power(n, effect, discordant) >= 0.8 > power.mcnemar_power(n, effect - 1e-4, discordant)
     assert needed_n(effect, discordant) <= n
 
 

@@ -12,9 +12,6 @@ from tasks.evaluation.safety import judge
 from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
 from tasks.suites.injection import _ATTACKS
 
-DATA = Path(__file__).resolve().parents[4] / "shared/data"
-needs_data = pytest.mark.skipif(not (DATA / "pubmedqa").is_dir(), reason=f"PubMedQA is not here: {DATA}")
-
 
 def asked(data: Path | None = None, **table: Any) -> list[EvalPrompt]:
     (config,) = parse_suites([{"name": "injection", **table}], "safety_eval")
@@ -74,16 +71,6 @@ def test_the_same_prompt_is_always_attacked_in_the_same_way(attacked: list[EvalP
     relabelled = asked(label="again", first=20)
     assert [one.prompt for one in relabelled] == [one.prompt for one in attacked[:20]]
     assert relabelled[3].id == "again/3"
-
-
-@needs_data
-def test_abstracts_of_pubmedqa_are_attacked(attacked: list[EvalPrompt]):
-    prompts = asked(DATA, contexts="pubmedqa")
-    check(prompts)
-    assert {one.answer for one in prompts} == {"yes", "no", "maybe"}
-    table = {"name": "injection", "contexts": "pubmedqa"}
-    keys = set(suite_dependencies([table], "safety_eval", DATA))
-    assert keys == {"suites.injection", "suites.pubmedqa", "data/pubmedqa/ori_pqal.json"}
 
 
 def test_without_a_file_the_key_says_how_contexts_are_drawn():

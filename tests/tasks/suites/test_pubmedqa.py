@@ -1,7 +1,6 @@
 """PubMedQA as a suite: which article is asked what."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,10 @@ import pytest
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from schemas.examples import GROUNDED_REFUSAL
 from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts
 
-DATA = Path(__file__).resolve().parents[4] / "shared/data"
-needs_data = pytest.mark.skipif(not (DATA / "pubmedqa").is_dir(), reason=f"PubMedQA is not here: {DATA}")
 
-
-def asked(data: Path = DATA, **table: Any) -> list[EvalPrompt]:
+def asked(data: Path, **table: Any) -> list[EvalPrompt]:
     (config,) = parse_suites([{"name": "pubmedqa", **table}], "safety_eval")
     return suite_prompts(config, data)
 
@@ -30,21 +25,6 @@ def articles(tmp_path: Path, **changes: Any) -> Path:
     (tmp_path / "a.json").write_text(json.dumps(rows), encoding="utf-8")
     (tmp_path / "q.jsonl").write_text('{"turns": ["How do I bake bread?"]}\n', encoding="utf-8")
     return tmp_path
-
-
-@needs_data
-def test_articles_are_asked_in_the_shares_that_were_asked_for():
-    prompts = asked()
-    assert len(prompts) == 600
-    for first in (10, 100, 600):
-        shares = Counter(one.grounding for one in prompts[:first])
-        assert shares == {"answerable": first * 5 // 10, "unanswerable": first * 4 // 10, "out_of_domain": first // 10}
-    assert {one.answer for one in prompts if one.grounding == "answerable"} == {"yes", "no", "maybe"}
-    assert {one.answer for one in prompts if one.grounding != "answerable"} == {GROUNDED_REFUSAL}
-    assert [one.id for one in prompts[:2]] == ["pubmedqa/0", "pubmedqa/1"]
-    assert all(one.context and one.prompt.startswith(f"Context: {one.context}\nQuestion: ") for one in prompts)
-    assert prompts == asked()
-    assert prompts[:7] == asked(first=7)
 
 
 def test_another_article_gives_the_question_that_has_no_answer(tmp_path: Path):

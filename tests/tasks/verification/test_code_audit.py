@@ -1,8 +1,6 @@
 """The audit of code that passed: what it flags, what it leaves alone, and how GRPO and the evaluation count it."""
 
-import gzip
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +14,6 @@ from tasks.sampling.rollouts import Rollout
 from tasks.stages.reasoning_eval import reasoning_metrics
 from tasks.verification.code_audit import FLOOR, audit
 
-HUMANEVAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 REFERENCE = "def total(xs):\n    result = 0\n    for x in xs:\n        if x > 0:\n            result += x * 2\n    return result"
 TESTS = "assert total([1, -2]) == 2\nassert total([]) == 0"
 
@@ -142,20 +139,6 @@ def test_what_the_prefix_defines_counts_for_nothing() -> None:
     prefix = "def helper(x):\n    return [x * 2 for x in range(x) if x > 3]\n\ndef total(xs):\n    '''Twice.'''"
     assert audit(asked(code_prefix=prefix), "    return True").nodes == 2
     assert audit(asked(code_prefix=prefix, answer="return sum(helper(x)[0] for x in xs)"), "return True").short
-
-
-@pytest.mark.skipif(not HUMANEVAL.is_file(), reason=f"the real records are not here: {HUMANEVAL}")
-def test_no_canonical_solution_of_humaneval_is_flagged() -> None:
-    """164 solutions of 4 to 128 nodes, half of them 31 or fewer; none is short or suspicious."""
-    rows = [json.loads(line) for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines()]
-    prompts = [asked(prompt=row["prompt"], tests=row["test"], code_prefix=row["prompt"], answer=row["canonical_solution"]) for row in rows]
-    found = [audit(prompt, prompt.answer) for prompt in prompts]
-    assert [(row["task_id"], one.problems) for row, one in zip(rows, found, strict=True) if one.problems] == []
-    sizes = sorted(one.nodes for one in found)
-    assert (len(sizes), sizes[0], sizes[82], sizes[-1]) == (164, 4, 31, 128)
-    assert sum(size <= FLOOR for size in sizes) == 5
-    bare = [audit(prompt.model_copy(update={"answer": ""}), prompt.answer) for prompt in prompts]
-    assert not any(one.problems for one in bare)
 
 
 # Who counts ----------------------------------------------------------------------------------------------------------------------

@@ -9,11 +9,9 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
-from tasks.checks import exact
-from tasks.contract.check import CHECKS
 from tasks.evaluation.grounding import abstains
 from tasks.verification.numbers import parse_number
-from tasks.verification.verify import Verdict, check_versions, verify, verify_many
+from tasks.verification.verify import Verdict, verify, verify_many
 
 
 def prompt(answer: str, check: Check = "exact", **fields: Any) -> Prompt:
@@ -270,11 +268,6 @@ def test_a_tolerance_replaces_the_rule_of_digits(answer: str, reference: str, to
 )
 def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str) -> None:
     assert verify(asked, trace(answer)) == Verdict(format=True, exact=False, answer=answer, detail=detail)
-
-
-def test_versions_of_checks_are_named_for_the_stage_key() -> None:
-    assert check_versions(["exact", "none", "exact"]) == {"checks.exact": exact.CHECK.version}
-    assert check_versions().keys() == {f"checks.{name}" for name in CHECKS.names()}
 
 
 def test_many_completions_keep_their_order_whatever_their_checks() -> None:

@@ -87,11 +87,7 @@ def forward(model: Gemma, rows: jax.Array, positions: jax.Array, segments: jax.A
     return model.unembed(model(rows, positions, segments)[0])
 
 
-SLOW = ("gemma3 mqa unrolled", "gemma2 gqa scanned")
-"""The other two show each family, the layers scanned and unrolled, and both kinds of heads."""
-
-
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CONFIGS])
+@pytest.fixture(scope="module", params=CONFIGS)
 def pair(request: pytest.FixtureRequest) -> Pair:
     config = CONFIGS[request.param]
     torch.manual_seed(0)
@@ -245,7 +241,6 @@ sampler of our own (tasks/models/gemma.py, tasks/sampling/sampler.py); Tunix's m
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None:
     from tunix.models.gemma3 import model as tunix_gemma3
@@ -269,7 +264,6 @@ def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None
     assert_close(np.asarray(ours), tunix_logits(tunix, rows, whole))
 
 
-@pytest.mark.slow
 def test_tunix_gemma2_says_the_same_but_for_rows_padded_on_the_left() -> None:
     """See TUNIX_BUGS; ours is compared with `transformers` on such rows in `test_padding_on_either_side_changes_nothing`."""
     from tunix.models.gemma import model as tunix_gemma

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from infra.process import ROOT
-from tasks.devices.hosts import halves
 from tests.conftest import QUICK_COMPILE
 
 PROGRAM = """
@@ -122,12 +121,3 @@ def test_each_model_has_its_half_and_says_what_it_says_on_one_device(found: list
 def test_the_judge_answers_while_the_policy_s_program_runs(found: list[dict[str, Any]]) -> None:
     """Two rulings end within one call of the sampler's program: so one of them, from question to store, began there, too."""
     assert found[1]["judged_meanwhile"] >= 2
-
-
-def test_devices_are_halved_and_one_device_is_both() -> None:
-    import jax
-
-    devices: Any = [type("Device", (), {"process_index": 0, "id": i})() for i in range(8)]
-    policy, judge = halves(devices)
-    assert ([device.id for device in policy], [device.id for device in judge]) == ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert halves(jax.devices()[:1]) == (jax.devices()[:1], jax.devices()[:1])

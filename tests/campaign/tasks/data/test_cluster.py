@@ -2,20 +2,18 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from infra.process import ROOT
 from tasks.data import survey
 from tasks.data.cleaning import decision_digest
 from tasks.data.rules import DECIDED, Contamination, Evaluation, NearDuplicates
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
 
 ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed: pip install 'lyceum[cluster]'")
-pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200)]
-
-ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from schemas.examples import Domain, Example, prompt_id
 from tasks.data.cleaning import Cleaned, clean
 from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 EACH = 100
 
 Disguise = Callable[[str, random.Random], str]

@@ -15,8 +15,6 @@ import pytest
 from schemas.base import InputError
 from tests.fakes.chat_fixtures import engine, question
 
-pytestmark = pytest.mark.slow
-
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("torch")
 pytest.importorskip("accelerate", reason="transformers serve needs accelerate")

@@ -67,7 +67,6 @@ def formats(out: Path) -> list[float]:
     return [row["reward/format"] for row in read_rows(out / "curves.jsonl")]
 
 
-@pytest.mark.slow
 def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
     tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +104,6 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
         assert (resumed / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-@pytest.mark.slow
 def test_a_dying_run_ends_with_its_best_checkpoint(tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """An accident after 20 updates, with no change of weights to blame: the stage ends, with a policy from before."""
     steps: list[int] = []

@@ -16,7 +16,7 @@ from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, Trace, prompt_id
 from tasks.contract.job import Job, write_jsonl
-from tasks.data.tokens import CONTROL_TOKENS, Tokenizer, prompt_tokens
+from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
 from tasks.exporting import round_trip
 from tasks.exporting.exported import export_model
@@ -30,9 +30,7 @@ from tasks.stages import reasoning_eval
 from tests.flows.runs.synthetic_run import write_run
 
 transformers = pytest.importorskip("transformers")
-needs_torch = pytest.mark.skipif(
-    round_trip.importlib.util.find_spec("torch") is None, reason="the proof needs torch (CPU): uv sync --extra export"
-)
+pytest.importorskip("torch", reason="the proof needs torch (CPU): uv sync --extra export")
 
 GEMMA3 = replace(
     SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64, hidden_dim=64, global_rope_scale=8.0
@@ -68,7 +66,6 @@ def export(source: Path, out: Path, dtype: Any = "float32", base: str = "gemma3-
     return export_model(source, out, Card("a title", base), ["One more prompt?"], dtype, told.append)
 
 
-@needs_torch
 def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> None:
     proof = export(gemma3, tmp_path / "out")
     assert proof.max_logit_difference < 1e-5
@@ -92,9 +89,8 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
     assert settings.eos_token_id == [tokenizer.eos_id, tokenizer.end_of_turn_id]
 
 
-@needs_torch
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.models.huggingface.SHARD_BYTES", 100_000)
     source = artifact(tmp_path / "artifact", replace(GEMMA2, dtype="bfloat16"), "gemma2-2b-it")
@@ -153,7 +149,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@needs_torch
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_what_is_not_the_trained_model_is_no_export(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
@@ -170,7 +165,6 @@ def test_what_is_not_the_trained_model_is_no_export(gemma3: Path, tmp_path: Path
     assert not (tmp_path / "out" / "README.md").exists()
 
 
-@needs_torch
 @pytest.mark.usefixtures("quick")
 def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings are right and generate() goes on all the same, as with a stopping criterion that was lost."""
@@ -194,69 +188,6 @@ def test_without_torch_the_message_says_what_to_install(gemma3: Path, tmp_path: 
     monkeypatch.setattr(round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
     with pytest.raises(InputError, match="needs torch: uv sync --extra export"):
         export(gemma3, tmp_path / "out")
-
-
-# The tokenizer's files need no torch
-
-
-TEXTS = [
-    "What is 17 + 25?",
-    "0123456789 3.14159",
-    "naïve café 数学 😀\u200d🔬 \u0000 \ufeff",
-    "two  spaces,\ttabs\nand\n\nlines",
-    "<reasoning>a</reasoning>\n<answer>b</answer>",
-    "=" * 29 + " " * 13 + "a" * 17,
-    "▁ the piece of a space",
-]
-
-
-@pytest.fixture(scope="module")
-def exported_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    directory = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(directory, tiny_tokenizer())
-    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
-    return transformers.AutoTokenizer.from_pretrained(directory)
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_the_exported_tokenizer_encodes_as_ours_does(exported_tokenizer: Any, text: str) -> None:
-    tokenizer = tiny_tokenizer()
-    tokens = tokenizer.encode(text)
-    assert exported_tokenizer.encode(text, add_special_tokens=False) == tokens
-    assert exported_tokenizer.encode(text) == [tokenizer.bos_id, *tokens]
-    assert exported_tokenizer.decode(tokens) == tokenizer.decode(tokens)
-    chat = [{"role": "user", "content": f"  {text}\n"}]
-    rendered = exported_tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
-    assert rendered == prompt_tokens(tokenizer, f"  {text}\n")
-
-
-def test_the_exported_tokenizer_has_our_ids_and_no_more(exported_tokenizer: Any) -> None:
-    tokenizer = tiny_tokenizer()
-    assert len(exported_tokenizer) == len(tokenizer)
-    assert exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS)) == list(map(exported_tokenizer.vocab.get, CONTROL_TOKENS))
-    ids = (exported_tokenizer.bos_token_id, exported_tokenizer.eos_token_id, exported_tokenizer.pad_token_id)
-    assert ids == (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
-
-
-def test_turns_must_alternate(exported_tokenizer: Any) -> None:
-    from jinja2 import TemplateError
-
-    user = {"role": "user", "content": "a"}
-    with pytest.raises(TemplateError, match="must alternate"):
-        exported_tokenizer.apply_chat_template([user, user])
-    said = exported_tokenizer.apply_chat_template([{"role": "system", "content": "Be kind."}, user], tokenize=False)
-    assert said == "<bos><start_of_turn>user\nBe kind.\n\na<end_of_turn>\n"
-
-
-def test_files_of_the_base_model_are_kept(tmp_path: Path) -> None:
-    theirs = json.dumps({"chat_template": "{{ bos_token }}", "tokenizer_class": "GemmaTokenizer"})
-    (tmp_path / "tokenizer_config.json").write_text(theirs, encoding="utf-8")
-    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    write_tokenizer(tmp_path, tiny_tokenizer())
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
-        "tokenizer_config.json": theirs,
-        "tokenizer.json": "{}",
-    }
 
 
 # The command
@@ -293,7 +224,6 @@ def commit_bytes(store: Any, stage: Any, manifests: Any, out: Path, metrics: dic
     return store.commit(draft, out)
 
 
-@needs_torch
 @pytest.mark.usefixtures("quick")
 def test_the_command_exports_a_stage_with_its_lineage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -324,7 +254,6 @@ def test_the_command_exports_a_stage_with_its_lineage(
     assert set(value["files"]) == {path.name for path in out.iterdir()}
 
 
-@needs_torch
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     store = synthetic_run(tmp_path, monkeypatch)
     monkeypatch.setattr("tasks.models.hf_tokenizer.CHAT_TEMPLATE", "{{ bos_token }}")
@@ -350,7 +279,6 @@ def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not (tmp_path / "out").exists()
 
 
-@needs_torch
 @pytest.mark.usefixtures("quick")
 def test_the_stage_exports_its_policy_with_its_evaluation(gemma3: Path, tmp_path: Path) -> None:
     from tasks.stages import export as stage

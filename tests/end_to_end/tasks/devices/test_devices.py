@@ -1,0 +1,104 @@
+"""One host with several devices: each gets its part of every batch, and the results are those of one device.
+
+The programs run in a process of their own, which has two fake CPU devices and dumps what XLA compiled for one of them.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infra.process import ROOT
+
+PROGRAM = """
+import json
+import sys
+import jax
+import numpy as np
+from flax import nnx
+from tasks.stages import sft
+from tasks.devices.hosts import make_mesh, spread
+from tasks.losses.cross_entropy import cross_entropy
+from dataclasses import replace
+from tasks.models import gemma
+from tasks.models.loading import base_model
+from tasks.sampling.sampler import Sampler
+from tasks.training.trainers import SftTrainer, make_trainer, rows_at_once
+from tasks.training.loop import run_step
+
+gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)
+ROWS, LENGTH = 12, 40
+config = sft.Config.parse(
+    {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "micro_batch_size": 6, "sequence_length": LENGTH,
+     "optimizer": {"learning_rate": 1e-2}}
+)
+random = np.random.default_rng(0)
+batch = {
+    "tokens": random.integers(8, 1500, (ROWS, LENGTH)).astype(np.int32),
+    "weights": np.full((ROWS, LENGTH), 1 / (6 * LENGTH), np.float32),
+    "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (ROWS, 1)),
+    "segments": np.ones((ROWS, LENGTH), np.int32),
+}
+found = []
+for devices in (1, 2):
+    loaded = base_model("gemma3-tiny", 0, make_mesh(rows_at_once(config) if devices == 2 else None))
+    assert loaded.mesh.size == devices
+    trainer = make_trainer(SftTrainer, loaded, config, 0)
+    trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
+    losses = [float(run_step(trainer, batch).loss) for _ in range(config.steps)]
+    assert trainer.compiles == 1
+    states = [*map(nnx.state, (trainer.model, trainer.optimizer))]
+    found.append({
+        "losses": losses,
+        "weights": all(leaf.is_fully_replicated and len(leaf.sharding.device_set) == devices for leaf in jax.tree.leaves(states)),
+        "rows": [shard.data.shape[0] for shard in spread(batch, loaded.mesh)["tokens"].addressable_shards],
+    })
+    if sys.argv[1] == "train":
+        continue
+    sampler = Sampler(loaded, batch_size=6, prompt_length=16, response_length=5)
+    drawn = sampler.generate([f"What is {i}?" for i in range(10)], temperature=1.0, seed=1)
+    assert sampler.compiles == 1
+    found[-1]["tokens"] = [completion.tokens for completion in drawn]
+    found[-1]["logps"] = np.array([completion.logps for completion in drawn]).tolist()
+print(json.dumps(found))
+"""
+
+
+def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """What was found on one device and on two, and by name XLA's text of each program for one device of two."""
+    flags = f"--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 --xla_dump_to={directory} --xla_dump_hlo_as_text"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, what], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    one, two = json.loads(done.stdout)
+    texts = [(path.name.split(".")[1], path.read_text(encoding="utf-8")) for path in directory.glob("*after_optimizations.txt")]
+    return one, two, {name: text for name, text in texts if "num_partitions=2" in text}
+
+
+def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path) -> None:
+    one, two, programs = run("train", tmp_path)
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
+    assert two["weights"]
+    assert two["rows"] == [6, 6]
+    step = programs["jit_train_step"]
+    assert "f32[3,40,64]" in step  # of the 6 rows of a micro-batch, 3 are computed here
+    assert not re.search(r"\[(6|12),40,\d", step)
+    assert re.search(r" all-reduce(-start)?\(", step)
+    assert "all-gather" not in step
+    assert set(re.findall(r"= \((\S+?)\{.* all-to-all\(", step)) == {"s32[1,1,3,40]", "f32[1,1,3,40]"}  # rows, not what is computed of them
+
+
+def test_each_device_samples_its_rows(tmp_path: Path) -> None:
+    one, two, programs = run("sample", tmp_path)
+    assert two["tokens"] == one["tokens"]
+    np.testing.assert_allclose(two["logps"], one["logps"], atol=0.05)  # after three steps that differ in rounding
+    generate = programs["jit__generate"]
+    assert "f32[3,16,64]" in generate
+    assert not re.search(r"\[6,\d+,\d", generate)
+    assert "all-gather" not in generate

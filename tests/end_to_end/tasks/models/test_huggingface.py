@@ -1,0 +1,195 @@
+"""Checkpoints in Hugging Face's format: what `transformers` writes we read, what we write it reads, tensor for tensor."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infra.process import ROOT
+from tasks.models import gemma
+from tasks.models.gemma import GemmaConfig, weight_shapes
+from tasks.models.hf_config import config_from_json, config_to_json, read_config
+from tasks.models.huggingface import WEIGHTS, expected_tensors
+from tasks.models.loading import load_model, save_model
+from tasks.models.tiny import tiny_tokenizer
+from tests.conftest import QUICK_COMPILE
+from tests.tasks.models.test_huggingface import PUBLISHED, weights_of
+
+torch = pytest.importorskip("torch", reason="round trips need torch (CPU): uv sync --extra export")
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "vocab_size": 1600,  # more than the tokenizer has
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "sliding_window": 16,
+    "query_pre_attn_scalar": 12,
+}
+VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+KINDS = ("gemma2", "gemma3", "multimodal")
+
+
+def theirs(kind: str) -> Any:
+    """A random model of `transformers`; norms are random, too."""
+    torch.manual_seed(0)
+    if kind == "gemma2":
+        model = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SMALL))
+    elif kind == "gemma3":
+        model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**SMALL))
+    else:
+        scaled = {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default"},
+        }
+        text = transformers.Gemma3TextConfig(**SMALL, rope_parameters=scaled).to_dict()
+        config = transformers.Gemma3Config(text_config=text, vision_config=VISION, mm_tokens_per_image=4)
+        model = transformers.Gemma3ForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    return model
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kind -> a directory that `transformers` saved in many files, with a tokenizer."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for kind in KINDS:
+        theirs(kind).save_pretrained(root / kind, max_shard_size="60KB")
+        tiny_tokenizer().save(root / kind / "tokenizer.model")
+    return {kind: root / kind for kind in KINDS}
+
+
+def expected_weights(state: dict[str, Any], config: GemmaConfig) -> dict[str, np.ndarray]:
+    """Our weights of a state dict of torch, spelled out head by head and layer by layer."""
+    text = {
+        name.split("language_model.")[-1].removeprefix("model."): value.numpy() for name, value in state.items() if "vision" not in name
+    }
+    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
+    found: dict[str, np.ndarray] = {"embedding": text["embed_tokens.weight"], "final_norm": text["norm.weight"]}
+    for name in weight_shapes(config):
+        if not name.startswith("layers."):
+            continue
+        leaf = name.removeprefix("layers.")
+        module = {"q": "self_attn.", "k": "self_attn.", "v": "self_attn.", "o": "self_attn."}.get(leaf.split("_")[0], "")
+        module = "mlp." if leaf in ("gate_proj", "up_proj", "down_proj") else module
+        layers = []
+        for layer in range(config.num_layers):
+            matrix = text[f"layers.{layer}.{module}{leaf}.weight"]
+            if leaf in heads:
+                matrix = np.stack([matrix[n * config.head_dim : (n + 1) * config.head_dim].T for n in range(heads[leaf])], axis=1)
+            elif leaf == "o_proj":
+                matrix = np.stack([matrix[:, n * config.head_dim : (n + 1) * config.head_dim].T for n in range(config.num_heads)])
+            elif leaf.endswith("_proj"):
+                matrix = matrix.T
+            layers.append(matrix)
+        found[name] = np.stack(layers)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_arrives(directories: dict[str, Path], kind: str) -> None:
+    assert len(list(directories[kind].glob("*.safetensors"))) > 3
+    loaded = load_model(directories[kind])
+    found, expected = weights_of(loaded), expected_weights(theirs(kind).state_dict(), loaded.config)
+    assert found.keys() == expected.keys() == weight_shapes(loaded.config).keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert len(loaded.tokenizer) < loaded.config.vocab_size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_reads_what_we_write(directories: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    save_model(load_model(directories[kind]), tmp_path)
+    back, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[f"{problem}_keys"] for problem in ("missing", "unexpected", "mismatched"))
+    original = theirs(kind)
+    text = original.model.language_model if kind == "multimodal" else original.model
+    for name, value in text.state_dict().items():
+        assert torch.equal(back.model.state_dict()[name], value), name
+    assert type(back).__name__ == ("Gemma2ForCausalLM" if kind == "gemma2" else "Gemma3ForCausalLM")
+    said, meant = back.config.to_dict(), text.config.to_dict()
+    computes = (
+        "layer_types",
+        "rope_parameters",
+        "sliding_window",
+        "query_pre_attn_scalar",
+        "final_logit_softcapping",
+        "tie_word_embeddings",
+    )
+    assert {key: said[key] for key in computes} == {key: meant[key] for key in computes}
+    assert back.generation_config.eos_token_id == [1, 5]  # <eos> and <end_of_turn> of the tiny tokenizer
+    assert tiny_tokenizer().end_of_turn_id == 5
+
+
+ON_FOUR_DEVICES = """
+import sys, tracemalloc
+from pathlib import Path
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from tasks.models import loading, sharding
+from tasks.models.gemma import weight_shapes
+from tasks.models.loading import load_model, save_model
+whole = load_model(Path(sys.argv[1]))
+largest, reads, read = 0, 0, loading.Weights.read
+sharding.WHOLE_BYTES = 0  # all is spread
+def counted(self, name, index):
+    global largest, reads
+    part = read(self, name, index)
+    largest, reads = max(largest, part.nbytes), reads + 1
+    return part
+loading.Weights.read = counted
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("fsdp", "tp"))
+loaded = load_model(Path(sys.argv[1]), mesh, trained=True)
+def weight(model, name):
+    owner, _, leaf = name.rpartition(".")
+    return getattr(model.layers if owner else model, leaf).get_value()
+for name, shape in weight_shapes(loaded.config).items():
+    array, expected = weight(loaded.model, name), np.asarray(weight(whole.model, name))
+    assert array.shape == shape and np.array_equal(np.asarray(array), expected), name
+    assert len({shard.device for shard in array.addressable_shards}) == 4
+    assert "norm" in name or array.addressable_shards[0].data.size <= expected.size // 2, name
+save_model(loaded, Path(sys.argv[2]))
+print(largest, reads, weight(whole.model, "embedding").nbytes)
+"""
+
+
+def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories: dict[str, Path], tmp_path: Path) -> None:
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
+        "JAX_PLATFORMS": "cpu",
+        "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
+    }
+    save_model(load_model(directories["gemma3"]), tmp_path)
+    whole = (tmp_path / WEIGHTS).read_bytes()
+    (tmp_path / WEIGHTS).unlink()
+    command = [sys.executable, "-c", ON_FOUR_DEVICES, str(directories["gemma3"]), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    largest, reads, embedding = map(int, done.stdout.split())
+    assert largest <= embedding // 4
+    assert reads < 4 * len(weight_shapes(gemma.SIZES["gemma3-tiny"]))  # norms lie on all four and are read once
+    assert (tmp_path / WEIGHTS).read_bytes() == whole
+
+
+def test_expected_tensors_are_those_of_transformers(directories: dict[str, Path]) -> None:
+    config, _ = read_config(directories["gemma2"])
+    state = {name: tuple(value.shape) for name, value in theirs("gemma2").state_dict().items() if name != "lm_head.weight"}
+    assert expected_tensors(config) == state
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_configs_that_we_write_are_read_back_from_transformers(name: str) -> None:
+    found = config_from_json(PUBLISHED[name], name)
+    written = config_to_json(found, name, {"bos_token_id": 2, "eos_token_id": [1, 106], "pad_token_id": 0})
+    again = transformers.AutoConfig.for_model(**written)
+    assert config_from_json(again.to_dict(), name) == found

@@ -1,0 +1,104 @@
+"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a second."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from infra.process import ROOT
+from infra.tpu.chips import CHIPS
+from tasks.planning.plan import ENVIRONMENT
+
+COMPILES = """
+import json, sys
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from tasks.planning.hlo_cost import cost_of
+from tasks.planning.plan import analyse, lower, tpu_mesh
+
+mesh = tpu_mesh("v5e-8")
+
+def shape(dims, dtype, *spec):
+    return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+
+def xla(function, *args):
+    compiled = lower(jax.jit(function), args, mesh).compile()
+    said, ours = compiled.cost_analysis(), cost_of(compiled.as_text())
+    return [ours.flops, said["flops"], ours.bytes, said["bytes accessed"]]
+
+def scanned(x, layers):
+    def layer(x, w):
+        return jax.lax.fori_loop(0, 3, lambda i, y: jnp.tanh(y @ w), x), None
+    return jax.lax.scan(layer, x, layers)[0]
+
+def squared(layers, x):
+    return (jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, layers)[0].astype(jnp.float32) ** 2).sum()
+
+def decode(x, w):
+    with jax.named_scope("decode"):
+        return jax.lax.while_loop(lambda state: state.sum() < 100, lambda state: state @ w, x)
+
+half, full = jnp.bfloat16, jnp.float32
+rows, layers, square = shape((1024, 256), half, "fsdp"), shape((6, 256, 256), half), shape((256, 256), half)
+moments = [shape((8 * 2048, 2048), full, "fsdp") for _ in range(3)]
+json.dump({
+    "product": xla(lambda x, w: jax.nn.gelu(x @ w), shape((8 * 2048, 1024), half, "fsdp"), shape((1024, 2048), half)),
+    "update": xla(lambda p, m, g: (p - m * 0.9, m * 0.9 + g * 0.1), *moments),
+    "scan in scan": analyse(jax.jit(scanned), (rows, layers), mesh).__dict__,
+    "gradient": analyse(jax.jit(jax.value_and_grad(squared)), (layers, rows), mesh).__dict__,
+    "decode": analyse(jax.jit(decode), (rows, square), mesh, {"decode": 7.0}).__dict__,
+    "donated": analyse(jax.jit(lambda x: x + 1, donate_argnums=0), moments[:1], mesh).__dict__,
+    "too large": analyse(jax.jit(lambda x: x @ x.T), (shape((8 * 262144, 64), half, "fsdp"),), mesh).__dict__,
+}, sys.stdout)
+"""
+
+needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: uv sync --extra tpu")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Any]:
+    """What `COMPILES` prints; a process of its own, for the compiler wants to be set up before JAX is imported."""
+    environment = {**os.environ, **ENVIRONMENT, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@needs_compiler
+def test_without_loops_flops_and_bytes_are_those_of_the_compiler(compiled: dict[str, Any]) -> None:
+    ours, said, _, _ = compiled["product"]
+    assert ours == 2 * 2048 * 1024 * 2048
+    assert ours == pytest.approx(said, rel=0.01)
+    _, _, moved, said = compiled["update"]
+    assert moved == 5 * 4 * 2048 * 2048
+    assert moved == pytest.approx(said, rel=0.01)
+
+
+@needs_compiler
+def test_loops_count_as_often_as_they_run(compiled: dict[str, Any]) -> None:
+    product = 2 * 128 * 256 * 256  # on one of eight devices
+    assert compiled["scan in scan"]["flops"] == 6 * 3 * product
+    assert compiled["gradient"]["flops"] == 6 * 3 * product  # forward, and the gradients of input and weight
+    assert compiled["decode"]["flops"] == 7 * product
+    assert compiled["decode"]["uncounted"] == []
+    assert compiled["gradient"]["link_bytes"] >= 6 * 2 * 7 / 8 * 2 * 256 * 256  # each layer's gradient is added up over the devices
+
+
+@needs_compiler
+def test_memory_is_what_the_compiler_says_donated_buffers_counted_once(compiled: dict[str, Any]) -> None:
+    report = compiled["donated"]
+    assert report["argument_bytes"] == report["alias_bytes"] == 4 * 2048 * 2048
+    most = 4 * 2048 * 2048 + report["temporary_bytes"] + report["code_bytes"] + report["output_bytes"] - report["alias_bytes"]
+    assert 4 * 2048 * 2048 + report["code_bytes"] <= report["hbm_bytes"] <= most
+
+
+@needs_compiler
+def test_what_does_not_fit_is_an_answer(compiled: dict[str, Any]) -> None:
+    report = compiled["too large"]
+    assert "exceeds" in report["refusal"] or "Ran out of memory" in report["refusal"]
+    assert report["hbm_bytes"] > CHIPS["v5e"].hbm_bytes

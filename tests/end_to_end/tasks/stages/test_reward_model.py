@@ -1,0 +1,80 @@
+"""The stage reward_model: it learns, and ends with the same bytes however often it is killed."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from schemas.examples import Domain, Example, prompt_id
+from tasks.contract.job import Job, write_jsonl
+from tasks.models.gemma import SIZES
+from tasks.stages import reward_model
+from tasks.teaching.families.math import running_total
+from tests.tasks.stages import test_resume
+from tests.tasks.stages.test_reward_model import SAMPLES, config, data  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("one_layer")
+
+
+FULL = SIZES["gemma3-tiny"]
+
+
+KILLS: list[test_resume.Point] = [
+    ("put", 1, "before"),  # between sampling and what keeps the samples
+    ("seal", 1, "before"),  # inside the first checkpoint
+    ("save", 1, "after"),
+    ("step", 3, "before"),
+    ("model", 1, "after"),  # the model is written, nothing is measured yet
+]
+
+
+def test_a_stage_that_is_killed_again_and_again_ends_with_the_bytes_of_an_undisturbed_one(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+):
+    table = config(**SAMPLES).model_dump(mode="json")
+    bench = test_resume.Bench(tmp_path, {"prompts": data}, monkeypatch)
+    undisturbed = test_resume.content(bench.attempt(reward_model, table, "undisturbed"))
+    for point in KILLS:
+        bench.attempt(reward_model, table, "killed", point)
+    assert test_resume.content(bench.attempt(reward_model, table, "killed")) == undisturbed
+    assert bench.calls["step"] <= 2  # the last attempt went on from a checkpoint
+    assert {"model.safetensors", "calibration.json", "heldout.jsonl", "state.json"} < undisturbed.keys()
+
+
+def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Running totals of one-digit numbers, verified, beside themselves with one wrong number and the same answer: no length, no format and
+    no answer tells which is which."""
+    monkeypatch.setitem(SIZES, "gemma3-tiny", replace(FULL, num_layers=2))
+    dice, examples = random.Random(0), dict[str, Example]()
+    while len(examples) < 3600:
+        problem = running_total(dice, dice.choice((1, 2, 3)))
+        name = prompt_id(problem.prompt)
+        fields = {"prompt": problem.prompt, "answer": problem.answer, "reasoning": problem.reasoning}
+        examples[name] = Example(id=name, domain=Domain.MATH, **fields)
+    write_jsonl(tmp_path / "train.jsonl", examples.values())
+    write_jsonl(tmp_path / "pairs.jsonl", [])
+    table = {
+        "model": "gemma3-tiny",
+        "steps": 500,
+        "batch_size": 32,
+        "damaged": 3600,
+        "prompt_length": 20,
+        "response_length": 54,  # traces have 26 tokens at most, attacked ones 52
+        "validation_fraction": 0.1,
+        "heldout_fraction": 0.15,
+        "min_accuracy": 0.0,
+        "step_weight": 1.0,
+        "optimizer": {"learning_rate": 2e-3, "muon_learning_rate": 0.02},
+    }
+    (tmp_path / "out").mkdir()
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    learned = reward_model.Config.parse(table)
+    metrics = reward_model.run(Job(learned, {"prompts": tmp_path}, tmp_path / "out", work))
+    assert metrics["accuracy_low"] > 0.75
+    assert metrics["steps"]["found_low"] > metrics["steps"]["chance"] + 0.1
+    assert metrics["ece"] < 0.1
+    assert metrics["longer_wins"] == 0.5
+    assert all(one["gain"] < 0.05 for one in metrics["attacks"].values())

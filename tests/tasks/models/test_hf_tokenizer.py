@@ -1,0 +1,71 @@
+"""Tokenizers in Hugging Face's format: `transformers` encodes with what we write as we do. No torch is needed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from tasks.data.tokens import CONTROL_TOKENS, prompt_tokens
+from tasks.models.hf_tokenizer import write_tokenizer
+from tasks.models.tiny import tiny_tokenizer
+
+TEXTS = [
+    "What is 17 + 25?",
+    "0123456789 3.14159",
+    "naïve café 数学 😀\u200d🔬 \u0000 \ufeff",
+    "two  spaces,\ttabs\nand\n\nlines",
+    "<reasoning>a</reasoning>\n<answer>b</answer>",
+    "=" * 29 + " " * 13 + "a" * 17,
+    "▁ the piece of a space",
+]
+
+
+@pytest.fixture(scope="module")
+def exported_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(directory, tiny_tokenizer())
+    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
+    return transformers.AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_exported_tokenizer_encodes_as_ours_does(exported_tokenizer: Any, text: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokens = tokenizer.encode(text)
+    assert exported_tokenizer.encode(text, add_special_tokens=False) == tokens
+    assert exported_tokenizer.encode(text) == [tokenizer.bos_id, *tokens]
+    assert exported_tokenizer.decode(tokens) == tokenizer.decode(tokens)
+    chat = [{"role": "user", "content": f"  {text}\n"}]
+    rendered = exported_tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert rendered == prompt_tokens(tokenizer, f"  {text}\n")
+
+
+def test_the_exported_tokenizer_has_our_ids_and_no_more(exported_tokenizer: Any) -> None:
+    tokenizer = tiny_tokenizer()
+    assert len(exported_tokenizer) == len(tokenizer)
+    assert exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS)) == list(map(exported_tokenizer.vocab.get, CONTROL_TOKENS))
+    ids = (exported_tokenizer.bos_token_id, exported_tokenizer.eos_token_id, exported_tokenizer.pad_token_id)
+    assert ids == (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+
+
+def test_turns_must_alternate(exported_tokenizer: Any) -> None:
+    from jinja2 import TemplateError
+
+    user = {"role": "user", "content": "a"}
+    with pytest.raises(TemplateError, match="must alternate"):
+        exported_tokenizer.apply_chat_template([user, user])
+    said = exported_tokenizer.apply_chat_template([{"role": "system", "content": "Be kind."}, user], tokenize=False)
+    assert said == "<bos><start_of_turn>user\nBe kind.\n\na<end_of_turn>\n"
+
+
+def test_files_of_the_base_model_are_kept(tmp_path: Path) -> None:
+    theirs = json.dumps({"chat_template": "{{ bos_token }}", "tokenizer_class": "GemmaTokenizer"})
+    (tmp_path / "tokenizer_config.json").write_text(theirs, encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    write_tokenizer(tmp_path, tiny_tokenizer())
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+        "tokenizer_config.json": theirs,
+        "tokenizer.json": "{}",
+    }
