@@ -206,9 +206,12 @@ class _Warden:
             raise SandboxFailed(self.last_words() or f"the sandbox does not listen: {error}") from error
 
     def last_words(self) -> str:
-        """What bwrap said, or its Python."""
-        self._said.seek(0)
-        return self._said.read(4096).decode(errors="replace").strip()
+        """What bwrap said, or its Python; nothing where another thread has closed it meanwhile."""
+        try:
+            self._said.seek(0)
+            return self._said.read(4096).decode(errors="replace").strip()
+        except ValueError:
+            return ""
 
     def close(self) -> None:
         """End it, and all its guests with it. In a process that was forked from its owner only let go of it."""

@@ -150,7 +150,7 @@ ENDLESS = {
 }
 
 
-READERS = [name for name in REWARDS if name not in ("length", "overlong")]
+READERS = [name for name in TABLES if name not in ("length", "overlong")]
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -59,6 +59,6 @@ def test_a_row_that_is_no_article_is_refused(tmp_path: Path, changes: dict[str, 
         asked(articles(tmp_path, **changes), path="a.json", unanswerable=0, out_of_domain=0)
 
 
-def test_shares_are_of_the_same_articles():
+def test_shares_are_of_the_same_articles(tmp_path: Path):
     with pytest.raises(InputError, match="together they are 1 at most"):
-        asked(unanswerable=0.7, out_of_domain=0.4)
+        asked(tmp_path, unanswerable=0.7, out_of_domain=0.4)
