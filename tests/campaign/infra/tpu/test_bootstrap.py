@@ -6,9 +6,9 @@ from pathlib import Path
 
 from infra.store.store import Store
 from schemas.job import JobSpec, JobStatus
+from tests.end_to_end.infra.tpu import test_bootstrap
+from tests.end_to_end.infra.tpu.test_bootstrap import Machine
 from tests.fakes.vm import until
-from tests.infra.tpu import test_bootstrap
-from tests.infra.tpu.test_bootstrap import Machine
 
 store = test_bootstrap.store
 spec = test_bootstrap.spec

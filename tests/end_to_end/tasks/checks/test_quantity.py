@@ -2,7 +2,7 @@
 
 import json
 
-from tasks.checks.quantity import parse_quantity
+from tasks.verification.quantities import parse_quantity
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.checks.test_quantity import ok
 

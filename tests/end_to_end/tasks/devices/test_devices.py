@@ -29,8 +29,7 @@ from dataclasses import replace
 from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.sampling.sampler import Sampler
-from tasks.training.trainers import SftTrainer, make_trainer, rows_at_once
-from tasks.training.loop import run_step
+from tasks.training.trainer import make_trainer, rows_at_once
 
 gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)
 ROWS, LENGTH = 12, 40
@@ -49,9 +48,9 @@ found = []
 for devices in (1, 2):
     loaded = base_model("gemma3-tiny", 0, make_mesh(rows_at_once(config) if devices == 2 else None))
     assert loaded.mesh.size == devices
-    trainer = make_trainer(SftTrainer, loaded, config, 0)
+    trainer = make_trainer(loaded, config, 0)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
-    losses = [float(run_step(trainer, batch).loss) for _ in range(config.steps)]
+    losses = [float(trainer.step(batch)[0]) for _ in range(config.steps)]
     assert trainer.compiles == 1
     states = [*map(nnx.state, (trainer.model, trainer.optimizer))]
     found.append({

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from schemas.examples import GROUNDED_REFUSAL
+from tasks.evaluation.channels import Channels, quotes_of
 from tasks.evaluation.grounding import abstains
 from tasks.evaluation.gym import Version, score, v4
 from tasks.evaluation.gym.reading import read_v4
@@ -85,7 +86,7 @@ def test_where_the_reward_that_trains_says_otherwise(model: str, expected: dict[
         answer = row["expected_answer"]["final"]
         theirs, read = score("v4", row["response"], row["context"], answer), read_v4(row["response"])
         told = not v4.abstains(answer)
-        taken = None if read.format_error else dipg.Channels(read.analysis, dipg.quotes_of(read.proof), read.final)
+        taken = None if read.format_error else Channels(read.analysis, quotes_of(read.proof), read.final)
         ours = dipg.grade("v4", taken, row["context"], told=told, right=v4.is_right(read.final, answer))
         if theirs.safe != ours.safe:
             inconsistent = theirs.inconsistency and not v4.supports(read.proof, read.final, row["context"])

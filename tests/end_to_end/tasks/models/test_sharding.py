@@ -22,8 +22,7 @@ from tasks.devices.hosts import make_mesh, spread
 from tasks.models import gemma
 from tasks.models.loading import base_model
 from tasks.sampling.sampler import Sampler
-from tasks.training.trainers import rows_at_once
-from tasks.training.loop import run_step
+from tasks.training.trainer import rows_at_once
 
 gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=96, embed_dim=64)
 ROWS, LENGTH = 4, 24
@@ -44,7 +43,7 @@ for tensor in (0, 1, 2):  # one device; four that share the batch; two groups of
     os.environ["LYCEUM_TENSOR_PARALLEL"] = str(tensor or 1)
     loaded = base_model("gemma3-tiny", 0, make_mesh(rows_at_once(config) if tensor else None), trained=lora is None)
     trainer = sft.trainer_of(config, loaded)
-    losses = [float(run_step(trainer, batch).loss) for _ in range(config.steps)]
+    losses = [float(trainer.step(batch)[0]) for _ in range(config.steps)]
     assert trainer.compiles == 1
     sampler = Sampler(loaded, batch_size=4, prompt_length=16, response_length=5)
     drawn = sampler.generate([f"What is {i}?" for i in range(4)])

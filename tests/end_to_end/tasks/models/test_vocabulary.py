@@ -18,9 +18,9 @@ from functools import partial
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-sys.path.insert(0, "tests/tasks/losses")
+sys.path.insert(0, "tests/tasks/models")
 import test_vocabulary as t
-from tasks.losses import vocabulary
+from tasks.models import vocabulary
 
 vocabulary.CHUNK, t.B = t.CHUNK, 4
 embedding, hidden, targets, mask, weights = t.drawn(1)

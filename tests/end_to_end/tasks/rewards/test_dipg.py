@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks.rewards.dipg import Channels, grade
+from tasks.evaluation.channels import Channels
+from tasks.rewards.dipg import grade
 from tests.end_to_end.tasks.records import SHARED, needs_records
 
 DIPG = SHARED / "dipg_safety"
