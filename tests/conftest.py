@@ -30,6 +30,11 @@ QUICK_COMPILE = os.environ["XLA_FLAGS"]
 """For tests that start processes with more flags."""
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores, since many tests wait for something."""
+    return min(8, (os.cpu_count() or 1) + 1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a Prefect API comes first, so that of the processes of a run one starts it."""
     items.sort(key=lambda item: "prefect_api" not in getattr(item, "fixturenames", ()))
