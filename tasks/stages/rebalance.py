@@ -19,8 +19,6 @@ rows but by the arrays of `tasks.data.cleaning`. Writes
 import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -35,6 +33,7 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import ANSWER, PROMPT
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, clean
+from tasks.data.distilled import Files
 from tasks.data.evaluations import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
 from tasks.data.pairs import write_pairs
@@ -179,26 +178,6 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
     """Where distill asks an API from, a top-up has to ask it from too."""
     return config["top_up"] > 0 and asks_an_api(inputs["examples"]["teachers"])
-
-
-@dataclass(frozen=True)
-class Files:
-    """What distill left, and what top-ups added."""
-
-    directories: tuple[Path, ...]
-
-    def named(self, name: str) -> list[Path]:
-        return [directory / name for directory in self.directories]
-
-    @cached_property
-    def rows(self) -> list[Path]:
-        """Files of prompts, solved and not."""
-        return [*self.named("examples.jsonl"), *self.named("unsolved.jsonl")]
-
-    @property
-    def solved(self) -> list[bool]:
-        """Which of `rows` hold examples."""
-        return [path.name == "examples.jsonl" for path in self.rows]
 
 
 def small(config: Config) -> Config:

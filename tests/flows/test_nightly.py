@@ -1,7 +1,7 @@
 """The nightly flow: who is champion in the morning, why, and that nothing that goes wrong changes it.
 
 Most nights train nothing, and most do without Prefect: `post_train` hands out finished runs, and `nightly` is called as the function it is.
-`tests/end_to_end/test_nightly_real.py` is the whole thing.
+`tests/campaign/test_nightly_real.py` is the whole thing.
 """
 
 import json
