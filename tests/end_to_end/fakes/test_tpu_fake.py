@@ -18,7 +18,6 @@ from tests.fakes.tpu_fake import FakeTpu
 
 
 def test_a_request_goes_through_all_states_and_is_paid_for_while_its_node_is_ready(tpu: FakeTpu, tpu_client: api.TpuClient) -> None:
-    tpu.set_seconds(DELETING=1)
     operation = create(tpu_client, "a-1", labels={"team": "nlp"})
     assert operation.metadata.target == name("a-1")
     assert operation.metadata.verb == "create"
@@ -34,9 +33,11 @@ def test_a_request_goes_through_all_states_and_is_paid_for_while_its_node_is_rea
     assert node.scheduling_config.spot
     assert len(node.network_endpoints) == 1
     time.sleep(0.1)
+    tpu.faults.add("stuck", state="DELETING")
     deletion = delete(tpu_client, "a-1")
     assert state(tpu_client, "a-1") == "DELETING"
     assert tpu_client.get_node(name=node.name).state == api.Node.State.DELETING
+    tpu.faults.clear()
     made = tpu.wait("a-1", "GONE")
     with pytest.raises(TypeError, match="Could not convert"):  # as with the real service: it answers with Empty
         deletion.result(timeout=60)
@@ -90,15 +91,17 @@ def test_names_are_taken_as_long_as_the_resource_exists(tpu: FakeTpu, tpu_client
         create(tpu_client, "a-1")
     create(tpu_client, "a-1", parent=PARENT.replace(ZONE, "us-west1-c"))
     tpu.wait(name("a-1"), "ACTIVE")
+    tpu.faults.add("stuck", state="DELETING")
     delete(tpu_client, "a-1")
     with pytest.raises(errors.AlreadyExists):
         create(tpu_client, "a-1")
+    tpu.faults.clear()
     tpu.wait(name("a-1"), "GONE")
     create(tpu_client, "a-1")
 
 
 def test_a_repeated_request_id_starts_nothing_twice(tpu: FakeTpu, tpu_client: api.TpuClient) -> None:
-    tpu.set_seconds(DELETING=1)
+    tpu.faults.add("stuck", state="DELETING")
     request = {"parent": PARENT, "queued_resource_id": "a-1", "queued_resource": resource("a-1"), "request_id": str(uuid.uuid4())}
     first, second = tpu_client.create_queued_resource(request=request), tpu_client.create_queued_resource(request=request)
     assert first.operation.name == second.operation.name
@@ -123,7 +126,6 @@ def test_a_suspended_request_stays_until_it_is_reset(tpu: FakeTpu, tpu_client: a
 
 
 def test_deleting_the_node_alone_suspends_its_request(tpu: FakeTpu, tpu_client: api.TpuClient) -> None:
-    tpu.set_seconds(DELETING=1)
     create(tpu_client, "a-1")
     tpu.wait("a-1", "ACTIVE")
     tpu_client.delete_node(name=f"{PARENT}/nodes/a-1")
