@@ -1,114 +1,256 @@
-"""The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an API that fails for a while."""
+"""The TPU backend against the fake of Cloud TPU, over real gRPC, with a store in the fake of Cloud Storage.
 
+In most of these tests the VM does nothing, and the test says in its place what a host would say in the store; so every fault strikes at a
+known moment. `tests/end_to_end/infra/tpu/test_vm.py` runs the real startup script, agent and worker.
+"""
+
+import json
+import re
 import time
+from pathlib import Path
 
 import pytest
 
-import infra.tpu.api
-from infra.backend import FINAL
+from infra.settings import Settings, TpuSettings
+from infra.source import ship_source
+from infra.store.remote import log_chunk
+from infra.store.store import attempt_file
+from infra.tpu.backend import CloudTpuBackend, store_label
+from infra.tpu.types import TPU_TYPES
+from schemas.base import InputError, StageFailed
+from schemas.job import JobSpec, Progress
 from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
 
 
-def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:
-    backend = shop.backend(tpu_silence_seconds=2.0)
+def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
+    backend = shop.backend(tpu_usd_per_chip_hour=450.0)
+    backend._api.connect()  # once per process: the import of Google's client, and the archive of the code
+    ship_source(shop.store)
     handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
-    for done in range(8):
-        shop.says("running", progress={"done": done})
-        assert backend.poll(handle).state == "running"
-        time.sleep(0.4)
-
-
-def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
-    backend = shop.backend("v5e-16", tpu_silence_seconds=5.0)
-    handle = backend.submit(shop.spec())
-    booted(shop, backend, handle)
-    shop.says("running", 2)
-
-    def over() -> bool:
-        for host in (0, 1, 3):
-            shop.says("running", host)
-        return backend.poll(handle).state in FINAL
-
-    until(over)
-    assert "host 2 of 4 was not heard of" in str(backend.poll(handle).error)
-
-
-def test_a_boot_that_never_comes_up_is_given_up(shop: Workshop) -> None:
-    backend = shop.backend(tpu_boot_seconds=1.0)
-    status = final(backend, backend.submit(shop.spec()))
-    assert status.lost
-    assert "no worker was heard of" in str(status.error)
-
-
-@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"])
-def test_a_request_that_is_stuck_is_given_up(shop: Workshop, state: str) -> None:
-    shop.tpu.faults.add("stuck", state=state)
-    backend = shop.backend(tpu_boot_seconds=1.0, tpu_queue_seconds=1.0)
-    status = final(backend, backend.submit(shop.spec()))
-    assert status.lost
-    assert state in str(status.error)
-
-
-def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = shop.backend()
-    monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))
-    backend._stores[shop.store.uri] = shop.store
-    handle = backend.submit(shop.spec())
-    until(lambda: "does not answer" in backend.poll(handle).phase)
-    backend.cancel(handle)
-    assert backend.poll(handle).state == "cancelled"
-    assert "CreateQueuedResource" not in shop.tpu.requests()
-
-
-def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -> None:
-    shop.tpu.set_seconds(DELETING=5.0)
-    backend = shop.backend()
-    handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
+    until(lambda: shop.tpu.requests().get("CreateQueuedResource"))
+    assert backend.submit(shop.spec()) == handle
+    assert backend.poll(handle).state == "queued"
+    resource = booted(shop, backend, handle)
+    assert (resource.zone, resource.accelerator, resource.tier, resource.runtime) == (
+        "us-central1-a",
+        "v5litepod-8",
+        "spot",
+        "v2-alpha-tpuv5-lite",
+    )
+    shop.says("running", progress={"done": 3, "total": 9})
+    shop.store.write_bytes(log_chunk(KEY, "1", 0), b"first\n")
+    shop.store.write_bytes(log_chunk(KEY, "1", 6), b"second\n")
+    until(lambda: backend.log(handle, 0)[1] == 13)
+    assert backend.log(handle, 0) == ("first\nsecond\n", 13)
+    assert backend.log(handle, 13) == ("", 13)
+    status = backend.poll(handle)
+    assert (status.state, status.progress) == ("running", Progress(done=3, total=9))
+    assert status.cost_usd is not None
+    assert 0 < status.cost_usd < 60  # a dollar a second
+    shop.store.write_bytes(attempt_file(KEY, "1", "log.txt"), b"first\nsecond\nlast\n")
     shop.says("succeeded", artifact=REF.model_dump())
-    assert final(backend, handle).state == "succeeded"
+    status = final(backend, handle)
+    assert status.artifact == REF
+    assert backend.log(handle, 13) == ("last\n", 18)
     backend.cancel(handle)
-    assert shop.tpu.leaked() != []
     assert backend.close() == []
     assert shop.tpu.leaked() == []
+    record = shop.record(handle)
+    assert (record.state, record.reason, record.target, record.tier, record.run) == ("deleted", "succeeded", "v5e-8", "spot", "run-1")
+    assert record.ended is not None
+    assert record.active is not None
+    assert backend.poll(handle).cost_usd == pytest.approx(record.cost_usd(0))
+    assert record.cost_usd(0) == pytest.approx((record.ended - record.active) * 1.0, rel=1e-6)
 
 
-def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(shop: Workshop) -> None:
-    backend = shop.backend(tpu_delete_seconds=1.0)
+# Zones
+
+
+def test_a_full_zone_gives_way_to_the_next_and_is_left_empty(shop: Workshop) -> None:
+    """The first zone says so, the second keeps the request waiting, the third has a TPU."""
+    shop.tpu.faults.add("fail", state="WAITING_FOR_RESOURCES", name="us-central1-a")
+    shop.tpu.faults.add("stuck", state="WAITING_FOR_RESOURCES", name="us-west4-a")
+    backend = shop.backend(zones=("us-central1-a", "us-west4-a", "us-south1-a"), far_bucket=True, tpu_queue_seconds=1.0)
+    handle = backend.submit(shop.spec())
+    assert booted(shop, backend, handle).zone == "us-south1-a"
+    assert "us-south1-a" in backend.poll(handle).phase
+    for zone in ("us-central1-a", "us-west4-a"):
+        shop.tpu.wait(f"{zone}/queuedResources", "GONE")
+    record = shop.record(handle)
+    assert [name.split("/")[3] for name in record.resources] == ["us-central1-a", "us-west4-a", "us-south1-a"]
+    shop.says("succeeded", artifact=REF.model_dump())
+    assert final(backend, handle).state == "succeeded"
+
+
+def test_when_no_zone_has_a_tpu_the_job_is_lost_and_each_zone_says_why(shop: Workshop) -> None:
+    shop.tpu.faults.add("fail", state="WAITING_FOR_RESOURCES", name="us-central1-a")
+    shop.tpu.set_quota("spot", 0, "us-west4-a")
+    backend = shop.backend(zones=("us-central1-a", "us-west4-a"), far_bucket=True)
+    status = final(backend, backend.submit(shop.spec()))
+    assert (status.state, status.lost, status.exit_code, status.cost_usd) == ("failed", True, 1, 0.0)
+    assert status.error is not None
+    assert "v5e-8 (spot) in us-central1-a: the zone has no free TPUs" in status.error
+    assert "v5e-8 (spot) in us-west4-a: project lyceum-test has no quota left" in status.error
+
+
+def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop: Workshop) -> None:
+    assert shop.backend()._zones_near(shop.store) == ("us-central1-a",)
+    assert shop.backend(far_bucket=True)._zones_near(shop.store) == TPU_TYPES["v5e-8"].zones
+    assert shop.backend("v6e-8", far_bucket=True)._zones_near(shop.store)[0] == "us-central1-b"
+    with pytest.raises(InputError, match=r"v4-8 is offered in us-central2-b\. store gs://.* lies in the region us-central1"):
+        shop.backend("v4-8").submit(shop.spec())
+    with pytest.raises(InputError, match="zone us-west4-a"):
+        shop.backend(zones=("us-central1-a", "us-west4-a")).submit(shop.spec())
+    assert shop.tpu.resources() == []
+
+
+# What goes wrong with one TPU
+
+
+@pytest.mark.parametrize(
+    ("moment", "action", "parameters", "words"),
+    [
+        ("booting", "preempt", {}, "was preempted"),
+        ("running", "preempt", {}, "was preempted"),
+        ("running", "maintenance", {}, "terminated for maintenance"),
+        ("running", "node", {"state": "STOPPED"}, "was stopped"),
+        ("running", "vanish", {"what": "node"}, "vanished"),
+        ("running", "vanish", {"what": "request"}, "vanished"),
+        ("running", "vanish", {"what": "both"}, "vanished"),
+        ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
+    ],
+)
+def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
+    shop: Workshop, moment: str, action: str, parameters: dict, words: str
+) -> None:
+    backend = shop.backend()
+    handle = backend.submit(shop.spec())
+    resource = (booted if moment == "booting" else running)(shop, backend, handle)
+    shop.tpu.strike(action, resource.id, **parameters)
+    status = final(backend, handle)
+    assert (status.state, status.lost, status.exit_code) == ("failed", True, 1)
+    assert status.error is not None
+    assert words in status.error
+    assert "us-central1-a" in status.error
+    backend.cancel(handle)
+    again = backend.submit(shop.spec("1-1"))
+    running(shop, backend, again)
+    shop.says("succeeded", attempt="1-1", artifact=REF.model_dump())
+    assert final(backend, again).artifact == REF
+
+
+def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(shop: Workshop) -> None:
+    """The machine succeeds, and is preempted before anybody has looked at the store again."""
+    backend = shop.backend()
     handle = backend.submit(shop.spec())
     resource = running(shop, backend, handle)
-    shop.tpu.faults.add("status", method="DeleteQueuedResource", code="PERMISSION_DENIED")
+    listener = backend._jobs[handle]._listener
+    listener.attentive, listener._seconds = False, 60.0
+    time.sleep(0.5)  # the look that is under way
     shop.says("succeeded", artifact=REF.model_dump())
-    assert final(backend, handle).state == "succeeded"
-    left = backend.close()
-    assert len(left) == 1
-    assert resource.name in left[0]
-    assert f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
-    shop.tpu.forget()
-    backend._jobs.clear()
+    shop.tpu.strike("preempt", resource.id)
+    assert final(backend, handle).artifact == REF
 
 
-@pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
-def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of all calls fail for longer than one is repeated; some of them were executed."""
-    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
-    fault = shop.tpu.faults.add(action, method="*", probability=0.5, seed=1)
+def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
+    backend = shop.backend(tpu_silence_seconds=0.5)
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    status = final(backend, handle)
+    assert status.lost
+    assert status.error is not None
+    assert "the VM was not heard of for" in status.error
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "words"),
+    [
+        ("PERMISSION_DENIED", None, "roles/tpu.admin"),
+        ("INVALID_ARGUMENT", 'The requested runtime version, "x", could not be found', "Valid: v2-alpha-tpuv5-lite"),
+        ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.", "no quota left"),
+    ],
+)
+def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code: str, message: str | None, words: str) -> None:
+    shop.tpu.faults.add("status", method="CreateQueuedResource", code=code, message=message)
+    backend = shop.backend()
+    status = final(backend, backend.submit(shop.spec()))
+    assert (status.state, status.lost, status.exit_code) == ("failed", False, 2)
+    assert words in str(status.error)
+
+
+# Cancelling
+
+
+@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "running"])
+def test_cancelling_deletes_in_every_state(shop: Workshop, state: str) -> None:
+    if state in ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"):
+        shop.tpu.faults.add("stuck", state=state)
     backend = shop.backend()
     handle = backend.submit(shop.spec())
-    shop.tpu.wait(KEY[:24], "READY")
-    shop.says("running")
-    until(lambda: backend.poll(handle).state == "running")
-    shop.says("succeeded", artifact=REF.model_dump())
-    assert final(backend, handle).state == "succeeded"
+    shop.tpu.wait(KEY[:24], state) if state != "running" else running(shop, backend, handle)
+    backend.cancel(handle)
+    assert shop.tpu.resource(KEY[:24]).state in ("DELETING", "GONE")
+    assert backend.poll(handle).state == "cancelled"
+    shop.tpu.faults.clear()
     assert backend.close() == []
-    assert shop.tpu.faults.fired(fault) > 3
-    assert len(shop.tpu.resources()) == 1
+    assert shop.tpu.leaked() == []
+    backend.cancel(handle)  # may be called again
 
 
-def test_two_stores_with_the_same_job_do_not_get_in_each_others_way(shop: Workshop) -> None:
-    backend = shop.backend()
-    other = shop.spec().model_copy(update={"store": shop.store.uri + "-2"})
-    first, second = backend.submit(shop.spec()), backend.submit(other)
-    assert first != second
-    until(lambda: sum(one.node_state == "READY" for one in shop.tpu.resources()) == 2)
+# Money
+
+
+def test_a_run_that_has_spent_its_budget_starts_no_more(shop: Workshop) -> None:
+    backend = shop.backend(max_usd=0.5, tpu_usd_per_chip_hour=450.0)
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    until(lambda: (backend.poll(handle).cost_usd or 0) > 0.6)
+    with pytest.raises(StageFailed, match=r"has spent 0\.\d\d dollars .* may spend 0\.50: .*LYCEUM_MAX_USD"):
+        backend.submit(shop.spec("2"))
+    assert backend.submit(shop.spec()) == handle
+    other = backend.submit(shop.spec("1", "cd" * 32, run="run-2"))
+    assert backend.poll(other).state == "queued"
+    assert len(shop.tpu.requests()) > 0
+
+
+# Stores, settings
+
+
+def test_a_store_that_a_tpu_cannot_reach_is_refused(shop: Workshop, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--store gs://BUCKET/PREFIX"):
+        shop.backend().submit(shop.spec().model_copy(update={"store": str(tmp_path)}))
+    assert shop.tpu.resources() == []
+
+
+def test_labels_that_cannot_be_are_refused() -> None:
+    for labels in ({"Team": "x"}, {"team": "X Y"}, {"lyceum-key": "x"}):
+        with pytest.raises(InputError, match="LYCEUM_TPU_LABELS"):
+            CloudTpuBackend(TPU_TYPES["v5e-8"], Settings(), TpuSettings(endpoint="127.0.0.1:9", project="p", labels=labels))
+
+
+def test_vms_are_told_what_they_need(shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LYCEUM_CHECKPOINT_STEPS", "7")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").write_text("{}\n")
+    backend = shop.backend(tpu_labels={"team": "nlp"})
+    handle = backend.submit(shop.spec(run="2026 Run").model_copy(update={"data": str(tmp_path / "data")}))
+    resource = booted(shop, backend, handle)
+    told = resource.metadata
+    assert told["lyceum-store"] == shop.store.uri
+    assert told["lyceum-job"] == f"work/{KEY}/1/job.json"
+    assert shop.store.read_bytes(told["lyceum-source"]) is not None
+    assert told["lyceum-resource"] == resource.name
+    assert told["lyceum-silence"] == "60"
+    environment = json.loads(told["lyceum-environment"])
+    assert (environment["LYCEUM_CHECKPOINT_STEPS"], environment["LYCEUM_HEARTBEAT_SECONDS"]) == ("7", "0.3")
+    assert resource.labels == {
+        "lyceum": "job",
+        "lyceum-key": KEY[:24],
+        "lyceum-attempt": "1",
+        "lyceum-store": store_label(shop.store),
+        "lyceum-run": "2026-run",
+        "team": "nlp",
+    }
+    job = shop.store.read_json(told["lyceum-job"], JobSpec)
+    assert job is not None
+    assert re.fullmatch(r"data/[0-9a-f]{64}", str(job.data))

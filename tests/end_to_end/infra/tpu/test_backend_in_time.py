@@ -1,0 +1,114 @@
+"""The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an API that fails for a while."""
+
+import time
+
+import pytest
+
+import infra.tpu.api
+from infra.backend import FINAL
+from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
+
+
+def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:
+    backend = shop.backend(tpu_silence_seconds=2.0)
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    for done in range(8):
+        shop.says("running", progress={"done": done})
+        assert backend.poll(handle).state == "running"
+        time.sleep(0.4)
+
+
+def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
+    backend = shop.backend("v5e-16", tpu_silence_seconds=5.0)
+    handle = backend.submit(shop.spec())
+    booted(shop, backend, handle)
+    shop.says("running", 2)
+
+    def over() -> bool:
+        for host in (0, 1, 3):
+            shop.says("running", host)
+        return backend.poll(handle).state in FINAL
+
+    until(over)
+    assert "host 2 of 4 was not heard of" in str(backend.poll(handle).error)
+
+
+def test_a_boot_that_never_comes_up_is_given_up(shop: Workshop) -> None:
+    backend = shop.backend(tpu_boot_seconds=1.0)
+    status = final(backend, backend.submit(shop.spec()))
+    assert status.lost
+    assert "no worker was heard of" in str(status.error)
+
+
+@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"])
+def test_a_request_that_is_stuck_is_given_up(shop: Workshop, state: str) -> None:
+    shop.tpu.faults.add("stuck", state=state)
+    backend = shop.backend(tpu_boot_seconds=1.0, tpu_queue_seconds=1.0)
+    status = final(backend, backend.submit(shop.spec()))
+    assert status.lost
+    assert state in str(status.error)
+
+
+def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = shop.backend()
+    monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))
+    backend._stores[shop.store.uri] = shop.store
+    handle = backend.submit(shop.spec())
+    until(lambda: "does not answer" in backend.poll(handle).phase)
+    backend.cancel(handle)
+    assert backend.poll(handle).state == "cancelled"
+    assert "CreateQueuedResource" not in shop.tpu.requests()
+
+
+def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -> None:
+    shop.tpu.set_seconds(DELETING=5.0)
+    backend = shop.backend()
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    shop.says("succeeded", artifact=REF.model_dump())
+    assert final(backend, handle).state == "succeeded"
+    backend.cancel(handle)
+    assert shop.tpu.leaked() != []
+    assert backend.close() == []
+    assert shop.tpu.leaked() == []
+
+
+def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(shop: Workshop) -> None:
+    backend = shop.backend(tpu_delete_seconds=1.0)
+    handle = backend.submit(shop.spec())
+    resource = running(shop, backend, handle)
+    shop.tpu.faults.add("status", method="DeleteQueuedResource", code="PERMISSION_DENIED")
+    shop.says("succeeded", artifact=REF.model_dump())
+    assert final(backend, handle).state == "succeeded"
+    left = backend.close()
+    assert len(left) == 1
+    assert resource.name in left[0]
+    assert f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
+    shop.tpu.forget()
+    backend._jobs.clear()
+
+
+@pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
+def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all calls fail for longer than one is repeated; some of them were executed."""
+    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
+    fault = shop.tpu.faults.add(action, method="*", probability=0.5, seed=1)
+    backend = shop.backend()
+    handle = backend.submit(shop.spec())
+    shop.tpu.wait(KEY[:24], "READY")
+    shop.says("running")
+    until(lambda: backend.poll(handle).state == "running")
+    shop.says("succeeded", artifact=REF.model_dump())
+    assert final(backend, handle).state == "succeeded"
+    assert backend.close() == []
+    assert shop.tpu.faults.fired(fault) > 3
+    assert len(shop.tpu.resources()) == 1
+
+
+def test_two_stores_with_the_same_job_do_not_get_in_each_others_way(shop: Workshop) -> None:
+    backend = shop.backend()
+    other = shop.spec().model_copy(update={"store": shop.store.uri + "-2"})
+    first, second = backend.submit(shop.spec()), backend.submit(other)
+    assert first != second
+    until(lambda: sum(one.node_state == "READY" for one in shop.tpu.resources()) == 2)
