@@ -3,7 +3,6 @@
 import json
 import logging
 from dataclasses import replace
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from flax import nnx
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import StageFailed
-from schemas.training import LoraConfig, OptimizerConfig, Remat, TrainerConfig
+from schemas.training import LoraConfig, OptimizerConfig, TrainerConfig
 from tasks.contract.job import Job
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.gemma import SIZES
@@ -84,28 +83,6 @@ def test_adapters_train_alone_and_merge_into_the_same_function(tmp_path):
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed
     assert all("proj" in name for name in changed)
-
-
-def test_what_the_backward_pass_computes_again_changes_no_gradient():
-    inputs = model_input({key: jnp.asarray(value) for key, value in batch().items()})
-    model = base_model("gemma3-tiny", seed=0).model
-    found = []
-
-    def text_of(graph):
-        return str(jax.make_jaxpr(lambda state: gradient(nnx.merge(graph, state), inputs))(nnx.state(model)))
-
-    for remat in get_args(Remat):
-        model.remat = remat
-        found.append((text_of(nnx.graphdef(model)), nnx.jit(lambda model: gradient(model, inputs))(model)))
-    (_, (loss, gradients)), *others = found
-    assert len({text for text, _ in found}) == len(get_args(Remat))
-    for _, (other, theirs) in others:
-        np.testing.assert_allclose(other, loss, rtol=1e-6)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), theirs, gradients)
-
-
-def gradient(model, inputs):
-    return nnx.value_and_grad(lambda model: cross_entropy(model, **inputs))(model)
 
 
 def test_a_second_shape_fails_the_stage(tmp_path):
