@@ -1,6 +1,6 @@
 """The shipped recipes: each says where it comes from and what is ours, and runs end to end on a laptop with --tiny.
 
-Three run here, which have the kinds of the six-stage chain between them; the others in `tests/campaign/test_recipes.py`.
+Three run here; the others in `tests/campaign/test_recipes.py`.
 """
 
 import json
@@ -49,7 +49,7 @@ def test_the_small_variant_has_the_same_stages_and_rewards_and_needs_nobody_else
     assert not [one.name for one in tiny.stages if one.kind != "rubrics" and '"provider"' in json.dumps(one.config_json)]
 
 
-RUN_HERE = ("dipg_safety", "evaluate", "on_policy_distillation")
+RUN_HERE = ("chemistry", "dipg_safety", "evaluate")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import pytest
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed, Failed, State
 
@@ -214,7 +214,10 @@ def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(real: Nights, m
     assert real.champions == [NIGHT.format(1)]
     assert decision(real, NIGHT.format(2)).champion == 1
     with get_client(sync_client=True) as client:
-        [page] = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["demo-nightly"])))
+        of_this_run = ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id])
+        [page] = client.read_artifacts(
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["demo-nightly"]), flow_run_id=of_this_run)
+        )
     assert page.description == (state.message or "").rpartition(";")[0]
     assert "# demo: not promoted" in page.data
 
