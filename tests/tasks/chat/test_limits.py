@@ -99,6 +99,22 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatc
         breaker.failed("y", now, Failure("server_error", "boom"))
 
 
+def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failures 4 s apart: told at 12, 20 and 40 s (the first that are 10, 20 and 40 s after the outage began)."""
+    now = 0.0
+    monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
+    breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300, patient=True)
+    for number in range(12):
+        breaker.failed(str(number), now, UNAVAILABLE)
+        now += 4
+    breaker.succeeded()
+    waiting = "the endpoint of vllm at http://x/v1 has answered nothing for {} s (503); waiting for it for up to 300 s"
+    again = "the endpoint of vllm at http://x/v1 answers again, after 48 s"
+    assert caplog.messages == [*(waiting.format(seconds) for seconds in (12, 20, 40)), again]
+
+
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
