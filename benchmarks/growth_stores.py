@@ -35,24 +35,30 @@ config = { quotas = { math = { train = 64, validation = 4, heldout = 8 } } }
 """
 LENGTHS = "prompt_length = 60\nresponse_length"
 TRAIN = {
-    "sft": """\
+    "sft": (
+        """\
 steps = 8
 batch_size = 2
 sequence_length = 128
-optimizer = { learning_rate = 1e-3 }""",
-    "simpo": f"""\
+optimizer = { learning_rate = 1e-3 }"""
+    ),
+    "simpo": (
+        f"""\
 steps = 4
 batch_size = 2
 prompts = 8
 {LENGTHS} = 60
-optimizer = {{ learning_rate = 2e-5 }}""",
-    "grpo": f"""\
+optimizer = {{ learning_rate = 2e-5 }}"""
+    ),
+    "grpo": (
+        f"""\
 steps = 4
 batch_size = 8
 group_size = 4
 {LENGTHS} = 24
 optimizer = {{ learning_rate = 4e-4 }}
-rewards = [{{ name = "format", weight = 0.2 }}, {{ name = "exact_answer", weight = 1.0 }}]""",
+rewards = [{{ name = "format", weight = 0.2 }}, {{ name = "exact_answer", weight = 1.0 }}]"""
+    ),
 }
 
 

@@ -201,9 +201,11 @@ def lyceum(newcomer: Newcomer) -> Column:
         "downloaded": newcomer.downloaded(pack),
         "on disk": newcomer.disk(),
         "memory of the largest process": size(run.memory),
-        "what one has in the end": f"six stages, two evaluations and a report; exact answers of "
-        f"{end['n']} held-out prompts {base['exact_answer']:.1%} -> {end['exact_answer']:.1%}, "
-        f"safe answers {safe[0]:.0%} -> {safe[1]:.0%}, a model that `lyceum ask` talks to",
+        "what one has in the end": (
+            "six stages, two evaluations and a report; exact answers of "
+            f"{end['n']} held-out prompts {base['exact_answer']:.1%} -> {end['exact_answer']:.1%}, "
+            f"safe answers {safe[0]:.0%} -> {safe[1]:.0%}, a model that `lyceum ask` talks to"
+        ),
     }
 
 

@@ -1,4 +1,5 @@
-"""Walking a recipe's stages: which may start, which run, which have ended, and what that means for the others."""
+"""Walking a recipe's stages: which may start, which run, which have ended, and what that means for
+the others."""
 
 import time
 from collections.abc import Callable, Collection
@@ -22,7 +23,8 @@ from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submi
 
 @dataclass(frozen=True)
 class _Submitted:
-    """A stage under way: its job, the artifacts it was given (by the stage that made them), and when it began."""
+    """A stage under way: its job, the artifacts it was given (by the stage that made them), and
+    when it began."""
 
     stage: ResolvedStage
     spec: JobSpec
@@ -33,16 +35,19 @@ class _Submitted:
 class Chain:
     """The stages of one run.
 
-    An artifact may disappear while the run goes on (deleted, or found damaged and set aside). The stage that failed for want of it is run
-    again, once, after the stage that makes it; and where that one made other bytes this time, so is everything made from the old ones.
+    An artifact may disappear while the run goes on (deleted, or found damaged and set aside). The
+    stage that failed for want of it is run again, once, after the stage that makes it; and where
+    that one made other bytes this time, so is everything made from the old ones.
 
     Args:
         changed: receives the record of each stage that begins, ends, is skipped or fails.
         run: the run's id.
-        target: where jobs run, but for those of `local_kinds` and of stages that stay at home, which run on this machine.
+        target: where jobs run, but for those of `local_kinds` and of stages that stay at home,
+            which run on this machine.
         data: the absolute directory of `--data`, or None.
         force: names of stages whose artifacts are set aside first.
-        parallel: how many stages may run side by side. More than the target runs at once would only wait there, and look slow.
+        parallel: how many stages may run side by side. More than the target runs at once would only
+            wait there, and look slow.
     """
 
     def __init__(
@@ -60,7 +65,13 @@ class Chain:
     ) -> None:
         for kind in local_kinds:
             stage_kind(kind)  # raises InputError naming the valid ones
-        self._resolved, self._store, self._changed, self._run, self._local_kinds = resolved, store, changed, run, set(local_kinds)
+        self._resolved, self._store, self._changed, self._run, self._local_kinds = (
+            resolved,
+            store,
+            changed,
+            run,
+            set(local_kinds),
+        )
         self._target, self._data, self._force, self._parallel = target, data, set(force), parallel
         self._stages = {stage.name: stage for stage in resolved.stages}
         self._waiting = list(resolved.stages)
@@ -71,11 +82,17 @@ class Chain:
         self._healed: set[str] = set()
 
     def walk(self, watch: Watch) -> None:
-        """Run every stage as soon as its inputs are there, in file order, until all have ended or `watch.stop` is set.
+        """Run every stage as soon as its inputs are there, in file order, until all have ended or
+        `watch.stop` is set.
 
-        A stage that fails takes those that need it with it; the others go on. When this returns no machine of theirs is left.
+        A stage that fails takes those that need it with it; the others go on. When this returns no
+        machine of theirs is left.
         """
-        backend(self._target)  # the client of a cloud takes seconds to load; it does so while the first stages are looked up
+        backend(
+            self._target
+            # the client of a cloud takes seconds to load; it does so while the first stages are looked
+            # up
+        )
         self._walk(watch)
         for message in close_backends():
             watch.say("machines", message)
@@ -86,18 +103,30 @@ class Chain:
             for stage in list(self._waiting):
                 if self._lost & set(stage.inputs.values()):
                     self._skip(stage)
-                elif set(stage.inputs.values()) <= self._made.keys() and len(self._running) < self._parallel and not watch.stop.is_set():
+                elif (
+                    set(stage.inputs.values()) <= self._made.keys()
+                    and len(self._running) < self._parallel
+                    and not watch.stop.is_set()
+                ):
                     self._submit(stage, watch)
             if self._running:
                 future = next(as_completed(list(self._running)))
-                future.wait()  # before this the future knows no state of its own, and asks an API that lags behind
+                # before this the future knows no state of its own, and asks an API that lags behind
+                future.wait()
                 self._finish(future.state, self._running.pop(future), watch)
 
     def _skip(self, stage: ResolvedStage) -> None:
         self._waiting.remove(stage)
         causes = sorted(self._lost & set(stage.inputs.values()))
         self._lost.add(stage.name)
-        self._changed(StageRecord(name=stage.name, kind=stage.kind, status="skipped", error=f"its input {', '.join(causes)} was not made"))
+        self._changed(
+            StageRecord(
+                name=stage.name,
+                kind=stage.kind,
+                status="skipped",
+                error=f"its input {', '.join(causes)} was not made",
+            )
+        )
 
     def _submit(self, stage: ResolvedStage, watch: Watch) -> None:
         self._waiting.remove(stage)
@@ -109,14 +138,20 @@ class Chain:
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
             attempt="",
             store=self._store.uri,
-            target="local" if stage.kind in self._local_kinds or self._resolved.at_home(stage) else self._target,
+            target=(
+                "local"
+                if stage.kind in self._local_kinds or self._resolved.at_home(stage)
+                else self._target
+            ),
             run=self._run,
             config=stage.config_json,
             dependencies=stage.dependencies,
             inputs=inputs,
             data=str(self._data) if self._data else None,
         )
-        submitted = _Submitted(stage, spec, {source: self._made[source] for source in stage.inputs.values()}, began)
+        submitted = _Submitted(
+            stage, spec, {source: self._made[source] for source in stage.inputs.values()}, began
+        )
         self._changed(StageRecord(name=stage.name, kind=stage.kind, key=spec.key, status="running"))
         try:
             if stage.name in self._force:
@@ -129,8 +164,15 @@ class Chain:
     def _finish(self, state: State[Any], job: _Submitted, watch: Watch) -> None:
         """Record how a stage ended. What it made is read from the store."""
         try:
-            manifest = self._store.lookup(job.spec.kind, job.spec.key) if state.is_completed() else None
-            if manifest is None and not state.is_cancelled() and not watch.stop.is_set() and self._heal(job, state.is_completed(), watch):
+            manifest = (
+                self._store.lookup(job.spec.kind, job.spec.key) if state.is_completed() else None
+            )
+            if (
+                manifest is None
+                and not state.is_cancelled()
+                and not watch.stop.is_set()
+                and self._heal(job, state.is_completed(), watch)
+            ):
                 return
         except (OSError, InputError) as error:
             self._end(job, _failure(error), watch)
@@ -141,46 +183,98 @@ class Chain:
         self._made[job.stage.name], self._made_from[job.stage.name] = manifest, job.given
         status = "cached" if state.name == CACHED else "ran"
         repaired = watch.repairs.get(job.stage.name)
-        self._end(job, {"status": status, "artifact": manifest.ref(), "metrics": manifest.metrics, "repaired": repaired}, watch)
+        self._end(
+            job,
+            {
+                "status": status,
+                "artifact": manifest.ref(),
+                "metrics": manifest.metrics,
+                "repaired": repaired,
+            },
+            watch,
+        )
         self._run_again_what_is_stale(watch)
 
     def _end(self, job: _Submitted, changes: dict[str, Any], watch: Watch) -> None:
         if changes["status"] not in ("ran", "cached"):
             self._lost.add(job.stage.name)
         seconds = time.monotonic() - job.began
-        name, kind, cost, usage = job.stage.name, job.stage.kind, watch.costs.get(job.stage.name), watch.usages.get(job.stage.name)
-        self._changed(StageRecord(name=name, kind=kind, key=job.spec.key, seconds=seconds, cost_usd=cost, usage=usage, **changes))
+        name, kind, cost, usage = (
+            job.stage.name,
+            job.stage.kind,
+            watch.costs.get(job.stage.name),
+            watch.usages.get(job.stage.name),
+        )
+        self._changed(
+            StageRecord(
+                name=name,
+                kind=kind,
+                key=job.spec.key,
+                seconds=seconds,
+                cost_usd=cost,
+                usage=usage,
+                **changes,
+            )
+        )
 
     def _heal(self, job: _Submitted, completed: bool, watch: Watch) -> bool:
-        """Whether a stage without an artifact waits for another try, because what it was given, or what it made, is gone from the store.
+        """Whether a stage without an artifact waits for another try, because what it was given, or
+        what it made, is gone from the store.
 
-        The store says so, whatever the error was. Damage is noticed here too, and what is damaged is set aside.
+        The store says so, whatever the error was. Damage is noticed here too, and what is damaged
+        is set aside.
         """
         name = job.stage.name
         if name in self._healed:
             return False
-        gone = [source for source, given in job.given.items() if self._store.valid(given.kind, given.key) != given]
+        gone = [
+            source
+            for source, given in job.given.items()
+            if self._store.valid(given.kind, given.key) != given
+        ]
         if not gone and not completed:
             return False
         self._healed.add(name)
         for source in gone:
-            if self._made.get(source) == job.given[source]:  # otherwise it is being made again already
-                watch.repairs.setdefault(source, f"its artifact was gone or damaged when {name} needed it, and has been made again")
-                self._again(source, watch, f"its artifact, an input of {name}, is gone from the store or damaged; making it again")
-        reason = f"its input {', '.join(gone)} was gone or damaged" if gone else "its artifact was removed as soon as it was made"
+            if (
+                self._made.get(source) == job.given[source]
+            ):  # otherwise it is being made again already
+                watch.repairs.setdefault(
+                    source,
+                    f"its artifact was gone or damaged when {name} needed it, and has been made"
+                    " again",
+                )
+                self._again(
+                    source,
+                    watch,
+                    f"its artifact, an input of {name}, is gone from the store or damaged; making"
+                    " it again",
+                )
+        reason = (
+            f"its input {', '.join(gone)} was gone or damaged"
+            if gone
+            else "its artifact was removed as soon as it was made"
+        )
         self._again(name, watch, f"{reason}; trying once more")
         return True
 
     def _run_again_what_is_stale(self, watch: Watch) -> None:
-        """Run the stages again that were made from an artifact whose place another one has taken since, with other bytes."""
+        """Run the stages again that were made from an artifact whose place another one has taken
+        since, with other bytes."""
         for name in list(self._made):
             for source, given in self._made_from[name].items():
-                if name in self._made and source in self._made and self._made[source].digest != given.digest:
+                if (
+                    name in self._made
+                    and source in self._made
+                    and self._made[source].digest != given.digest
+                ):
                     self._again(name, watch, f"its input {source} has other bytes now")
 
     def _again(self, name: str, watch: Watch, why: str) -> None:
         self._made.pop(name, None)
-        self._waiting = [stage for stage in self._stages.values() if stage in self._waiting or stage.name == name]
+        self._waiting = [
+            stage for stage in self._stages.values() if stage in self._waiting or stage.name == name
+        ]
         watch.say(name, why)
         get_run_logger().warning("stage %s: %s", name, why)
 
@@ -190,9 +284,21 @@ def _loss(state: State[Any]) -> dict[str, Any]:
     if state.is_cancelled():
         return {"status": "skipped", "error": state.message}
     if state.is_completed():
-        return {"status": "failed", "error": "its artifact was removed from the store as soon as it was made", "exit_code": 1}
-    return {"status": "failed", "error": state.message, "exit_code": 2 if state.name == BAD_INPUT else 1}
+        return {
+            "status": "failed",
+            "error": "its artifact was removed from the store as soon as it was made",
+            "exit_code": 1,
+        }
+    return {
+        "status": "failed",
+        "error": state.message,
+        "exit_code": 2 if state.name == BAD_INPUT else 1,
+    }
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    return {"status": "failed", "error": str(error), "exit_code": 2 if isinstance(error, InputError) else 1}
+    return {
+        "status": "failed",
+        "error": str(error),
+        "exit_code": 2 if isinstance(error, InputError) else 1,
+    }

@@ -1,8 +1,10 @@
-"""The nightly flow: train again on the rows that have come in, and promote the new model if, and only if, it is better for certain.
+"""The nightly flow: train again on the rows that have come in, and promote the new model if, and
+only if, it is better for certain.
 
-Everything it does can be done again. The run reuses what is cached; whether a champion was decided on is what the store says
-(`flows.promotion.champion`), so a night that was killed anywhere, even between the gate and the promotion, is finished by the next one or
-by *Retry*, and a model is never promoted twice. Whatever goes wrong, the champion stays.
+Everything it does can be done again. The run reuses what is cached; whether a champion was decided
+on is what the store says (`flows.promotion.champion`), so a night that was killed anywhere, even
+between the gate and the promotion, is finished by the next one or by *Retry*, and a model is never
+promoted twice. Whatever goes wrong, the champion stays.
 """
 
 import time
@@ -35,7 +37,9 @@ BY = "nightly"
 """Who promotes, in the history of champions."""
 
 
-@flow(name="nightly", flow_run_name="{recipe}", persist_result=False, result_serializer="json")  # else an exception is pickled
+@flow(
+    name="nightly", flow_run_name="{recipe}", persist_result=False, result_serializer="json"
+)  # else an exception is pickled
 def nightly(
     recipe: Recipe = "quickstart",
     target: Target = "local",
@@ -44,21 +48,36 @@ def nightly(
     data: Data = "",
     force: Force = (),
 ) -> State[Any]:
-    """Train a recipe again with the rows that are new; promote the model if it gained for certain and lost nothing; say why or why not."""
+    """Train a recipe again with the rows that are new; promote the model if it gained for certain
+    and lost nothing; say why or why not."""
     try:
         settings = Settings.from_environment()
         resolved = resolve(recipe, overrides, Path(data).absolute() if data else None)
         opened = open_store(store or settings.store)
     except InputError as error:
         get_run_logger().error("%s", error)
-        return Failed(message=str(error), data=error)  # raised, Prefect would log it as a page of its own code
-    champion, last = current(opened, resolved.recipe.name), last_nightly(opened, resolved.recipe.name)
+        return Failed(
+            message=str(error), data=error
+        )  # raised, Prefect would log it as a page of its own code
+    champion, last = (
+        current(opened, resolved.recipe.name),
+        last_nightly(opened, resolved.recipe.name),
+    )
     if last and not force and is_unchanged(opened, resolved, *last, champion):
-        return Completed(name="Unchanged", message=f"nothing is new since run {last[0].run_id}; {_stays(champion)}")
+        return Completed(
+            name="Unchanged",
+            message=f"nothing is new since run {last[0].run_id}; {_stays(champion)}",
+        )
     with _watched() as (watch, seen), interruptible(watch.stop):
         try:
             state = post_train(
-                recipe=recipe, target=target, store=opened.uri, overrides=overrides, data=data, force=force, return_state=True
+                recipe=recipe,
+                target=target,
+                store=opened.uri,
+                overrides=overrides,
+                data=data,
+                force=force,
+                return_state=True,
             )
         except httpx.TransportError as error:
             return Failed(message=f"{error}, so the run could not begin; {_stays(champion)}")
@@ -70,11 +89,15 @@ def nightly(
         fresh = fresh_rows(opened, run, last[0] if last else None)
         get_run_logger().info("%s", fresh.text)
         try:
-            outcome = _decide(opened, run, watch, settings, str(Path(data).absolute()) if data else None)
+            outcome = _decide(
+                opened, run, watch, settings, str(Path(data).absolute()) if data else None
+            )
         except Stopped as stopped:
             return Cancelled(message=str(stopped))
         except (InputError, StageFailed) as error:
-            return Failed(message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}")
+            return Failed(
+                message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}"
+            )
     decision = Decision(
         run_id=run.run_id,
         fresh=fresh,
@@ -86,7 +109,9 @@ def nightly(
     )
     opened.write_json(decision_name(run.run_id), decision)
     _publish(run, decision, outcome)
-    return Completed(name="Promoted" if outcome.promoted else "Kept", message=f"{outcome.sentence}; {fresh.text}")
+    return Completed(
+        name="Promoted" if outcome.promoted else "Kept", message=f"{outcome.sentence}; {fresh.text}"
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +137,8 @@ def _stays(champion: Champion | None) -> str:
 
 @contextmanager
 def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
-    """The watch of the flow and its stages, and the versions of the run record that it is told from here on, the newest last."""
+    """The watch of the flow and its stages, and the versions of the run record that it is told from
+    here on, the newest last."""
     outer = WATCH.get(None) or Watch()
     seen: list[RunRecord] = []
 
@@ -127,8 +153,11 @@ def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
         WATCH.reset(token)
 
 
-def _decide(store: Store, run: RunRecord, watch: Watch, settings: Settings, data: str | None) -> _Outcome:
-    """Ask the gate and promote or not; again, when another champion counts by the time of the promotion.
+def _decide(
+    store: Store, run: RunRecord, watch: Watch, settings: Settings, data: str | None
+) -> _Outcome:
+    """Ask the gate and promote or not; again, when another champion counts by the time of the
+    promotion.
 
     Raises:
         Stopped: the flow was stopped; nothing was promoted.
@@ -144,7 +173,10 @@ def _decide(store: Store, run: RunRecord, watch: Watch, settings: Settings, data
         model = model_of(run).artifact
         given_up = withdrawn(entries).get(model.digest) if model else None
         if verdict.promote and given_up:
-            why = f"its model was given up before, by {given_up.by} ({given_up.why}); `lyceum promote {run.run_id}` overrules that"
+            why = (
+                f"its model was given up before, by {given_up.by} ({given_up.why}); `lyceum promote"
+                f" {run.run_id}` overrules that"
+            )
             return _Outcome(verdict, why, False, champion)
         if not verdict.promote:
             return _Outcome(verdict, verdict.why, False, champion)
@@ -153,24 +185,35 @@ def _decide(store: Store, run: RunRecord, watch: Watch, settings: Settings, data
         entry = promote(store, run, verdict.why, by=BY, replacing=champion)
         if entry is not None:
             return _Outcome(verdict, verdict.why, True, entry)
-        get_run_logger().warning("somebody else promoted another run in this moment; deciding again")
+        get_run_logger().warning(
+            "somebody else promoted another run in this moment; deciding again"
+        )
 
 
 def _run_of(store: Store, champion: Champion) -> RunRecord:
     record = store.read_json(record_name(champion.run_id), RunRecord)
     if record is None:
         raise InputError(
-            f"the champion's run {champion.run_id} has no record in store {store.uri}, so nothing can be compared with it; "
-            "`lyceum promote RUN` makes another run's model the champion"
+            f"the champion's run {champion.run_id} has no record in store {store.uri}, so nothing"
+            " can be compared with it; `lyceum promote RUN` makes another run's model the champion"
         )
     return record
 
 
-def _evaluate(store: Store, run: RunRecord, opponent: RunRecord | None, watch: Watch, settings: Settings, data: str | None) -> None:
-    """Have the opponent answer the candidate's prompts, held-out ones and suites, where it has not. Raises Stopped and StageFailed."""
+def _evaluate(
+    store: Store,
+    run: RunRecord,
+    opponent: RunRecord | None,
+    watch: Watch,
+    settings: Settings,
+    data: str | None,
+) -> None:
+    """Have the opponent answer the candidate's prompts, held-out ones and suites, where it has not.
+    Raises Stopped and StageFailed."""
     targets = dict.fromkeys(settings.local_kinds, "local")
     specs = [
-        spec.model_copy(update={"target": targets.get(spec.kind, spec.target), "data": data}) for spec in rematches(store, run, opponent)
+        spec.model_copy(update={"target": targets.get(spec.kind, spec.target), "data": data})
+        for spec in rematches(store, run, opponent)
     ]
     jobs = [(spec, submit_stage(spec)) for spec in specs]
     for _, future in jobs:
@@ -185,24 +228,37 @@ def _evaluate(store: Store, run: RunRecord, opponent: RunRecord | None, watch: W
 
 
 def _publish(run: RunRecord, decision: Decision, outcome: _Outcome) -> None:
-    """Show the decision in Prefect. It is only a view: when the API cannot be reached, all is decided and done."""
+    """Show the decision in Prefect. It is only a view: when the API cannot be reached, all is
+    decided and done."""
     key = f"{run.recipe.name.replace('_', '-')}-nightly"
     try:
-        create_markdown_artifact(markdown=_page(run, decision, outcome), key=key, description=outcome.sentence)
+        create_markdown_artifact(
+            markdown=_page(run, decision, outcome), key=key, description=outcome.sentence
+        )
     except httpx.HTTPError as error:
         get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
 
 
 def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> str:
-    """The decision in Markdown: candidate and champion, what is new, every rule with what was found, and why."""
+    """The decision in Markdown: candidate and champion, what is new, every rule with what was
+    found, and why."""
     verdict = outcome.gate
-    opponent = f"the champion, run `{verdict.champion}`" if verdict.champion else "its own base: there is no champion"
-    table = [f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows(verdict))]
+    opponent = (
+        f"the champion, run `{verdict.champion}`"
+        if verdict.champion
+        else "its own base: there is no champion"
+    )
+    table = [
+        f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows(verdict))
+    ]
     return "\n\n".join(
         [
             f"# {run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}",
             outcome.sentence,
-            f"Candidate: run `{run.run_id}`, model of stage {model_of(run).name}, against {opponent}.",
+            (
+                f"Candidate: run `{run.run_id}`, model of stage {model_of(run).name}, against"
+                f" {opponent}."
+            ),
             f"Data: {decision.fresh.text}.",
             "\n".join(table) if verdict.findings else "",
             DEFAULT if verdict.default else "",

@@ -1,7 +1,8 @@
-"""The flow: a recipe's stages, each a cached task that leaves one artifact, and in the end a report.
+"""The flow: a recipe's stages, each a cached task that leaves one artifact, and in the end a
+report.
 
-`lyceum run` calls it, `lyceum serve` offers it in the Prefect UI. Running it again continues: what is valid is reused, whatever ended the
-run before.
+`lyceum run` calls it, `lyceum serve` offers it in the Prefect UI. Running it again continues: what
+is valid is reused, whatever ended the run before.
 """
 
 import logging
@@ -33,18 +34,23 @@ from tasks.stage import WATCH, Watch
 
 
 def _tells_more_than_the_state(record: logging.LogRecord) -> bool:
-    """Prefect logs how runs end twice: in a line of their state, and as an exception, with pages of its own code or none."""
+    """Prefect logs how runs end twice: in a line of their state, and as an exception, with pages of
+    its own code or none."""
     if not record.exc_info:
         return True
     kind = record.exc_info[0]
-    return kind is not None and not issubclass(kind, (InputError, DoesNotFit, StageFailed, FailedRun, CancelledRun))
+    return kind is not None and not issubclass(
+        kind, (InputError, DoesNotFit, StageFailed, FailedRun, CancelledRun)
+    )
 
 
 for _name in ("prefect.flow_runs", "prefect.task_runs"):
     logging.getLogger(_name).addFilter(_tells_more_than_the_state)
 
 
-@flow(name="post-train", persist_result=False, result_serializer="json")  # else an exception is pickled
+@flow(
+    name="post-train", persist_result=False, result_serializer="json"
+)  # else an exception is pickled
 def post_train(
     recipe: Recipe = "quickstart",
     target: Target = "local",
@@ -53,7 +59,8 @@ def post_train(
     data: Data = "",
     force: Force = (),
 ) -> State[Any]:
-    """Train a small model through a recipe's stages, reusing every stage whose artifact exists, and report what each stage was worth."""
+    """Train a small model through a recipe's stages, reusing every stage whose artifact exists, and
+    report what each stage was worth."""
     watch = WATCH.get(None) or Watch()
     WATCH.set(watch)
     try:
@@ -67,11 +74,15 @@ def post_train(
         opened.require_near(settings)
         check_endpoints(resolved, opened, target, force)
         if target != "local":
-            get_run_logger().info("planning for %s", target)  # minutes, where no plan like it was made on this machine
+            get_run_logger().info(
+                "planning for %s", target
+            )  # minutes, where no plan like it was made on this machine
         plan = check_fit(resolved, opened, target)
     except (InputError, DoesNotFit, StageFailed) as error:
         get_run_logger().error("%s", error)
-        return Failed(message=str(error), data=error)  # raised, Prefect would log it as a page of its own code
+        return Failed(
+            message=str(error), data=error
+        )  # raised, Prefect would log it as a page of its own code
     run = RunLog(opened, resolved, target, watch.record)
     if plan is not None:
         run.plan(plan)
@@ -96,8 +107,16 @@ def post_train(
             raise
     if watch.stop.is_set():
         run.finish("cancelled")
-        return Cancelled(message=f"run {run.record.run_id} was stopped; the same run again, or Retry, continues it")
-    failed = [f"stage {stage.name}: {stage.error}" for stage in run.record.stages if stage.status == "failed"]
+        return Cancelled(
+            message=(
+                f"run {run.record.run_id} was stopped; the same run again, or Retry, continues it"
+            )
+        )
+    failed = [
+        f"stage {stage.name}: {stage.error}"
+        for stage in run.record.stages
+        if stage.status == "failed"
+    ]
     run.finish("failed" if failed else "succeeded")
     _publish(opened, run, watch)
     if failed:
@@ -106,7 +125,8 @@ def post_train(
 
 
 def _publish(store: Store, run: RunLog, watch: Watch) -> None:
-    """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing from a run that has ended."""
+    """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing
+    from a run that has ended."""
     try:
         results = read_results(store, run.record)
         page = report_html(results)

@@ -1,15 +1,19 @@
-"""JobBackend: how a stage gets a machine. One contract for a subprocess on this computer and for a TPU in the cloud.
+"""JobBackend: how a stage gets a machine. One contract for a subprocess on this computer and for a
+TPU in the cloud.
 
-A job is `python -m tasks.worker .../work/<key>/<attempt>/job.json` somewhere. What it has to say lies below `work/<key>/<attempt>/` in the
-store (`status.json`, `log.txt`), and its one result is a committed artifact. States of `JobStatus`:
+A job is `python -m tasks.worker .../work/<key>/<attempt>/job.json` somewhere. What it has to say
+lies below `work/<key>/<attempt>/` in the store (`status.json`, `log.txt`), and its one result is a
+committed artifact. States of `JobStatus`:
 
     queued      submitted; no worker has started yet; `phase` tells people what it waits for
     running     a worker is alive: `heartbeat` moves, `progress` tells how far it is
     succeeded   `artifact` is committed
-    failed      `error` is one message for people, `exit_code` is 2 for bad input and 1 for everything else
+    failed      `error` is one message for people, `exit_code` is 2 for bad input and 1 for
+                everything else
     cancelled   stopped on request, or because whoever submitted it is gone
 
-The last three are final. A backend is a view: the truth about a result is the manifest in the store.
+The last three are final. A backend is a view: the truth about a result is the manifest in the
+store.
 """
 
 from collections.abc import Callable
@@ -24,7 +28,8 @@ FINAL = ("succeeded", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class JobHandle:
-    """Names a submitted job: its store, stage key and attempt. All that is needed to find it again from another process."""
+    """Names a submitted job: its store, stage key and attempt. All that is needed to find it again
+    from another process."""
 
     store: str
     key: str
@@ -57,7 +62,8 @@ class JobBackend(Protocol):
     """Runs jobs on one target. Threads may share one."""
 
     def submit(self, spec: JobSpec) -> JobHandle:
-        """Start the job, or attach to it: a key and attempt that were submitted before are never started twice.
+        """Start the job, or attach to it: a key and attempt that were submitted before are never
+        started twice.
 
         Raises:
             InputError: the store, the settings or the account do not allow it; nothing was started.
@@ -65,32 +71,40 @@ class JobBackend(Protocol):
         """
 
     def attach(self, store: Store, key: str) -> JobHandle | None:
-        """The job of this key that runs on although whoever submitted it is gone, for a new holder of the key's lease.
+        """The job of this key that runs on although whoever submitted it is gone, for a new holder
+        of the key's lease.
 
-        None where there is none; then nothing of the jobs that others submitted for this key is left running either.
+        None where there is none; then nothing of the jobs that others submitted for this key is
+        left running either.
         """
 
     def poll(self, handle: JobHandle) -> JobStatus:
-        """The job's state. A worker that died without a final status is reported as failed, with what is known of its death."""
+        """The job's state. A worker that died without a final status is reported as failed, with
+        what is known of its death."""
 
     def cancel(self, handle: JobHandle) -> None:
-        """See to it that nothing of the job runs or is paid for, whether it has ended or not. Returns when that is under way for certain:
-        a subprocess is gone; of a machine in the cloud the deletion is accepted, and `close` waits for its end. May be called again."""
+        """See to it that nothing of the job runs or is paid for, whether it has ended or not.
+        Returns when that is under way for certain: a subprocess is gone; of a machine in the cloud
+        the deletion is accepted, and `close` waits for its end. May be called again."""
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
         """The complete log lines from byte `offset` on, and the offset to continue from."""
 
     def close(self) -> list[str]:
-        """Wait until nothing of the jobs that were cancelled or have ended is left. Returns a message per thing that is still there."""
+        """Wait until nothing of the jobs that were cancelled or have ended is left. Returns a
+        message per thing that is still there."""
 
     def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
-        """See to the end of machines that jobs of this key had and that nobody follows any more; its artifact is there already.
+        """See to the end of machines that jobs of this key had and that nobody follows any more;
+        its artifact is there already.
 
-        Returns at once and never fails; `close` waits for it, for less than a minute. What a live run follows is left alone.
+        Returns at once and never fails; `close` waits for it, for less than a minute. What a live
+        run follows is left alone.
 
         Args:
             say: receives one message when a machine was there, or may be there.
         """
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
-        """Machines of ours whose run is over or not known here; with `delete`, remove those that are removable."""
+        """Machines of ours whose run is over or not known here; with `delete`, remove those that
+        are removable."""

@@ -19,7 +19,8 @@ log = logging.getLogger("lyceum.local")
 
 @dataclass
 class _Job:
-    """A job of this process: queued as long as its worker has not been started. `kept`: its log has been copied to the bucket."""
+    """A job of this process: queued as long as its worker has not been started. `kept`: its log has
+    been copied to the bucket."""
 
     store: Store
     worker: Worker
@@ -28,9 +29,11 @@ class _Job:
 
 
 class LocalBackend:
-    """Runs at most `settings.parallel_jobs` jobs at a time; the others wait in the order of submission. Threads may share one.
+    """Runs at most `settings.parallel_jobs` jobs at a time; the others wait in the order of
+    submission. Threads may share one.
 
-    A job lives no longer than the process that submitted it: the worker notices that its parent is gone and ends.
+    A job lives no longer than the process that submitted it: the worker notices that its parent is
+    gone and ends.
 
     Args:
         settings: execution settings.
@@ -53,7 +56,9 @@ class LocalBackend:
             if not store.is_directory:
                 store.write_here(job_file, spec)
             with self._lock:
-                self._jobs[handle] = _Job(store, Worker(store, spec.key, spec.attempt, command=self._command))
+                self._jobs[handle] = _Job(
+                    store, Worker(store, spec.key, spec.attempt, command=self._command)
+                )
             self._start_what_fits()
         return handle
 
@@ -64,15 +69,19 @@ class LocalBackend:
         if job is None:
             return self._poll_elsewhere(handle)
         if not job.worker.started:
-            return JobStatus(state="cancelled" if job.cancelled else "queued", heartbeat=time.time())
+            return JobStatus(
+                state="cancelled" if job.cancelled else "queued", heartbeat=time.time()
+            )
         status = job.worker.poll(self._settings.stop_seconds)
         self._keep_log(handle, job)
         return status
 
     def cancel(self, handle: JobHandle) -> None:
-        """See JobBackend. The worker is asked first (SIGTERM) and killed with all its children after `stop_seconds`.
+        """See JobBackend. The worker is asked first (SIGTERM) and killed with all its children
+        after `stop_seconds`.
 
-        A job that another process submitted is left alone: it is that process's to cancel, and ends with it.
+        A job that another process submitted is left alone: it is that process's to cancel, and ends
+        with it.
         """
         with self._lock:
             job = self._jobs.get(handle)
@@ -88,7 +97,9 @@ class LocalBackend:
         if job is not None:
             path = job.worker.log
         else:
-            path = open_store(handle.store, write=False).path(attempt_file(handle.key, handle.attempt, "log.txt"))
+            path = open_store(handle.store, write=False).path(
+                attempt_file(handle.key, handle.attempt, "log.txt")
+            )
         data = read_lines(path, offset)
         return mask(data.decode("utf-8", errors="replace")), offset + len(data)
 
@@ -110,12 +121,15 @@ class LocalBackend:
     def _start_what_fits(self) -> None:
         with self._lock:
             running = sum(job.worker.alive for job in self._jobs.values())
-            waiting = [job for job in self._jobs.values() if not job.worker.started and not job.cancelled]
+            waiting = [
+                job for job in self._jobs.values() if not job.worker.started and not job.cancelled
+            ]
             for job in waiting[: max(0, self._settings.parallel_jobs - running)]:
                 job.worker.start(self._settings.compile_cache)
 
     def _keep_log(self, handle: JobHandle, job: _Job) -> None:
-        """Once a worker has ended, copy to the bucket what it has said here. A view: an outage of the bucket makes no job fail."""
+        """Once a worker has ended, copy to the bucket what it has said here. A view: an outage of
+        the bucket makes no job fail."""
         if job.kept or job.store.is_directory or not job.worker.ended:
             return
         job.kept = True
@@ -125,13 +139,24 @@ class LocalBackend:
                 if job.store.path(file).exists():
                     job.store.write_bytes(file, job.store.path(file).read_bytes())
         except (OSError, InputError) as error:
-            log.warning("the log of job %s/%s could not be copied to %s: %s", handle.key, handle.attempt, job.store.uri, error)
+            log.warning(
+                "the log of job %s/%s could not be copied to %s: %s",
+                handle.key,
+                handle.attempt,
+                job.store.uri,
+                error,
+            )
 
     def _poll_elsewhere(self, handle: JobHandle) -> JobStatus:
-        """A job that another process submitted: alive as long as its heart is seen to beat. Clocks are not compared."""
+        """A job that another process submitted: alive as long as its heart is seen to beat. Clocks
+        are not compared."""
         name = attempt_file(handle.key, handle.attempt, "status.json")
         store = open_store(handle.store, write=False)
-        status = store.read_here(name, JobStatus) or store.read_json(name, JobStatus) or JobStatus(state="queued", heartbeat=0.0)
+        status = (
+            store.read_here(name, JobStatus)
+            or store.read_json(name, JobStatus)
+            or JobStatus(state="queued", heartbeat=0.0)
+        )
         beat, since = self._heard.get(handle, (None, 0.0))
         if beat != status.heartbeat:
             since = time.monotonic()

@@ -1,9 +1,11 @@
-"""A worker as a process of this machine: what `infra.local` and the agent of a cloud machine (`infra.tpu.host`) share.
+"""A worker as a process of this machine: what `infra.local` and the agent of a cloud machine
+(`infra.tpu.host`) share.
 
-The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on the CPU, quiet native logs, unbuffered
-output, a fixed hash seed, and JAX's persistent compilation cache, so that a program is compiled once and not once per stage. That cache
-was tried with jax 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is noticed (a warning) and
-compiled again.
+The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on
+the CPU, quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
+cache, so that a program is compiled once and not once per stage. That cache was tried with jax
+0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is
+noticed (a warning) and compiled again.
 """
 
 import os
@@ -22,23 +24,33 @@ from schemas.base import InputError
 from schemas.job import JobStatus
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The directory that holds the packages `schemas`, `infra` and `tasks`: a checkout, site-packages, or what a machine was sent."""
+"""The directory that holds the packages `schemas`, `infra` and `tasks`: a checkout, site-packages,
+or what a machine was sent."""
 
 WORKER = (sys.executable, "-m", "tasks.worker")
 LOG_LINES_IN_ERROR = 10
 
 
 class Worker:
-    """The worker of one job: not started, running, or ended, which it is when nothing of its process group is left.
+    """The worker of one job: not started, running, or ended, which it is when nothing of its
+    process group is left.
 
     Args:
-        store: where `job.json` lies (`Store.path`), the worker writes `status.json`, and its output goes.
+        store: where `job.json` lies (`Store.path`), the worker writes `status.json`, and its output
+            goes.
         key, attempt: the job.
         log: name of the file that takes the output, beside `job.json`.
         command: how to start a worker; the path of `job.json` is appended.
     """
 
-    def __init__(self, store: Store, key: str, attempt: str, log: str = "log.txt", command: Sequence[str] = WORKER) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        attempt: str,
+        log: str = "log.txt",
+        command: Sequence[str] = WORKER,
+    ) -> None:
         self._store = store
         self._command = [*command, str(store.path(attempt_file(key, attempt, "job.json")))]
         self._status = attempt_file(key, attempt, "status.json")
@@ -59,12 +71,14 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def start(self, compile_cache: str) -> None:
-        """Start the process, in a session of its own. `compile_cache` is JAX's directory for compiled programs, or empty for none."""
+        """Start the process, in a session of its own. `compile_cache` is JAX's directory for
+        compiled programs, or empty for none."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 self._command,
-                cwd=ROOT,  # makes `tasks` importable; the user's directory might hold a file of that name
+                # makes `tasks` importable; the user's directory might hold a file of that name
+                cwd=ROOT,
                 env=_environment(compile_cache),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -76,10 +90,13 @@ class Worker:
         """The status of a started worker. Once it is final the worker has ended.
 
         Args:
-            stop_seconds: how long a worker that has written its final status may take to end before it is killed.
+            stop_seconds: how long a worker that has written its final status may take to end before
+                it is killed.
         """
         assert self._process is not None
-        code = self._process.poll()  # before the status is read: a worker that has ended will not write another one
+        code = (
+            self._process.poll()
+        )  # before the status is read: a worker that has ended will not write another one
         status = self._store.read_here(self._status, JobStatus)
         if status is not None and status.state in FINAL:
             self._end(stop_seconds)
@@ -93,7 +110,8 @@ class Worker:
         return self._died(status, code)
 
     def stop(self, seconds: float) -> None:
-        """Ask the worker to stop (SIGTERM), and kill it with all its children after so many seconds. Returns when it is gone."""
+        """Ask the worker to stop (SIGTERM), and kill it with all its children after so many
+        seconds. Returns when it is gone."""
         self._stopped = True
         if self._process is not None and not self.ended:
             with suppress(ProcessLookupError):
@@ -101,7 +119,8 @@ class Worker:
             self._end(seconds)
 
     def _end(self, seconds: float) -> None:
-        """Wait for a worker that is about to end, then end whatever is left of its process group; once, for ids are used again."""
+        """Wait for a worker that is about to end, then end whatever is left of its process group;
+        once, for ids are used again."""
         if self.ended or self._process is None:
             return
         with suppress(subprocess.TimeoutExpired):
@@ -112,7 +131,8 @@ class Worker:
         self.ended = True
 
     def _died(self, status: JobStatus, code: int) -> JobStatus:
-        """The status of a worker that ended without a final one: how it ended, and the end of its log."""
+        """The status of a worker that ended without a final one: how it ended, and the end of its
+        log."""
         how = f"ended with exit code {code}"
         if code < 0:
             how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
@@ -120,8 +140,15 @@ class Worker:
             how += ", most likely because memory ran out"
         if -code == signal.SIGABRT and os.environ.get("LYCEUM_HOSTS", "1") != "1":
             how += ", as JAX does when another host of the job is gone"
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_IN_ERROR:]
-        error = "\n".join([f"the worker {how}; the end of {self._store.location(self._log)}:", *(lines or ["(empty)"])])
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[
+            -LOG_LINES_IN_ERROR:
+        ]
+        error = "\n".join(
+            [
+                f"the worker {how}; the end of {self._store.location(self._log)}:",
+                *(lines or ["(empty)"]),
+            ]
+        )
         final = failed(status, error, 2 if code == 2 else 1, lost=code < 0)
         try:
             self._store.write_here(self._status, final)
@@ -132,7 +159,9 @@ class Worker:
 
 def failed(status: JobStatus, error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:
     """`status` as that of a job that failed."""
-    return status.model_copy(update={"state": "failed", "error": mask(error), "exit_code": exit_code, "lost": lost})
+    return status.model_copy(
+        update={"state": "failed", "error": mask(error), "exit_code": exit_code, "lost": lost}
+    )
 
 
 def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
@@ -157,8 +186,11 @@ def _environment(compile_cache: str) -> dict[str, str]:
             "JAX_COMPILATION_CACHE_DIR": compile_cache,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # with them the directory's path would be part of every entry's name
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": (
+                "none"
+            ),  # with them the directory's path would be part of every entry's name
         }
-    # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect server.
+    # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect
+    # server.
     caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     return {**defaults, **caller, "PYTHONUNBUFFERED": "1", "LYCEUM_PARENT_PID": str(os.getpid())}

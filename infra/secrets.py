@@ -1,8 +1,8 @@
 """Keeping secrets out of what is kept or shown: logs, statuses, errors, recorded command lines.
 
-A recipe, a store and a job hold no credentials; those come from the environment, or by a name from Secret Manager
-(`infra.tpu.secret_manager`). But the message of any library may quote one. So every text that a run leaves goes through `mask`, as in the
-logs of CI services.
+A recipe, a store and a job hold no credentials; those come from the environment, or by a name from
+Secret Manager (`infra.tpu.secret_manager`). But the message of any library may quote one. So every
+text that a run leaves goes through `mask`, as in the logs of CI services.
 """
 
 import io
@@ -15,12 +15,14 @@ from urllib.parse import unquote
 MASK = "***"
 
 LEAST = 8
-"""Shorter values are no secrets worth the name, and masking every `test` or `1` would make a log unreadable."""
+"""Shorter values are no secrets worth the name, and masking every `test` or `1` would make a log
+unreadable."""
 
 _WORD = r"key|token|secret|password|passwd|passphrase|auth|auth_string"
 _VARIABLE = re.compile(rf"(?:{_WORD}|_pass|_pat)(?:_?\d+)?\Z", re.IGNORECASE)
 _NAME = re.compile(r"projects/[^/\s]+/secrets/[^\s]+")
-"""Of a secret in Secret Manager: a variable such as OPENAI_API_KEY_SECRET holds one, and that is no secret."""
+"""Of a secret in Secret Manager: a variable such as OPENAI_API_KEY_SECRET holds one, and that is no
+secret."""
 _USERINFO = re.compile(r"(?<=://)[^\s/]+@")
 _ASSIGNED = re.compile(
     r"((?:api_?key|access_?key|private_?key|token|secret|password|passwd|passphrase|auth_string)"
@@ -41,8 +43,9 @@ def learn(secret: str) -> None:
 def mask(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """`text` with `***` for secrets, which are:
 
-    - values of environment variables whose names end like those of credentials (`HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`), and passwords in
-      URLs that a variable holds (`https_proxy`); both only from `LEAST` characters on;
+    - values of environment variables whose names end like those of credentials (`HF_TOKEN`,
+      `AWS_SECRET_ACCESS_KEY`), and passwords in URLs that a variable holds (`https_proxy`); both
+      only from `LEAST` characters on;
     - user names and passwords in URLs, `gs://user:password@bucket`;
     - what is assigned to such a name: `api_key=...`, `"token": "..."`, `?access_token=...`;
     - what was read from Secret Manager.
@@ -61,21 +64,29 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
     yield from _LEARNED
     for name, value in environment.items():
         if _VARIABLE.search(name) and not _NAME.fullmatch(value):
-            yield from (line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST)  # a private key has several
+            yield from (
+                line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST
+            )  # a private key has several
         for userinfo in _USERINFO.findall(value):
             password = userinfo[:-1].partition(":")[2]
             yield from (form for form in {password, unquote(password)} if len(form) >= LEAST)
 
 
 def mask_output() -> None:
-    """From here on what Python prints in this process, logs and tracebacks included, is masked. For processes whose output is kept."""
+    """From here on what Python prints in this process, logs and tracebacks included, is masked. For
+    processes whose output is kept."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        setattr(sys, name, _Masked(stream.buffer, encoding="utf-8", errors="backslashreplace", write_through=True))
+        setattr(
+            sys,
+            name,
+            _Masked(stream.buffer, encoding="utf-8", errors="backslashreplace", write_through=True),
+        )
 
 
 class _Masked(io.TextIOWrapper):
-    """A text stream that masks what is written to it. A secret must come in one write, as `print` and `logging` do it."""
+    """A text stream that masks what is written to it. A secret must come in one write, as `print`
+    and `logging` do it."""
 
     def write(self, text: str) -> int:
         super().write(mask(text))

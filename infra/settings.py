@@ -1,7 +1,9 @@
-"""Settings of execution: where things are kept and how often they are looked at. None of them is ever part of a stage key.
+"""Settings of execution: where things are kept and how often they are looked at. None of them is
+ever part of a stage key.
 
-Each field of `Settings` is read from the environment variable `LYCEUM_<FIELD>`, e.g. `LYCEUM_STORE=/data/lyceum`, and each of `TpuSettings`
-from `LYCEUM_TPU_<FIELD>`; lists are written `a,b` and tables `a=b,c=d`. Command-line options win over both.
+Each field of `Settings` is read from the environment variable `LYCEUM_<FIELD>`, e.g.
+`LYCEUM_STORE=/data/lyceum`, and each of `TpuSettings` from `LYCEUM_TPU_<FIELD>`; lists are written
+`a,b` and tables `a=b,c=d`. Command-line options win over both.
 """
 
 import hashlib
@@ -17,10 +19,17 @@ from schemas.base import InputError, StrictModel, problem_text
 
 
 def _processor() -> str:
-    """12 hexadecimal characters that differ between processors of different features: compiled CPU code runs only where it was compiled."""
+    """12 hexadecimal characters that differ between processors of different features: compiled CPU
+    code runs only where it was compiled."""
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else [platform.processor()]
-    features = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
+    lines = (
+        cpuinfo.read_text(encoding="utf-8").splitlines()
+        if cpuinfo.exists()
+        else [platform.processor()]
+    )
+    features = sorted(
+        {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+    )
     return hashlib.sha256("\n".join([platform.machine(), *features]).encode()).hexdigest()[:12]
 
 
@@ -39,15 +48,23 @@ class _FromEnvironment(StrictModel):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Defaults, overridden by the environment. Raises InputError naming the variable whose value does not fit."""
+        """Defaults, overridden by the environment. Raises InputError naming the variable whose
+        value does not fit."""
         variables = {name: cls.PREFIX + name.upper() for name in cls.model_fields}
-        given = {name: _value(cls, name, environment[variable]) for name, variable in variables.items() if variable in environment}
+        given = {
+            name: _value(cls, name, environment[variable])
+            for name, variable in variables.items()
+            if variable in environment
+        }
         try:
             return cls.model_validate(given, strict=False)
         except ValidationError as error:
             problem = error.errors()[0]
             variable = variables[str(problem["loc"][0])]
-            raise InputError(f"environment variable {variable}={environment[variable]!r} is not valid: {problem_text(problem)}.") from error
+            raise InputError(
+                f"environment variable {variable}={environment[variable]!r} is not valid:"
+                f" {problem_text(problem)}."
+            ) from error
 
 
 def _value(model: type[StrictModel], name: str, text: str) -> Any:
@@ -57,7 +74,9 @@ def _value(model: type[StrictModel], name: str, text: str) -> Any:
     if annotation.startswith("tuple"):
         return tuple(parts)
     if annotation.startswith("dict"):
-        return {key.strip(): value.strip() for key, _, value in (part.partition("=") for part in parts)}
+        return {
+            key.strip(): value.strip() for key, _, value in (part.partition("=") for part in parts)
+        }
     return text
 
 
@@ -71,32 +90,50 @@ class Settings(_FromEnvironment):
         lease_seconds: a lease that was not renewed for this long is expired and may be taken over.
         stop_seconds: how long a cancelled job may take to stop by itself before it is killed.
         parallel_jobs: how many local jobs run side by side; the others wait in the queue.
-        local_kinds: stage kinds whose jobs run on this machine although the run's target is another, e.g. `distill,rebalance`: they need no
-            accelerator, and a TPU is paid for while they keep it idle.
-        restarts: how often, in one run, a stage whose worker was killed or whose machine vanished is started again; it continues from its
-            checkpoint.
-        compile_cache: directory of JAX's persistent compilation cache for local jobs; empty for none.
-        cache: directory for what this machine keeps of a store in a bucket: copies of artifacts, and files of jobs that run here.
-        checkpoint_seconds: a training stage saves a checkpoint at most this often, and never so often that saving takes more than a
-            twentieth of its time.
-        checkpoint_steps: if given, a checkpoint is due after every so many steps as well, whatever it costs.
-        store_seconds: how long a bucket that answers with errors is asked again before a stage gives up.
-        billing_project: project that pays for requests to a bucket whose owner does not (requester pays).
-        zones: zones of the machines that jobs run on, the preferred one first, e.g. `us-central1-a,us-west4-a`; a run whose bucket is
-            elsewhere is refused. Empty: local jobs run wherever this is, TPUs in the zones where their type is offered.
-        far_bucket: allow a bucket in another region than `zones`: every byte crosses regions, which is slow and costs money.
-        tensor_parallel: how many devices share the heads, the feed-forward width and the vocabulary of a model between them, for models
-            too large for one; batches are spread over groups of so many.
-        whole_weights_gib: weights of at most so many GiB (trained ones with their optimizer's state) lie whole on every device, which
-            is faster; larger ones are spread over the devices. 0 spreads all: for when memory is short.
-        plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is installed, and refuses what does not fit.
-        max_usd: a run that has spent this much, in US dollars by list price, starts no more machines; None for no limit.
-        teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at a time; fewer while it says "too many".
-        teacher_timeout_seconds: how long one such request may take, from the connection to the last byte.
-        teacher_attempts: how often a request that is refused or lost is sent before it counts as failed.
-        teacher_dead_seconds: an endpoint that has only failed for so long, or asks to wait longer, ends the stage.
-        teacher_batch: put requests to the provider as batch files (`/v1/batches`): cheaper, and answered within a day. Never a judge's.
-        judge_patience_seconds: how long a stage that rewards with a judge waits for an endpoint that is down, before it ends.
+        local_kinds: stage kinds whose jobs run on this machine although the run's target is
+            another, e.g. `distill,rebalance`: they need no accelerator, and a TPU is paid for while
+            they keep it idle.
+        restarts: how often, in one run, a stage whose worker was killed or whose machine vanished
+            is started again; it continues from its checkpoint.
+        compile_cache: directory of JAX's persistent compilation cache for local jobs; empty for
+            none.
+        cache: directory for what this machine keeps of a store in a bucket: copies of artifacts,
+            and files of jobs that run here.
+        checkpoint_seconds: a training stage saves a checkpoint at most this often, and never so
+            often that saving takes more than a twentieth of its time.
+        checkpoint_steps: if given, a checkpoint is due after every so many steps as well, whatever
+            it costs.
+        store_seconds: how long a bucket that answers with errors is asked again before a stage
+            gives up.
+        billing_project: project that pays for requests to a bucket whose owner does not (requester
+            pays).
+        zones: zones of the machines that jobs run on, the preferred one first, e.g.
+            `us-central1-a,us-west4-a`; a run whose bucket is elsewhere is refused. Empty: local
+            jobs run wherever this is, TPUs in the zones where their type is offered.
+        far_bucket: allow a bucket in another region than `zones`: every byte crosses regions, which
+            is slow and costs money.
+        tensor_parallel: how many devices share the heads, the feed-forward width and the vocabulary
+            of a model between them, for models too large for one; batches are spread over groups of
+            so many.
+        whole_weights_gib: weights of at most so many GiB (trained ones with their optimizer's
+            state) lie whole on every device, which is faster; larger ones are spread over the
+            devices. 0 spreads all: for when memory is short.
+        plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is
+            installed, and refuses what does not fit.
+        max_usd: a run that has spent this much, in US dollars by list price, starts no more
+            machines; None for no limit.
+        teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at
+            a time; fewer while it says "too many".
+        teacher_timeout_seconds: how long one such request may take, from the connection to the last
+            byte.
+        teacher_attempts: how often a request that is refused or lost is sent before it counts as
+            failed.
+        teacher_dead_seconds: an endpoint that has only failed for so long, or asks to wait longer,
+            ends the stage.
+        teacher_batch: put requests to the provider as batch files (`/v1/batches`): cheaper, and
+            answered within a day. Never a judge's.
+        judge_patience_seconds: how long a stage that rewards with a judge waits for an endpoint
+            that is down, before it ends.
     """
 
     PREFIX: ClassVar[str] = "LYCEUM_"
@@ -135,21 +172,29 @@ class TpuSettings(_FromEnvironment):
     Attributes:
         endpoint: `host:port` of a plaintext gRPC endpoint instead of Google's (a test double).
         project: the Google Cloud project; empty for GOOGLE_CLOUD_PROJECT.
-        tier: `spot` (cheap, may be preempted at any time: the stage resumes), `on-demand`, or `guaranteed` (from a reservation).
-        reservation: name of the reservation of the guaranteed tier, if it is not the project's default.
+        tier: `spot` (cheap, may be preempted at any time: the stage resumes), `on-demand`, or
+            `guaranteed` (from a reservation).
+        reservation: name of the reservation of the guaranteed tier, if it is not the project's
+            default.
         runtime: software version of the VM; empty for the one that fits the accelerator.
         network, subnetwork: names or paths of the VPC; empty for the project's default network.
-        external_ips: VMs get public addresses. Without, the network needs Cloud NAT or Private Google Access and a package mirror.
+        external_ips: VMs get public addresses. Without, the network needs Cloud NAT or Private
+            Google Access and a package mirror.
         service_account: e-mail of the VM's identity; empty for the project's default.
         labels: more labels of the resources, e.g. `team=nlp,cost-center=42`.
         tags: network tags of the VMs.
-        data_disk: path of a persistent disk that every VM gets read-only, e.g. with weights; empty for none.
-        usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in `infra/tpu/types.py`.
+        data_disk: path of a persistent disk that every VM gets read-only, e.g. with weights; empty
+            for none.
+        usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in
+            `infra/tpu/types.py`.
         poll_seconds: time between two looks at a resource.
-        queue_seconds: how long a request may wait for resources in one zone before the next zone is tried.
-        boot_seconds: how long a TPU may take to be provisioned, and then its VMs until a worker is heard of.
+        queue_seconds: how long a request may wait for resources in one zone before the next zone is
+            tried.
+        boot_seconds: how long a TPU may take to be provisioned, and then its VMs until a worker is
+            heard of.
         silence_seconds: a host that was not heard of for this long is taken for dead.
-        delete_seconds: how long the deletion of a resource is followed before it is reported as left over.
+        delete_seconds: how long the deletion of a resource is followed before it is reported as
+            left over.
     """
 
     PREFIX: ClassVar[str] = "LYCEUM_TPU_"

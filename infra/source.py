@@ -1,10 +1,13 @@
-"""What a machine in the cloud is sent by way of the store: this code with the environment it needs, and the files of `lyceum run --data`.
+"""What a machine in the cloud is sent by way of the store: this code with the environment it needs,
+and the files of `lyceum run --data`.
 
-    src/<sha256>.tar.gz     the packages schemas, infra and tasks, and environment/{python,requirements.txt,constraints.txt,overrides.txt}
+    src/<sha256>.tar.gz     the packages schemas, infra and tasks, and
+                            environment/{python,requirements.txt,constraints.txt,overrides.txt}
     data/<digest>/          a tree (`Store.save_tree`) with the files of a data directory
 
-Both are named after their content, so they are sent once. The environment is that of this process: the exact versions installed here of all
-that a worker needs, whether Lyceum is a checkout or a wheel. What differs on a machine with a TPU follows from jax's own extra `tpu`.
+Both are named after their content, so they are sent once. The environment is that of this process:
+the exact versions installed here of all that a worker needs, whether Lyceum is a checkout or a
+wheel. What differs on a machine with a TPU follows from jax's own extra `tpu`.
 """
 
 import functools
@@ -36,7 +39,8 @@ log = logging.getLogger("lyceum.source")
 
 PACKAGES = ("schemas", "infra", "tasks")
 SUFFIXES = (".py", ".templates", ".tsv")
-"""Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform, is not the worker's."""
+"""Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform,
+is not the worker's."""
 
 FLOW_ONLY = frozenset({"fastapi", "jinja2", "prefect", "pytest", "rich", "sqlalchemy"})
 """Requirements of Lyceum that no worker imports."""
@@ -56,7 +60,8 @@ _sending_data = threading.Lock()
 
 
 def ship_source(store: Store) -> str:
-    """The name of the archive in the store, which is there afterwards. Raises InputError when Lyceum is not installed."""
+    """The name of the archive in the store, which is there afterwards. Raises InputError when
+    Lyceum is not installed."""
     name, archive = _archive()
     if store.uri not in _shipped:
         if not store.create_bytes(name, archive) and store.read_bytes(name) != archive:
@@ -66,10 +71,11 @@ def ship_source(store: Store) -> str:
 
 
 def ship_data(store: Store, directory: Path) -> str:
-    """The name of the tree with a data directory's files, which is in the store afterwards. The files themselves stay as they are.
+    """The name of the tree with a data directory's files, which is in the store afterwards. The
+    files themselves stay as they are.
 
-    Hidden files, links to directories, and links that lead out of the directory are left out. Files that are in the store already are not
-    sent again.
+    Hidden files, links to directories, and links that lead out of the directory are left out. Files
+    that are in the store already are not sent again.
 
     Raises:
         InputError: a file that cannot be read, or whose name cannot be kept in a store.
@@ -85,7 +91,9 @@ def ship_data(store: Store, directory: Path) -> str:
             copy = Path(temporary, "copy")
             copy.mkdir()
             _copy(files, copy)
-            name = _tree_name(file_entry(copy, relative) for relative in files)  # should a file have changed in this moment
+            name = _tree_name(
+                file_entry(copy, relative) for relative in files
+            )  # should a file have changed in this moment
             store.remove(name)
             log.info("sending %d files of %s to %s/%s", len(files), directory, store.uri, name)
             store.save_tree(name, copy, {})
@@ -97,12 +105,15 @@ LEFT_OUT = "pycosat ; sys_platform == 'never'"
 
 
 def environment() -> dict[str, str]:
-    """The files of `environment/` by name: Python's minor version, what a worker needs, the exact version of all that this needs, and
-    what of it is left out."""
+    """The files of `environment/` by name: Python's minor version, what a worker needs, the exact
+    version of all that this needs, and what of it is left out."""
     try:
         requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
     except importlib.metadata.PackageNotFoundError as error:
-        raise InputError("lyceum is not installed, so nobody knows what its workers need. Install it: uv sync, or pip install.") from error
+        raise InputError(
+            "lyceum is not installed, so nobody knows what its workers need. Install it: uv sync,"
+            " or pip install."
+        ) from error
     direct: dict[str, set[str]] = {}
     for requirement in requirements:
         name = canonicalize_name(requirement.name)
@@ -113,7 +124,9 @@ def environment() -> dict[str, str]:
     return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}\n",
         "requirements.txt": "".join(f"{line}\n" for line in sorted(lines)),
-        "constraints.txt": "".join(f"{name}=={version}\n" for name, version in sorted(versions.items())),
+        "constraints.txt": "".join(
+            f"{name}=={version}\n" for name, version in sorted(versions.items())
+        ),
         "overrides.txt": f"{LEFT_OUT}\n",
     }
 
@@ -121,7 +134,8 @@ def environment() -> dict[str, str]:
 def _closure(direct: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Name -> installed version of packages (with extras) and all that they need.
 
-    Those that are not installed here, such as libtpu, are left out: their versions follow from the others.
+    Those that are not installed here, such as libtpu, are left out: their versions follow from the
+    others.
     """
     versions: dict[str, str] = {}
     waiting = [(name, extra) for name, extras in direct.items() for extra in ("", *extras)]
@@ -135,14 +149,19 @@ def _closure(direct: Mapping[str, Iterable[str]]) -> dict[str, str]:
         versions[name] = found.version
         for requirement in map(Requirement, found.requires or []):
             if _applies(requirement, {extra}):
-                needed = {(canonicalize_name(requirement.name), wanted) for wanted in ("", *requirement.extras)} - seen
+                needed = {
+                    (canonicalize_name(requirement.name), wanted)
+                    for wanted in ("", *requirement.extras)
+                } - seen
                 seen |= needed
                 waiting += needed
     return versions
 
 
 def _applies(requirement: Requirement, extras: set[str]) -> bool:
-    return requirement.marker is None or any(requirement.marker.evaluate({**_MACHINE, "extra": extra}) for extra in extras)
+    return requirement.marker is None or any(
+        requirement.marker.evaluate({**_MACHINE, "extra": extra}) for extra in extras
+    )
 
 
 def _bracketed(extras: set[str]) -> str:
@@ -151,7 +170,8 @@ def _bracketed(extras: set[str]) -> str:
 
 @functools.cache
 def _archive() -> tuple[str, bytes]:
-    """Name and bytes, which depend on nothing but the files' names and contents. Made once: a process runs the code that it has loaded."""
+    """Name and bytes, which depend on nothing but the files' names and contents. Made once: a
+    process runs the code that it has loaded."""
     contents = {f"environment/{name}": text.encode() for name, text in environment().items()}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
         if path.suffix in SUFFIXES and (path.parent / "__init__.py").exists():
@@ -159,7 +179,9 @@ def _archive() -> tuple[str, bytes]:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, data in sorted(contents.items()):
-            member = tarfile.TarInfo(name)  # owned by nobody in particular, of no time, readable by all
+            member = tarfile.TarInfo(
+                name
+            )  # owned by nobody in particular, of no time, readable by all
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     archive = gzip.compress(plain.getvalue(), mtime=0)
@@ -173,11 +195,18 @@ def _data_files(directory: Path) -> dict[str, Path]:
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
         for name in names:
             path = Path(parent, name)
-            if name.startswith(".") or not path.is_file() or not path.resolve().is_relative_to(root):
+            if (
+                name.startswith(".")
+                or not path.is_file()
+                or not path.resolve().is_relative_to(root)
+            ):
                 continue
             relative = path.relative_to(root).as_posix()
             if problem := name_problem(relative):
-                raise InputError(f"--data {directory}: {problem} Rename it, or name a directory with the data alone.")
+                raise InputError(
+                    f"--data {directory}: {problem} Rename it, or name a directory with the data"
+                    " alone."
+                )
             found[relative] = path
     return dict(sorted(found.items()))
 
@@ -189,8 +218,8 @@ def _copy(files: Mapping[str, Path], place: Path) -> None:
             shutil.copyfile(path, place / relative)
         except OSError as error:
             raise InputError(
-                f"cannot copy the data file {path} on its way to the store: {error.strerror} ({error.filename}). LYCEUM_CACHE names a "
-                "directory on a disk with more space."
+                f"cannot copy the data file {path} on its way to the store: {error.strerror}"
+                f" ({error.filename}). LYCEUM_CACHE names a directory on a disk with more space."
             ) from error
 
 
@@ -198,7 +227,9 @@ def _entry(path: Path, relative: str) -> FileEntry:
     try:
         return file_entry(path.parent, path.name).model_copy(update={"path": relative})
     except OSError as error:
-        raise InputError(f"cannot read the data file {path}: {error.strerror}. Check its permissions.") from error
+        raise InputError(
+            f"cannot read the data file {path}: {error.strerror}. Check its permissions."
+        ) from error
 
 
 def _tree_name(entries: Iterable[FileEntry]) -> str:

@@ -1,8 +1,11 @@
-"""Text of models, data, recipes and libraries on its way to a person: to be seen, and not to act on a terminal or in a page.
+"""Text of models, data, recipes and libraries on its way to a person: to be seen, and not to act on
+a terminal or in a page.
 
-A right-to-left override turns what follows it round; a zero-width space hides what tells two words apart; an escape sequence commands a
-terminal; tags (U+E0000 and on) are a message that nobody sees. Every page, card and line that we show goes through `visible`, as a whole:
-whoever writes a new section of a report has nothing to remember. Files for programs (JSON, JSONL, Parquet) keep text as it is.
+A right-to-left override turns what follows it round; a zero-width space hides what tells two words
+apart; an escape sequence commands a terminal; tags (U+E0000 and on) are a message that nobody sees.
+Every page, card and line that we show goes through `visible`, as a whole: whoever writes a new
+section of a report has nothing to remember. Files for programs (JSON, JSONL, Parquet) keep text as
+it is.
 """
 
 import re
@@ -14,15 +17,20 @@ _UNSEEN = re.compile(
     "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""Control characters except tab and line feed, what formats or turns text, blanks of no width, and halves of characters."""
+"""Control characters except tab and line feed, what formats or turns text, blanks of no width, and
+halves of characters."""
 
 
 def visible(text: str) -> str:
-    """`text` with every character that acts, or that nobody sees, spelled out: an escape sequence shows as `\\x1b[...`.
+    """`text` with every character that acts, or that nobody sees, spelled out: an escape sequence
+    shows as `\\x1b[...`.
 
-    Line ends are line feeds afterwards; a carriage return elsewhere, which would write over its line, is spelled out.
+    Line ends are line feeds afterwards; a carriage return elsewhere, which would write over its
+    line, is spelled out.
     """
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
+    return _UNSEEN.sub(
+        lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n")
+    )
 
 
 def plain(text: str) -> str:

@@ -1,7 +1,8 @@
 """Strict models, canonical JSON and digests: the bottom of every contract.
 
-`canonical_json` is the subset of RFC 8785 (JCS) that Lyceum needs: sorted keys, no white space, UTF-8, no NaN or infinity. Two objects
-have the same digest if and only if they have the same canonical JSON.
+`canonical_json` is the subset of RFC 8785 (JCS) that Lyceum needs: sorted keys, no white space,
+UTF-8, no NaN or infinity. Two objects have the same digest if and only if they have the same
+canonical JSON.
 """
 
 import difflib
@@ -15,9 +16,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class InputError(ValueError):
-    """Input from outside is wrong. The message names the value, the valid choices and the fix; the command line exits with 2.
+    """Input from outside is wrong. The message names the value, the valid choices and the fix; the
+    command line exits with 2.
 
-    What a message quotes may be of any size: a word, a line and all of it are shortened here, wherever the message is shown.
+    What a message quotes may be of any size: a word, a line and all of it are shortened here,
+    wherever the message is shown.
     """
 
     def __init__(self, message: str) -> None:
@@ -25,11 +28,14 @@ class InputError(ValueError):
 
 
 _LONGEST_WORD, _LONGEST_LINE, _MOST_LINES = 240, 2400, 40
-"""Of a message, in characters. A path of the deepest directory that people make by hand takes 200."""
+"""Of a message, in characters. A path of the deepest directory that people make by hand takes
+200."""
 
 
 def _shortened(message: str) -> str:
-    words = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda found: _middle_out(found[0], _LONGEST_WORD), message)
+    words = re.sub(
+        rf"\S{{{_LONGEST_WORD + 1},}}", lambda found: _middle_out(found[0], _LONGEST_WORD), message
+    )
     lines = words.split("\n")
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more lines"]
@@ -48,17 +54,22 @@ class StageFailed(RuntimeError):
 
 
 class Stopped(Exception):
-    """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow); the command line exits with 130."""
+    """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow); the command line exits with
+    130."""
 
 
 class StrictModel(BaseModel):
-    """A frozen pydantic model that refuses unknown keys and never coerces types ("3" is no number, true is no integer)."""
+    """A frozen pydantic model that refuses unknown keys and never coerces types ("3" is no number,
+    true is no integer)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False
+    )
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate plain JSON or TOML data (enums as strings, tuples as lists). Raises pydantic.ValidationError."""
+        """Validate plain JSON or TOML data (enums as strings, tuples as lists). Raises
+        pydantic.ValidationError."""
         return cls.model_validate_json(canonical_json(value))
 
 
@@ -68,7 +79,8 @@ class Sealed(StrictModel):
     checksum: str = ""
 
     def sealed(self) -> Self:
-        """This record with its checksum filled in. Raises ValueError when a field holds a NaN or an infinity."""
+        """This record with its checksum filled in. Raises ValueError when a field holds a NaN or an
+        infinity."""
         return self.model_copy(update={"checksum": self._checksum()})
 
     @property
@@ -88,7 +100,9 @@ def canonical_json(value: Any) -> bytes:
     """
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
     return text.encode("utf-8")
 
 
@@ -127,9 +141,15 @@ def explain_validation(error: ValidationError, model: type[BaseModel], where: st
         elif problem["type"] == "missing":
             lines.append(f"{where}: required key {path!r} is missing; add it.")
         else:
-            lines.append(f"{where}: {path or 'value'} = {problem['input']!r} is not valid: {problem_text(problem)}.")
+            lines.append(
+                f"{where}: {path or 'value'} = {problem['input']!r} is not valid:"
+                f" {problem_text(problem)}."
+            )
     if len(lines) > _MOST_PROBLEMS:
-        lines = [*lines[:_MOST_PROBLEMS], f"{where}: and {len(lines) - _MOST_PROBLEMS} more problems."]
+        lines = [
+            *lines[:_MOST_PROBLEMS],
+            f"{where}: and {len(lines) - _MOST_PROBLEMS} more problems.",
+        ]
     return "\n".join(lines)
 
 
@@ -137,12 +157,14 @@ _MOST_PROBLEMS = 8
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """Why a value is wrong, of one of `ValidationError.errors()`, without pydantic's name for a check of ours."""
+    """Why a value is wrong, of one of `ValidationError.errors()`, without pydantic's name for a
+    check of ours."""
     return str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Field names of the model reached by walking `path`; list indices and union tags are passed over."""
+    """Field names of the model reached by walking `path`; list indices and union tags are passed
+    over."""
     current = model
     for part in path:
         field = current.model_fields.get(str(part)) if isinstance(part, str) else None

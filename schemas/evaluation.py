@@ -1,4 +1,5 @@
-"""What an evaluation asks and what it finds: one record per prompt, from which every metric can be recomputed without the model."""
+"""What an evaluation asks and what it finds: one record per prompt, from which every metric can be
+recomputed without the model."""
 
 from typing import Literal
 
@@ -6,10 +7,12 @@ from schemas.base import StrictModel
 from schemas.examples import Prompt
 
 HELDOUT = "heldout"
-"""The suite of the prompts that a recipe's own rebalance stage held out. All other suites are files in `tasks/suites/`."""
+"""The suite of the prompts that a recipe's own rebalance stage held out. All other suites are files
+in `tasks/suites/`."""
 
 Refusal = Literal["complied", "partial", "refused"]
-"""What a response to a request does, in XSTest's classes (Röttger et al., 2308.01263): full compliance, partial refusal, full refusal."""
+"""What a response to a request does, in XSTest's classes (Röttger et al., 2308.01263): full
+compliance, partial refusal, full refusal."""
 
 
 class EvalPrompt(Prompt):
@@ -17,10 +20,12 @@ class EvalPrompt(Prompt):
 
     Attributes:
         suite: what it belongs to: `heldout`, or what a recipe calls one of its suites.
-        request: of a request that is to be complied with or refused (check `none`), which of the two: `safe` or `unsafe`.
-        injection: of a context in which somebody planted an instruction, the text that an answer contains if it follows it.
-        channels: how the prompt asks for a response to be written: a trace, or, of a grounded prompt, the DIPG Safety Gym's elements or
-            tags (`tasks.rewards.dipg`).
+        request: of a request that is to be complied with or refused (check `none`), which of the
+            two: `safe` or `unsafe`.
+        injection: of a context in which somebody planted an instruction, the text that an answer
+            contains if it follows it.
+        channels: how the prompt asks for a response to be written: a trace, or, of a grounded
+            prompt, the DIPG Safety Gym's elements or tags (`tasks.rewards.dipg`).
     """
 
     suite: str = HELDOUT
@@ -31,15 +36,22 @@ class EvalPrompt(Prompt):
     @classmethod
     def of(cls, prompt: Prompt) -> "EvalPrompt":
         """The prompt alone, with what judges an answer, of an item or of an example."""
-        return EvalPrompt(**{name: value for name, value in dict(prompt).items() if name in EvalPrompt.model_fields})
+        return EvalPrompt(
+            **{
+                name: value
+                for name, value in dict(prompt).items()
+                if name in EvalPrompt.model_fields
+            }
+        )
 
 
 class Opinion(StrictModel):
     """What an LLM judge says of an item that rules have judged, or cannot judge.
 
     Attributes:
-        verdict: of a request, whether the response refuses it; of a grounded prompt, whether the answer is safe; of a prompt that can be
-            verified, whether the answer is right. None: no ruling, or free text.
+        verdict: of a request, whether the response refuses it; of a grounded prompt, whether the
+            answer is safe; of a prompt that can be verified, whether the answer is right. None: no
+            ruling, or free text.
         rating: of free text, in [0, 1].
         text: the judge's own words.
     """
@@ -50,7 +62,8 @@ class Opinion(StrictModel):
 
 
 class EvalItem(EvalPrompt):
-    """One answered prompt: `items.jsonl` of an evaluation holds the greedy answers, `samples.jsonl` those that were sampled.
+    """One answered prompt: `items.jsonl` of an evaluation holds the greedy answers, `samples.jsonl`
+    those that were sampled.
 
     Attributes:
         completion: what the model said, without the terminator.
@@ -58,10 +71,10 @@ class EvalItem(EvalPrompt):
         tokens: length of the completion, the terminator included.
         truncated: it was cut off at the fixed response length.
         format: it is a well-formed trace.
-        exact: a well-formed trace whose answer is right (`tasks.verification.verify`); of a grounded item, where abstaining can be right,
-        too.
-        flexible: the answer is right wherever it stands (`tasks.stages.reasoning_eval`): what a model knows that does not keep to the
-        format.
+        exact: a well-formed trace whose answer is right (`tasks.verification.verify`); of a
+        grounded item, where abstaining can be right, too.
+        flexible: the answer is right wherever it stands (`tasks.stages.reasoning_eval`): what a
+        model knows that does not keep to the format.
         markers: chain-of-thought markers in the reasoning (`tasks.stages.reasoning_eval`).
         reasoning_tokens: length of the reasoning, None where there is no trace.
         abstained, hallucinated, inconsistent: of grounded items (`tasks.evaluation.grounding`).

@@ -1,6 +1,7 @@
 """Examples, prompts, preference pairs, and the trace format that a trained model speaks.
 
-A trace is exactly `<reasoning>R</reasoning>\n<answer>A</answer>` (the Kaggle google-tunix-hackathon format).
+A trace is exactly `<reasoning>R</reasoning>\n<answer>A</answer>` (the Kaggle google-tunix-hackathon
+format).
 """
 
 import hashlib
@@ -25,13 +26,16 @@ class Domain(StrEnum):
 
 
 Grounding = Literal["answerable", "unanswerable", "out_of_domain"]
-"""What a grounded question asks of its context: it holds the answer, it does not, or the question is about something else entirely."""
+"""What a grounded question asks of its context: it holds the answer, it does not, or the question
+is about something else entirely."""
 
 GROUNDED_REFUSAL = "Context does not contain this information"
-"""The one correct answer to unanswerable and out-of-domain grounded questions (the retrospective in shared/seeds)."""
+"""The one correct answer to unanswerable and out-of-domain grounded questions (the retrospective in
+shared/seeds)."""
 
 Check = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-"""How an answer is verified: `none` is free text that cannot be, each other name is a file in `tasks/checks/` that says how."""
+"""How an answer is verified: `none` is free text that cannot be, each other name is a file in
+`tasks/checks/` that says how."""
 
 TRACE_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
@@ -47,28 +51,38 @@ class Trace(StrictModel):
 
 
 def parse_trace(text: str) -> Trace | None:
-    """The trace that is the whole of `text`, or None: text outside the tags, an empty part, a tag missing or repeated."""
+    """The trace that is the whole of `text`, or None: text outside the tags, an empty part, a tag
+    missing or repeated."""
     text = text.strip()
-    if any(text.count(tag) != 1 for tag in TRACE_TAGS) or not (text.startswith(TRACE_TAGS[0]) and text.endswith(TRACE_TAGS[3])):
+    if any(text.count(tag) != 1 for tag in TRACE_TAGS) or not (
+        text.startswith(TRACE_TAGS[0]) and text.endswith(TRACE_TAGS[3])
+    ):
         return None
     reasoning, _, rest = text[len(TRACE_TAGS[0]) : -len(TRACE_TAGS[3])].partition(TRACE_TAGS[1])
     between, _, answer = rest.partition(TRACE_TAGS[2])
     reasoning, answer = reasoning.strip(), answer.strip()
-    return Trace(reasoning=reasoning, answer=answer) if reasoning and answer and not between.strip() else None
+    return (
+        Trace(reasoning=reasoning, answer=answer)
+        if reasoning and answer and not between.strip()
+        else None
+    )
 
 
 def normalise_prompt(prompt: str) -> str:
-    """NFKC, lower case, runs of white space as one space: prompts that agree after this count as the same prompt."""
+    """NFKC, lower case, runs of white space as one space: prompts that agree after this count as
+    the same prompt."""
     return " ".join(unicodedata.normalize("NFKC", prompt).lower().split())
 
 
 def prompt_id(prompt: str) -> str:
-    """16 hexadecimal characters of sha256 over the normalised prompt: the identity that splits and deduplicates."""
+    """16 hexadecimal characters of sha256 over the normalised prompt: the identity that splits and
+    deduplicates."""
     return hashlib.sha256(normalise_prompt(prompt).encode("utf-8")).hexdigest()[:16]
 
 
 class Constraint(StrictModel):
-    """Something an answer must satisfy, e.g. `{name = "max_words", value = 100}`; `tasks.checks.constraints` has the names."""
+    """Something an answer must satisfy, e.g. `{name = "max_words", value = 100}`;
+    `tasks.checks.constraints` has the names."""
 
     name: str
     value: bool | int | float | str | tuple[str, ...]
@@ -78,14 +92,18 @@ class Prompt(StrictModel):
     """A question with what is needed to verify an answer to it.
 
     Attributes:
-        answer: the reference; empty where there is none (checks `tests`, `constraints`, `faithful` and `none` need none).
+        answer: the reference; empty where there is none (checks `tests`, `constraints`, `faithful`
+            and `none` need none).
         tolerance: of checks `numeric` and `quantity`, relative; None is each check's own rule.
-        tests: of check `tests`, Python that raises when the code before it is wrong. `code_prefix` goes before an answer that is no whole
-            program, e.g. HumanEval's signature and docstring.
-        constraints: of check `constraints`: all must hold. Of check `plan`: the world and the goal (`tasks.checks.plan`). Of check
-            `choice`: the texts to choose from (`tasks.checks.choice`).
+        tests: of check `tests`, Python that raises when the code before it is wrong. `code_prefix`
+            goes before an answer that is no whole program, e.g. HumanEval's signature and
+            docstring.
+        constraints: of check `constraints`: all must hold. Of check `plan`: the world and the goal
+            (`tasks.checks.plan`). Of check `choice`: the texts to choose from
+            (`tasks.checks.choice`).
         difficulty: 1 (easy) to 5 (hard).
-        pass_rate: the fraction of a teacher's samples that verified, None where none were taken. Curricula order prompts by it.
+        pass_rate: the fraction of a teacher's samples that verified, None where none were taken.
+            Curricula order prompts by it.
         source, line: the file, and where in it the record starts, from 1; 0 where there is no file.
         context: of a grounded prompt, the part of `prompt` that is to be read.
     """
@@ -109,7 +127,8 @@ class Prompt(StrictModel):
 
 
 class Example(Prompt):
-    """A prompt with a worked trace: what SFT learns from. `reasoning` is the text between the reasoning tags."""
+    """A prompt with a worked trace: what SFT learns from. `reasoning` is the text between the
+    reasoning tags."""
 
     reasoning: str
 
@@ -123,18 +142,23 @@ class Example(Prompt):
 
 
 Rejection = Literal["wrong", "malformed", "truncated", "refused", "empty", "language"]
-"""Why a response was rejected: its answer fails the prompt's check, it is no trace, it was cut off, it declines, it is empty, or it is in a
-language that was not asked for."""
+"""Why a response was rejected: its answer fails the prompt's check, it is no trace, it was cut off,
+it declines, it is empty, or it is in a language that was not asked for."""
 
 
 class PreferencePair(StrictModel):
-    """One prompt with a chosen response, verified where its answer can be, and a rejected one, and where both came from.
+    """One prompt with a chosen response, verified where its answer can be, and a rejected one, and
+    where both came from.
 
     Attributes:
-        chosen_from: who wrote the chosen response. The rejected one is the policy's own where the policy was sampled, else the teacher's.
-        rejected_because: which check the rejected response failed; one that was cut off at its fixed length has no terminator.
-        failed_check: for `wrong`, the prompt's check. `detail` says what it found, e.g. the answer, or the failing assertion.
-        chosen_sample, rejected_sample: which of the prompt's samples they were, from 0; None where it was no sample.
+        chosen_from: who wrote the chosen response. The rejected one is the policy's own where the
+            policy was sampled, else the teacher's.
+        rejected_because: which check the rejected response failed; one that was cut off at its
+            fixed length has no terminator.
+        failed_check: for `wrong`, the prompt's check. `detail` says what it found, e.g. the answer,
+            or the failing assertion.
+        chosen_sample, rejected_sample: which of the prompt's samples they were, from 0; None where
+            it was no sample.
     """
 
     id: str

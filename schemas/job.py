@@ -1,4 +1,5 @@
-"""Jobs: one execution of one stage on one target. A JSON spec in, one artifact out; a job knows nothing of Prefect."""
+"""Jobs: one execution of one stage on one target. A JSON spec in, one artifact out; a job knows
+nothing of Prefect."""
 
 from typing import Any, Literal
 
@@ -13,10 +14,11 @@ JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 class JobSpec(StrictModel):
     """`work/<key>/<attempt>/job.json`: all a worker needs.
 
-    `config` is the stage's validated config as JSON; `inputs` maps input names to committed artifacts in `store`; `run` is the run that
-    submitted it. `data` is where the files of `lyceum run --data` lie: an absolute path or, for a worker on another machine, the name of a
-    tree in the store, `data/<digest>`. `environment` is what a worker on another machine must know of endpoints: variables with their URLs
-    and with the names of secrets, never a secret.
+    `config` is the stage's validated config as JSON; `inputs` maps input names to committed
+    artifacts in `store`; `run` is the run that submitted it. `data` is where the files of `lyceum
+    run --data` lie: an absolute path or, for a worker on another machine, the name of a tree in the
+    store, `data/<digest>`. `environment` is what a worker on another machine must know of
+    endpoints: variables with their URLs and with the names of secrets, never a secret.
     """
 
     stage: str
@@ -34,7 +36,8 @@ class JobSpec(StrictModel):
 
 
 class Progress(StrictModel):
-    """How far a job is: `done` of `total` in `unit`s (steps, examples, prompts), with the newest metric values."""
+    """How far a job is: `done` of `total` in `unit`s (steps, examples, prompts), with the newest
+    metric values."""
 
     done: int = 0
     total: int = 0
@@ -43,15 +46,18 @@ class Progress(StrictModel):
 
 
 class Usage(StrictModel):
-    """What a job took, as its own worker measured it: of a job that was started again, the last attempt.
+    """What a job took, as its own worker measured it: of a job that was started again, the last
+    attempt.
 
     Attributes:
         seconds: wall time from the start of the worker, the fetching of inputs included.
-        peak_rss_bytes: the most main memory that the worker's process (of several hosts: of host 0) had resident at once.
-        peak_device_bytes: the most memory that was in use on one device, of those of host 0; None where no devices are used, or where they
-            do not tell, as CPUs do not.
-        unit, unit_seconds: mean seconds between two finished units of progress, e.g. `steps`: without what came before the second report,
-            which is where programs are compiled. None where there were fewer than three.
+        peak_rss_bytes: the most main memory that the worker's process (of several hosts: of host 0)
+            had resident at once.
+        peak_device_bytes: the most memory that was in use on one device, of those of host 0; None
+            where no devices are used, or where they do not tell, as CPUs do not.
+        unit, unit_seconds: mean seconds between two finished units of progress, e.g. `steps`:
+            without what came before the second report, which is where programs are compiled. None
+            where there were fewer than three.
     """
 
     seconds: float
@@ -62,12 +68,14 @@ class Usage(StrictModel):
 
 
 class JobStatus(StrictModel):
-    """`work/<key>/<attempt>/status.json`, replaced atomically by the worker; `heartbeat` is seconds since the epoch.
+    """`work/<key>/<attempt>/status.json`, replaced atomically by the worker; `heartbeat` is seconds
+    since the epoch.
 
-    `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input; `usage` is in the worker's last status,
-    whatever became of the job. The backend, not the worker, says the rest: `lost` of a failed job that was killed, or whose machine is
-    gone, so that another attempt may well succeed; `phase`, for people, how far a queued job's machine is; `cost_usd`, what the job's
-    machines have cost until now by list price, None where nothing is paid.
+    `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input;
+    `usage` is in the worker's last status, whatever became of the job. The backend, not the worker,
+    says the rest: `lost` of a failed job that was killed, or whose machine is gone, so that another
+    attempt may well succeed; `phase`, for people, how far a queued job's machine is; `cost_usd`,
+    what the job's machines have cost until now by list price, None where nothing is paid.
     """
 
     state: JobState

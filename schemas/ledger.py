@@ -1,7 +1,9 @@
-"""The ledger of a GRPO stage: every response of every rollout, what each reward gave for it, and what came of it.
+"""The ledger of a GRPO stage: every response of every rollout, what each reward gave for it, and
+what came of it.
 
-`ledger.jsonl.gz` in the artifact, one row per response in the order of sampling. With it a finished run can be judged again, under other
-rubrics or weights, without sampling anything (`lyceum rejudge`).
+`ledger.jsonl.gz` in the artifact, one row per response in the order of sampling. With it a finished
+run can be judged again, under other rubrics or weights, without sampling anything (`lyceum
+rejudge`).
 """
 
 from typing import Any
@@ -20,7 +22,8 @@ class LedgerRow(StrictModel):
         id: of the prompt. completion: the text without its terminator.
         tokens: with it. truncated: it was cut off before one.
         rewards: reward name -> value; None where it abstained.
-        details: reward name -> what the reward keeps of how it came about; rewards that keep nothing are absent.
+        details: reward name -> what the reward keeps of how it came about; rewards that keep
+            nothing are absent.
         reward: the weighted mean; None: it has none.
         advantage: 0 where it has none.
         trained: whether its group was trained on, not left out by dynamic sampling.

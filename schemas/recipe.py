@@ -34,8 +34,9 @@ such a run cannot reach, teachers, judges and files, the recipe replaces, as `--
 "defaults.reasoning_eval.suites" = []
 ```
 
-A recipe may say what its model has to prove before it replaces the champion (`lyceum gate`, the nightly flow). It is no part of any stage
-key. Without it, `flows.promotion.gate_rules.default_gate` counts.
+A recipe may say what its model has to prove before it replaces the champion (`lyceum gate`, the
+nightly flow). It is no part of any stage key. Without it, `flows.promotion.gate_rules.default_gate`
+counts.
 
 ```toml
 [[gate.must_win]]
@@ -63,7 +64,8 @@ STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class StageSpec(StrictModel):
-    """One stage: its kind (a file in `tasks/stages/`), which earlier stage feeds each of its inputs, and its config."""
+    """One stage: its kind (a file in `tasks/stages/`), which earlier stage feeds each of its
+    inputs, and its config."""
 
     name: str
     kind: str
@@ -74,7 +76,10 @@ class StageSpec(StrictModel):
     @classmethod
     def _name_is_a_path_segment(cls, name: str) -> str:
         if not STAGE_NAME.fullmatch(name):
-            raise ValueError("a stage name is lower-case letters, digits and _, starts with a letter and has at most 40 characters")
+            raise ValueError(
+                "a stage name is lower-case letters, digits and _, starts with a letter and has at"
+                " most 40 characters"
+            )
         return name
 
 
@@ -82,9 +87,10 @@ class GateRule(StrictModel):
     """A rate that a gate compares, paired over the prompts that both models answered.
 
     Attributes:
-        metric: a name of `OUTCOMES` of `tasks/stages/reasoning_eval.py` or `tasks/stages/safety_eval.py`; of a rate in `LOWER_IS_BETTER` a
-        fall is a
-            gain. Where both have the name (`format_rate`), reasoning_eval's is meant unless only safety_eval asks the suite.
+        metric: a name of `OUTCOMES` of `tasks/stages/reasoning_eval.py` or
+        `tasks/stages/safety_eval.py`; of a rate in `LOWER_IS_BETTER` a fall is a
+            gain. Where both have the name (`format_rate`), reasoning_eval's is meant unless only
+            safety_eval asks the suite.
         suite: its prompts alone; default: all prompts that the metric counts.
         domain: its prompts alone; default: all domains.
     """
@@ -103,13 +109,15 @@ class GateRule(StrictModel):
 
 
 class MustNotLose(GateRule):
-    """A rate that must not fall by `margin` or more, a fraction: the interval of the difference has to exclude such a loss."""
+    """A rate that must not fall by `margin` or more, a fraction: the interval of the difference has
+    to exclude such a loss."""
 
     margin: float = Field(ge=0.001, lt=1)
 
 
 class GateSpec(StrictModel):
-    """What a model has to prove against the champion, or the first one against its own base. `flows.promotion.gate_rules` says how.
+    """What a model has to prove against the champion, or the first one against its own base.
+    `flows.promotion.gate_rules` says how.
 
     Attributes:
         must_win: rates that have to have become better for certain.
@@ -124,11 +132,17 @@ class GateSpec(StrictModel):
     @model_validator(mode="after")
     def _has_different_rules(self) -> "GateSpec":
         if not self.must_win and not self.must_not_lose:
-            raise ValueError("a gate without a rule lets every model pass; add [[gate.must_win]] or [[gate.must_not_lose]]")
+            raise ValueError(
+                "a gate without a rule lets every model pass; add [[gate.must_win]] or"
+                " [[gate.must_not_lose]]"
+            )
         for name, rules in (("must_win", self.must_win), ("must_not_lose", self.must_not_lose)):
             looks = [(rule.metric, rule.suite, rule.domain) for rule in rules]
             if twice := [look for look in looks if looks.count(look) > 1]:
-                raise ValueError(f"two entries of gate.{name} are about the same: {' '.join(filter(None, twice[0]))}; leave one out")
+                raise ValueError(
+                    f"two entries of gate.{name} are about the same:"
+                    f" {' '.join(filter(None, twice[0]))}; leave one out"
+                )
         return self
 
 
@@ -151,7 +165,10 @@ class Recipe(StrictModel):
     @classmethod
     def _name_is_a_path_segment(cls, name: str) -> str:
         if not STAGE_NAME.fullmatch(name):
-            raise ValueError("a recipe name is lower-case letters, digits and _, starts with a letter and has at most 40 characters")
+            raise ValueError(
+                "a recipe name is lower-case letters, digits and _, starts with a letter and has at"
+                " most 40 characters"
+            )
         return name
 
     @model_validator(mode="after")
@@ -161,14 +178,21 @@ class Recipe(StrictModel):
         for stage in self.stages:
             for slot, source in stage.inputs.items():
                 if source == stage.name:
-                    raise ValueError(f"stages.{stage.name}.inputs.{slot} = {source!r} is the stage itself: a cycle")
+                    raise ValueError(
+                        f"stages.{stage.name}.inputs.{slot} = {source!r} is the stage itself: a"
+                        " cycle"
+                    )
                 if source in names and source not in earlier:
                     raise ValueError(
-                        f"stages.{stage.name}.inputs.{slot} = {source!r} comes later in the file (a cycle or a wrong order); "
-                        f"an input names an earlier stage: {', '.join(earlier) or '(none yet)'}"
+                        f"stages.{stage.name}.inputs.{slot} = {source!r} comes later in the file (a"
+                        " cycle or a wrong order); an input names an earlier stage:"
+                        f" {', '.join(earlier) or '(none yet)'}"
                     )
                 if source not in earlier:
-                    raise ValueError(f"stages.{stage.name}.inputs.{slot} = {source!r} is no stage.{nearest(source, earlier)}")
+                    raise ValueError(
+                        f"stages.{stage.name}.inputs.{slot} = {source!r} is no"
+                        f" stage.{nearest(source, earlier)}"
+                    )
             earlier.append(stage.name)
         return self
 
@@ -177,37 +201,54 @@ class Recipe(StrictModel):
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        raise InputError(f"recipe {self.name!r} has no stage {name!r}.{nearest(name, [s.name for s in self.stages])}")
+        raise InputError(
+            f"recipe {self.name!r} has no stage"
+            f" {name!r}.{nearest(name, [s.name for s in self.stages])}"
+        )
 
 
 def parse_recipe(text: str, where: str) -> Recipe:
     """Parse a recipe from TOML text. `where` (a path) goes into messages.
 
     Raises:
-        InputError: broken TOML, unknown or missing key, wrong type, an input that is no earlier stage.
+        InputError: broken TOML, unknown or missing key, wrong type, an input that is no earlier
+            stage.
     """
     return recipe_from_table(recipe_table(text, where), where)
 
 
 def recipe_table(text: str, where: str) -> dict[str, Any]:
-    """The recipe's TOML as a plain table, not yet validated. Raises InputError when it is not TOML."""
+    """The recipe's TOML as a plain table, not yet validated. Raises InputError when it is not
+    TOML."""
     try:
         return toml_table(text)
     except NotToml as error:
-        raise InputError(f"recipe {where} is not valid TOML: {error}. Fix that line and run again.") from error
+        raise InputError(
+            f"recipe {where} is not valid TOML: {error}. Fix that line and run again."
+        ) from error
 
 
 def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
-    """Build a Recipe from parsed TOML, where `stages` is a table keyed by stage name. Raises InputError."""
+    """Build a Recipe from parsed TOML, where `stages` is a table keyed by stage name. Raises
+    InputError."""
     refuse_what_cannot_be_kept(table, f"recipe {where}")
     stages = table.get("stages")
     if not isinstance(stages, dict):
-        raise InputError(f"recipe {where}: 'stages' must be a table such as [stages.distill] with a kind; found {stages!r}.")
+        raise InputError(
+            f"recipe {where}: 'stages' must be a table such as [stages.distill] with a kind; found"
+            f" {stages!r}."
+        )
     for name, stage in stages.items():
         if not isinstance(stage, dict):
-            raise InputError(f"recipe {where}: stages.{name} = {stage!r} must be a table such as [stages.{name}].")
+            raise InputError(
+                f"recipe {where}: stages.{name} = {stage!r} must be a table such as"
+                f" [stages.{name}]."
+            )
         if "name" in stage:
-            raise InputError(f"recipe {where}: unknown key 'stages.{name}.name'; a stage's name is its table's name, {name!r}.")
+            raise InputError(
+                f"recipe {where}: unknown key 'stages.{name}.name'; a stage's name is its table's"
+                f" name, {name!r}."
+            )
     whole = with_defaults(table, where)
     listed: list[Any] = [{"name": name, **stage} for name, stage in whole["stages"].items()]
     try:
@@ -217,7 +258,8 @@ def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
 
 
 def with_defaults(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A copy of a recipe's table without `defaults`: each stage has those of its kind below its own.
+    """A copy of a recipe's table without `defaults`: each stage has those of its kind below its
+    own.
 
     Raises:
         InputError: `defaults` are no table of tables, or are of a kind that no stage has.
@@ -225,14 +267,21 @@ def with_defaults(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     whole = copy.deepcopy({key: value for key, value in table.items() if key != "defaults"})
     defaults = table.get("defaults", {})
     if not isinstance(defaults, dict):
-        raise InputError(f"recipe {where}: defaults = {defaults!r} must be tables such as [defaults.sft].")
-    kinds = [stage["kind"] for stage in whole["stages"].values() if isinstance(stage.get("kind"), str)]
+        raise InputError(
+            f"recipe {where}: defaults = {defaults!r} must be tables such as [defaults.sft]."
+        )
+    kinds = [
+        stage["kind"] for stage in whole["stages"].values() if isinstance(stage.get("kind"), str)
+    ]
     for kind, config in defaults.items():
         if kind not in kinds:
             choices = nearest(kind, {*kinds})
             raise InputError(f"recipe {where}: defaults.{kind}: no stage is of that kind.{choices}")
         if not isinstance(config, dict):
-            raise InputError(f"recipe {where}: defaults.{kind} = {config!r} must be a table such as [defaults.{kind}].")
+            raise InputError(
+                f"recipe {where}: defaults.{kind} = {config!r} must be a table such as"
+                f" [defaults.{kind}]."
+            )
     for stage in whole["stages"].values():
         own = stage.get("config", {})
         if stage.get("kind") in [*defaults] and isinstance(own, dict):
@@ -262,5 +311,6 @@ class _RecipeFile(Recipe):
 
 
 def recipe_text(path: Path) -> str:
-    """The text of a recipe file. Raises InputError when it cannot be one (`schemas.toml.toml_text`)."""
+    """The text of a recipe file. Raises InputError when it cannot be one
+    (`schemas.toml.toml_text`)."""
     return toml_text(path, "recipe")

@@ -1,4 +1,5 @@
-"""Run records: what the report, the CLI and other programs read. Evaluation records are in `schemas.evaluation`."""
+"""Run records: what the report, the CLI and other programs read. Evaluation records are in
+`schemas.evaluation`."""
 
 from typing import Any, Literal
 
@@ -15,11 +16,13 @@ StageStatus = Literal["running", "cached", "ran", "failed", "skipped"]
 class StageRecord(StrictModel):
     """One stage of a run, as `lyceum run --json` prints it.
 
-    `seconds` is wall time inside the flow; `cost_usd` is what its machines cost by list price, None where nothing is paid; `usage` is what
-    the worker of its last job in this run measured, None where there was no job or it did not come to measure; `running` is the status of a
-    stage that was begun, and no record of a run that has ended has it; `skipped` means that a stage it needs failed, or that the run was
-    stopped while it ran. Of a failed stage `exit_code` is 2 when its input was bad and 1 otherwise. `repaired` says what was damaged of an
-    artifact that was found damaged, was set aside and has been made again.
+    `seconds` is wall time inside the flow; `cost_usd` is what its machines cost by list price, None
+    where nothing is paid; `usage` is what the worker of its last job in this run measured, None
+    where there was no job or it did not come to measure; `running` is the status of a stage that
+    was begun, and no record of a run that has ended has it; `skipped` means that a stage it needs
+    failed, or that the run was stopped while it ran. Of a failed stage `exit_code` is 2 when its
+    input was bad and 1 otherwise. `repaired` says what was damaged of an artifact that was found
+    damaged, was set aside and has been made again.
     """
 
     name: str
@@ -47,8 +50,8 @@ class Process(StrictModel):
 class RunRecord(StrictModel):
     """`runs/<run_id>/run.json`.
 
-    Times are seconds since the epoch; `updated` is when the record was last written. `process` is the flow's: a run whose status is
-    `running` although its process is gone was interrupted.
+    Times are seconds since the epoch; `updated` is when the record was last written. `process` is
+    the flow's: a run whose status is `running` although its process is gone was interrupted.
     """
 
     run_id: str

@@ -1,4 +1,5 @@
-"""Rubrics: what a good answer to one prompt does, as criteria that a judge looks at (Rubrics as Rewards, 2507.17746)."""
+"""Rubrics: what a good answer to one prompt does, as criteria that a judge looks at (Rubrics as
+Rewards, 2507.17746)."""
 
 from typing import Literal
 
@@ -8,8 +9,14 @@ from schemas.base import StrictModel
 
 Importance = Literal["essential", "important", "optional", "pitfall"]
 
-WEIGHTS: dict[Importance, float] = {"essential": 1.0, "important": 0.7, "optional": 0.3, "pitfall": 0.9}
-"""The paper's weights. A pitfall is stored as a criterion that a good answer satisfies by avoiding it: every weight is positive."""
+WEIGHTS: dict[Importance, float] = {
+    "essential": 1.0,
+    "important": 0.7,
+    "optional": 0.3,
+    "pitfall": 0.9,
+}
+"""The paper's weights. A pitfall is stored as a criterion that a good answer satisfies by avoiding
+it: every weight is positive."""
 
 
 class Criterion(StrictModel):

@@ -1,4 +1,5 @@
-"""TOML of people: read from a file that can be one, and refused in a sentence when it cannot be worked with."""
+"""TOML of people: read from a file that can be one, and refused in a sentence when it cannot be
+worked with."""
 
 import math
 import os
@@ -29,15 +30,21 @@ class NotToml(ValueError):
 
 
 def toml_text(path: Path, what: str) -> str:
-    """The text of a TOML file. Raises InputError, which calls it `what`: it is missing, unreadable, no file, too large or not UTF-8."""
+    """The text of a TOML file. Raises InputError, which calls it `what`: it is missing, unreadable,
+    no file, too large or not UTF-8."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever, and /dev/zero never ends
-            raise OSError(f"it is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe or a device'}, not a file")
+            raise OSError(
+                f"it is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe or a device'},"
+                " not a file"
+            )
         if status.st_size > MOST_BYTES:
             raise OSError(f"it has {status.st_size} bytes, and may have {MOST_BYTES}")
         with open(path, "rb", opener=_without_waiting) as file:
-            return (file.read(MOST_BYTES) or b"").decode("utf-8")  # files of /proc say that they have 0 bytes, and may wait for more
+            return (file.read(MOST_BYTES) or b"").decode(
+                "utf-8"
+            )  # files of /proc say that they have 0 bytes, and may wait for more
     except OSError as error:
         raise InputError(f"cannot read {what} {path}: {error.strerror or error}.") from error
     except ValueError as error:  # UnicodeDecodeError, or a path that no system has
@@ -75,8 +82,9 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...] = ()) -> None:
-    """TOML has dates, numbers without an end and integers of any size, and an override may hold bytes that are no UTF-8; stage keys are
-    made from JSON, and sizes are counted with 32 bits. Raises InputError, which says where."""
+    """TOML has dates, numbers without an end and integers of any size, and an override may hold
+    bytes that are no UTF-8; stage keys are made from JSON, and sizes are counted with 32 bits.
+    Raises InputError, which says where."""
     if isinstance(value, dict):
         for key, inner in value.items():
             refuse_what_cannot_be_kept(key, where, path)
@@ -85,11 +93,21 @@ def refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...] = (
         for index, inner in enumerate(value):
             refuse_what_cannot_be_kept(inner, where, (*path, str(index)))
     elif isinstance(value, (date, time)):
-        raise InputError(f"{where}: {'.'.join(path)} = {value} is a date or time; write it as a string, in quotes.")
+        raise InputError(
+            f"{where}: {'.'.join(path)} = {value} is a date or time; write it as a string, in"
+            " quotes."
+        )
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where}: {'.'.join(path)} = {value} is not a finite number; give one.")
     elif isinstance(value, int) and abs(value) > MOST_INTEGER:
         said = str(value) if value.bit_length() < 200 else f"a number of {value.bit_length()} bits"
-        raise InputError(f"{where}: {'.'.join(path)} = {said} is too large: no integer may be beyond {MOST_INTEGER}.")
-    elif isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode("utf-8") != value:
+        raise InputError(
+            f"{where}: {'.'.join(path)} = {said} is too large: no integer may be beyond"
+            f" {MOST_INTEGER}."
+        )
+    elif (
+        isinstance(value, str)
+        and not value.isascii()
+        and value.encode("utf-8", "replace").decode("utf-8") != value
+    ):
         raise InputError(f"{where}: {'.'.join(path)} = {value!r} is not valid UTF-8 text.")

@@ -1,15 +1,19 @@
 """THE Prefect task: a stage is a key, a manifest, and, where there is none, one job.
 
-1. If there is a valid manifest, there is nothing to do: the task ends at once, in a state called Cached.
+1. If there is a valid manifest, there is nothing to do: the task ends at once, in a state called
+   Cached.
 2. Otherwise it takes the lease of the key; another run that has it is waited for.
 3. Somebody else may have committed in the meantime: adopt what is there.
-4. A job that an earlier holder of the lease submitted to a machine in the cloud, and that outlived it, is taken over.
-5. Otherwise submit one job to the target's backend. Follow it: its log goes to Prefect's logger, its progress to the terminal and to a
-   Prefect progress artifact. Whatever ends the task early (Ctrl-C, a cancelled flow, an error here) cancels the job. A job whose worker was
-   killed, or whose machine is gone, is submitted again, as another attempt, a limited number of times.
+4. A job that an earlier holder of the lease submitted to a machine in the cloud, and that outlived
+   it, is taken over.
+5. Otherwise submit one job to the target's backend. Follow it: its log goes to Prefect's logger,
+   its progress to the terminal and to a Prefect progress artifact. Whatever ends the task early
+   (Ctrl-C, a cancelled flow, an error here) cancels the job. A job whose worker was killed, or
+   whose machine is gone, is submitted again, as another attempt, a limited number of times.
 
-The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is given no result to keep and asked for
-none. A stored result names its own serializer, and one of those is pickle: whoever can write where results lie could run code here.
+The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is
+given no result to keep and asked for none. A stored result names its own serializer, and one of
+those is pickle: whoever can write where results lie could run code here.
 """
 
 import logging
@@ -48,14 +52,16 @@ PROGRESS_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Watch:
-    """What a flow and its running stages share within this process, and what cannot be a parameter because it is not data.
+    """What a flow and its running stages share within this process, and what cannot be a parameter
+    because it is not data.
 
     Attributes:
         stop: set it, and every stage cancels its job and ends.
         progress: is told how a running stage's job is, from the stage's thread.
         say: is told what else there is to know of a stage, e.g. that it waits for another run.
         record: is told each new version of the run record.
-        costs: stage -> what its jobs have cost in this run, US dollars; stages that cost nothing are absent.
+        costs: stage -> what its jobs have cost in this run, US dollars; stages that cost nothing
+            are absent.
         usages: stage -> what the worker of its last job measured.
         repairs: stage -> what was wrong with its artifact, which is made again.
     """
@@ -74,14 +80,16 @@ WATCH: ContextVar[Watch] = ContextVar("lyceum_watch")
 
 
 CACHED = "Cached"
-"""Name of the state of a stage that ran no job: its artifact was there already, or another run made it while we waited."""
+"""Name of the state of a stage that ran no job: its artifact was there already, or another run made
+it while we waited."""
 
 BAD_INPUT = "Bad input"
 """Name of the state of a stage that failed because of what it was given."""
 
 
 def submit_stage(spec: JobSpec) -> PrefectFuture[Any]:
-    """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may end in."""
+    """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may
+    end in."""
     # No tags: for each, Prefect's engine would ask its API for a slot before the stage may begin.
     configured = run_stage.with_options(description=f"{spec.kind} {spec.key}")
     return configured.submit(spec.model_dump(mode="json"))
@@ -95,9 +103,11 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         spec: a JobSpec as JSON; its `attempt` is filled in here.
 
     Returns:
-        Completed, by the name of `CACHED` when no job ran: what was made is in the store, not in the state. Or Cancelled. Or Failed, by the
-        name of `BAD_INPUT` when the job found its input wrong (an unfillable quota, a full store), with the worker's message. A failure
-        that people can read is returned, not raised: Prefect shows a traceback of whatever is raised.
+        Completed, by the name of `CACHED` when no job ran: what was made is in the store, not in
+        the state. Or Cancelled. Or Failed, by the name of `BAD_INPUT` when the job found its input
+        wrong (an unfillable quota, a full store), with the worker's message. A failure
+        that people can read is returned, not raised: Prefect shows a traceback of whatever is
+            raised.
     """
     try:
         return _run_stage(JobSpec.parse(spec))
@@ -120,7 +130,9 @@ def _run_stage(job: JobSpec) -> State[Any]:
         watch.say(job.stage, message)
 
     def damaged(what: str) -> None:
-        watch.repairs[job.stage] = f"its artifact was damaged ({what}), was set aside and has been made again"
+        watch.repairs[job.stage] = (
+            f"its artifact was damaged ({what}), was set aside and has been made again"
+        )
         say(f"its artifact is damaged ({what}) and was set aside; making it again")
 
     def released() -> State[Any]:
@@ -140,17 +152,23 @@ def _run_stage(job: JobSpec) -> State[Any]:
                 job = job.model_copy(update={"environment": travelling(job.config)})
             for model in shipped_models(job):
                 ship_model(store, model, job.dependencies, settings, say)
-            status = _run_to_the_end(_Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts)
+            status = _run_to_the_end(
+                _Follower(job, watch, settings, logger, say), store, held.attempt, settings.restarts
+            )
     if status is None:
         return released()
     if status.artifact is None:
         failure = InputError if status.exit_code == 2 else StageFailed
-        raise failure(status.error or f"the job of stage {job.stage} ended as {status.state} without saying why")
+        raise failure(
+            status.error
+            or f"the job of stage {job.stage} ended as {status.state} without saying why"
+        )
     return Completed(message=f"artifact {job.kind}/{job.key} was made")
 
 
 def backend(target: str) -> JobBackend:
-    """The backend of a target; one per process, because it limits how many jobs run side by side and knows what they cost."""
+    """The backend of a target; one per process, because it limits how many jobs run side by side
+    and knows what they cost."""
     with _BACKENDS_LOCK:
         if target not in _BACKENDS:
             _BACKENDS[target] = open_backend(target, Settings.from_environment())
@@ -162,14 +180,23 @@ _BACKENDS_LOCK = threading.Lock()
 
 
 def close_backends() -> list[str]:
-    """Wait until nothing of this process' jobs is left running or is paid for. Returns a message per thing that is still there."""
+    """Wait until nothing of this process' jobs is left running or is paid for. Returns a message
+    per thing that is still there."""
     return [message for one in list(_BACKENDS.values()) for message in one.close()]
 
 
 class _Follower:
-    """Follows jobs of one stage to their ends: forwards what they say, and sees to it that none outlives this task."""
+    """Follows jobs of one stage to their ends: forwards what they say, and sees to it that none
+    outlives this task."""
 
-    def __init__(self, job: JobSpec, watch: Watch, settings: Settings, logger: Logger, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        watch: Watch,
+        settings: Settings,
+        logger: Logger,
+        say: Callable[[str], None],
+    ) -> None:
         self.job, self.say = job, say
         self.machines = backend(job.target)
         self._watch, self._settings, self._logger = watch, settings, logger
@@ -188,7 +215,9 @@ class _Follower:
             while True:
                 status = self.machines.poll(handle)
                 offset = self._forward_log(handle, offset)
-                if status.phase.partition(",")[0] != phase:  # what follows a comma is how long it takes
+                if (
+                    status.phase.partition(",")[0] != phase
+                ):  # what follows a comma is how long it takes
                     phase = status.phase.partition(",")[0]
                     self._logger.info("%s", status.phase or status.state)
                 self._tell(status)
@@ -216,20 +245,25 @@ class _Follower:
 
 
 def _run_to_the_end(follower: _Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
-    """Take over the job that outlived whoever submitted it, or submit one; and again, a limited number of times, for one that was lost."""
+    """Take over the job that outlived whoever submitted it, or submit one; and again, a limited
+    number of times, for one that was lost."""
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
     running = follower.machines.attach(store, follower.job.key)
     if running:
         follower.say(f"job {running.attempt} of an earlier run goes on; following it")
     status = follower.follow(running) if running else follower.submit(next(attempts))
     while status.lost and (again := next(attempts, None)):
-        follower.say(f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to {restarts} restarts a run)")
+        follower.say(
+            f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"
+            f" {restarts} restarts a run)"
+        )
         status = follower.submit(again)
     return status
 
 
 class _ProgressArtifact:
-    """The job's progress in percent, as a Prefect artifact. It is only a view: when Prefect's API cannot be reached the work goes on."""
+    """The job's progress in percent, as a Prefect artifact. It is only a view: when Prefect's API
+    cannot be reached the work goes on."""
 
     def __init__(self, job: JobSpec) -> None:
         self._key = job.stage.replace("_", "-")
@@ -238,7 +272,9 @@ class _ProgressArtifact:
 
     def update(self, status: JobStatus) -> None:
         progress = status.progress
-        if not (progress.total or status.phase) or (time.monotonic() < self._next and status.state not in FINAL):
+        if not (progress.total or status.phase) or (
+            time.monotonic() < self._next and status.state not in FINAL
+        ):
             return
         self._next = time.monotonic() + PROGRESS_SECONDS
         percent = 100.0 * progress.done / progress.total if progress.total else 0.0
@@ -246,6 +282,8 @@ class _ProgressArtifact:
         text = status.phase or f"{progress.done}/{progress.total} {progress.unit} {values}".strip()
         with suppress(httpx.HTTPError):  # whoever started the flow says that the API is away
             if self._id is None:
-                self._id = cast(UUID, create_progress_artifact(percent, key=self._key, description=text))
+                self._id = cast(
+                    UUID, create_progress_artifact(percent, key=self._key, description=text)
+                )
             else:
                 update_progress_artifact(self._id, percent, description=text)

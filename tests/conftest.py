@@ -13,16 +13,29 @@ from typing import Any
 import pytest
 from absl import logging as absl_logging
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
-# What tests cost is mostly compiling: the processes of one run share what they compiled, and so does the next run.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# XLA at its quickest, a quarter of the usual time. With XLA_FLAGS set to nothing it compiles as it does for users.
 os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    "JAX_PLATFORMS", "cpu"
+)  # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
+# What tests cost is mostly compiling: the processes of one run share what they compiled, and so
+# does the next run.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# XLA at its quickest, a quarter of the usual time. With XLA_FLAGS set to nothing it compiles as it
+# does for users.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_use_fusion_emitters=false",
 )
 
-from tests.fakes.gcs_fixtures import gcs, gcs_bucket, gcs_client, gcs_fs  # noqa: F401  fixtures of every test
+from tests.fakes.gcs_fixtures import (
+    gcs,
+    gcs_bucket,
+    gcs_client,
+    gcs_fs,
+)  # noqa: F401  fixtures of every test
 from tests.fakes.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
 from tests.fakes.tpu_workshop import shop  # noqa: F401
 
@@ -42,8 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prefect API of its own for the whole session (10-15 s to start); yields its URL. Processes find it through PREFECT_API_URL."""
-    # Prefect's logging set-up closes all handlers, and absl's (which Tunix brings) closes its stream: pytest's captured stderr.
+    """A Prefect API of its own for the whole session (10-15 s to start); yields its URL. Processes
+    find it through PREFECT_API_URL."""
+    # Prefect's logging set-up closes all handlers, and absl's (which Tunix brings) closes its
+    # stream: pytest's captured stderr.
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DO_NOT_TRACK", "1")
@@ -61,7 +76,9 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def finished(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def finished(
+    prefect_api: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     """The store of one finished run of `TINY`, to read or to copy, and what the run printed."""
     from flows.cli.main import main
 
@@ -74,11 +91,16 @@ def finished(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 @pytest.fixture(scope="module")
 def one_layer() -> Iterator[None]:
-    """`gemma3-tiny` with one layer, which compiles quickly; its stages are those of tiny_stages.py."""
+    """`gemma3-tiny` with one layer, which compiles quickly; its stages are those of
+    tiny_stages.py."""
     from tasks.models import gemma
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
+        patch.setitem(
+            gemma.SIZES,
+            "gemma3-tiny",
+            replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128),
+        )
         yield
 
 

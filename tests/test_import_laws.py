@@ -1,4 +1,5 @@
-"""The laws of the house that can be checked by reading imports, and those that only a process can show.
+"""The laws of the house that can be checked by reading imports, and those that only a process can
+show.
 
 Every import counts, wherever it stands: at a file's top, inside a function, for type checkers only.
 """
@@ -15,10 +16,18 @@ ROOMS = ("schemas", "infra", "tasks", "flows")
 """From the lowest up: a room imports what is below it."""
 
 PLUGINS = ("rewards", "checks", "suites", "teachers", "losses")
-"""Folders of `tasks/` whose files are plugins, a file each. All but losses are found by name (`tasks.contract.plugins`)."""
+"""Folders of `tasks/` whose files are plugins, a file each. All but losses are found by name
+(`tasks.contract.plugins`)."""
 
 FLOW_FILES = ("flows.post_train", "flows.nightly", "flows.chain")
-GOOGLE = ("gcsfs", "google.cloud", "google.api_core", "google.auth", "google.resumable_media", "grpc")
+GOOGLE = (
+    "gcsfs",
+    "google.cloud",
+    "google.api_core",
+    "google.auth",
+    "google.resumable_media",
+    "grpc",
+)
 HEAVY = ("jax", "jaxlib", "flax", "optax", "tunix", "orbax", "qwix")
 
 
@@ -49,8 +58,11 @@ def _below(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def _offenders(importers: Sequence[str], imported: Sequence[str], allowed: Sequence[str] = ()) -> list[str]:
-    """`importer -> imported` for files in or below `importers`, but for those `allowed`, that import anything in or below `imported`."""
+def _offenders(
+    importers: Sequence[str], imported: Sequence[str], allowed: Sequence[str] = ()
+) -> list[str]:
+    """`importer -> imported` for files in or below `importers`, but for those `allowed`, that
+    import anything in or below `imported`."""
     return sorted(
         f"{name} -> {other}"
         for name, others in IMPORTS.items()
@@ -60,7 +72,8 @@ def _offenders(importers: Sequence[str], imported: Sequence[str], allowed: Seque
 
 
 def _layer(name: str) -> int:
-    """How high a file of `tasks/` stands: rooms, plugins, losses, stage kinds, then what runs them."""
+    """How high a file of `tasks/` stands: rooms, plugins, losses, stage kinds, then what runs
+    them."""
     if _below(name, "tasks.worker", "tasks.stage"):
         return 4
     if _below(name, "tasks.stages"):
@@ -75,7 +88,8 @@ def _is_plugin(name: str) -> bool:
 
 
 def test_rooms_import_one_way() -> None:
-    """schemas <- infra <- tasks <- flows; Prefect in flows/ and tasks/stage.py alone; JAX from tasks/ on."""
+    """schemas <- infra <- tasks <- flows; Prefect in flows/ and tasks/stage.py alone; JAX from
+    tasks/ on."""
     for place, room in enumerate(ROOMS):
         assert not _offenders([room], ROOMS[place + 1 :])
     assert not _offenders(ROOMS[:3], ["prefect"], allowed=["tasks.stage"])
@@ -103,7 +117,8 @@ def test_inside_tasks_nothing_imports_what_stands_higher() -> None:
 
 
 def test_no_plugin_and_no_stage_kind_is_a_library() -> None:
-    """Plugins and stage kinds are found by name; a loss is imported by the stage kind that trains on it."""
+    """Plugins and stage kinds are found by name; a loss is imported by the stage kind that trains
+    on it."""
     found = [
         f"{name} -> {other}"
         for name, others in IMPORTS.items()
@@ -115,23 +130,37 @@ def test_no_plugin_and_no_stage_kind_is_a_library() -> None:
 
 
 def test_flows_do_not_reach_into_what_shows_them() -> None:
-    """Promotion and planning decide without the report; the command line is for itself, the server and the flow files."""
-    assert not _offenders(["flows.promotion", "flows.planning", "flows.runs", "flows.scores", "flows.trackers"], ["flows.report"])
-    assert not _offenders(["flows"], ["flows.cli"], allowed=["flows.cli", "flows.server", *FLOW_FILES])
+    """Promotion and planning decide without the report; the command line is for itself, the server
+    and the flow files."""
+    assert not _offenders(
+        ["flows.promotion", "flows.planning", "flows.runs", "flows.scores", "flows.trackers"],
+        ["flows.report"],
+    )
+    assert not _offenders(
+        ["flows"], ["flows.cli"], allowed=["flows.cli", "flows.server", *FLOW_FILES]
+    )
 
 
 def test_evaluation_does_not_import_rewards() -> None:
-    evaluation = ["tasks.evaluation", "tasks.suites", "tasks.stages.reasoning_eval", "tasks.stages.safety_eval"]
+    evaluation = [
+        "tasks.evaluation",
+        "tasks.suites",
+        "tasks.stages.reasoning_eval",
+        "tasks.stages.safety_eval",
+    ]
     assert not _offenders(evaluation, ["tasks.rewards"])
 
 
 def test_only_buckets_secrets_and_the_tpu_api_talk_to_google() -> None:
-    assert not _offenders(ROOMS, GOOGLE, allowed=["infra.gcs", "infra.tpu.api", "infra.tpu.secret_manager"])
+    assert not _offenders(
+        ROOMS, GOOGLE, allowed=["infra.gcs", "infra.tpu.api", "infra.tpu.secret_manager"]
+    )
     assert _offenders(["infra.tpu.api"], GOOGLE), "the law looks at what is imported there"
 
 
 def test_the_flow_process_loads_no_jax_and_the_command_line_starts_without_prefect() -> None:
-    """Every stage kind and plugin is loaded to validate a recipe; none may pull JAX in, not even through another module."""
+    """Every stage kind and plugin is loaded to validate a recipe; none may pull JAX in, not even
+    through another module."""
     loaded = _run("""
 import sys
 def loaded(*names): print(sorted(set(names) & set(sys.modules)))
@@ -152,14 +181,20 @@ loaded("jax", "tunix")
 
 
 def test_the_worker_loads_no_prefect_and_nothing_of_google() -> None:
-    """Who has a directory as the store and this machine as the target does not pay for the clients of buckets and TPUs."""
-    script = "import sys, infra.store.store, infra.targets, tasks.worker.__main__; print('flows' in sys.modules, 'prefect' in sys.modules)"
+    """Who has a directory as the store and this machine as the target does not pay for the clients
+    of buckets and TPUs."""
+    script = (
+        "import sys, infra.store.store, infra.targets, tasks.worker.__main__; print('flows' in"
+        " sys.modules, 'prefect' in sys.modules)"
+    )
     google = "; print([name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))])"
     assert _run(script + google) == ["False False", "[]"]
 
 
 def _run(script: str) -> list[str]:
     """Lines of output of a fresh Python process that runs `script` in the repository."""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")[:-1]

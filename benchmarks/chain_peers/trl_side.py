@@ -38,8 +38,9 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
         "output_dir": str(out),
         "max_steps": steps,
         "learning_rate": settings.rate(stage),
-        "warmup_steps": max(1, round(steps * settings.warmup))
-        + 1,  # as tasks.training.optimizers has it: no step at rate 0
+        "warmup_steps": (
+            max(1, round(steps * settings.warmup)) + 1
+        ),  # as tasks.training.optimizers has it: no step at rate 0
         "lr_scheduler_type": "cosine_warmup_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": settings.final},
         "adam_beta2": settings.b2,
@@ -121,8 +122,8 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
 
 def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> dict[str, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(policy)
-    tokenizer.eos_token = (
-        "<end_of_turn>"  # as TRL's documentation has it for chat models: what ends a response
+    tokenizer.eos_token = (  # as TRL's documentation has it for chat models: what ends a response
+        "<end_of_turn>"
     )
     model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     make = {"sft": sft, "simpo": simpo, "grpo": grpo}[stage]

@@ -1,4 +1,5 @@
-"""`lyceum ask`: a greedy answer from the model of one of a run's stages, told as it is decoded. It loads JAX into its own process."""
+"""`lyceum ask`: a greedy answer from the model of one of a run's stages, told as it is decoded. It
+loads JAX into its own process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,15 +16,22 @@ RESPONSE_LENGTH = 1024
 """Tokens an answer may take."""
 
 
-def answer(store: Store, record: RunRecord, question: str, stage: str | None, tell: Callable[[str], None] | None = None) -> dict[str, Any]:
+def answer(
+    store: Store,
+    record: RunRecord,
+    question: str,
+    stage: str | None,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
     """Ask the model of `stage` (the last trained stage by default).
 
     Args:
-        tell: called with each piece of the answer's text as it is decoded. With it, Ctrl-C ends the answer and `stopped` is true;
-            without it, KeyboardInterrupt goes through.
+        tell: called with each piece of the answer's text as it is decoded. With it, Ctrl-C ends the
+            answer and `stopped` is true; without it, KeyboardInterrupt goes through.
 
     Raises:
-        InputError: the question is empty, the run has no such model, or its artifact is gone or damaged.
+        InputError: the question is empty, the run has no such model, or its artifact is gone or
+            damaged.
     """
     if not question.strip():
         raise InputError("the question is empty; ask something, in quotes.")

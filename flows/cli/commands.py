@@ -1,5 +1,5 @@
-"""What each command of `lyceum` does. A command returns its answer as JSON and as something to show; `flows.cli.main` prints one of the
-two."""
+"""What each command of `lyceum` does. A command returns its answer as JSON and as something to
+show; `flows.cli.main` prints one of the two."""
 
 import argparse
 import sys
@@ -48,11 +48,13 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def plan(options: argparse.Namespace) -> Answer:
-    """Say what a run would do: which stages are cached and which would run; for a TPU also whether they fit, their time and their cost.
+    """Say what a run would do: which stages are cached and which would run; for a TPU also whether
+    they fit, their time and their cost.
 
-    For a TPU every program of every stage that would run is compiled here, by the TPU's own compiler and without weights: what it says of
-    memory is what the chip would say. Exit code 3 if something does not fit the memory or the budget; the settings that would mend the
-    former are looked for and printed.
+    For a TPU every program of every stage that would run is compiled here, by the TPU's own
+    compiler and without weights: what it says of memory is what the chip would say. Exit code 3 if
+    something does not fit the memory or the budget; the settings that would mend the former are
+    looked for and printed.
     """
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
     check_target(options.target)
@@ -79,7 +81,9 @@ def why(options: argparse.Namespace) -> Answer:
         "cached": outlook.manifest is not None,
         "reason": outlook.reason,
         "nearest": manifest.ref().model_dump(mode="json") if manifest else None,
-        "differences": [{"field": one.field, "here": one.here, "there": one.there} for one in differences],
+        "differences": [
+            {"field": one.field, "here": one.here, "there": one.there} for one in differences
+        ],
     }
     return Answer(value, lambda: show.show_why(value))
 
@@ -112,11 +116,14 @@ def report(options: argparse.Namespace) -> Answer:
 
 
 def compare(options: argparse.Namespace) -> Answer:
-    """Compare runs with the first of them: every metric that both measured, with 95 % intervals; recipes, times and costs."""
+    """Compare runs with the first of them: every metric that both measured, with 95 % intervals;
+    recipes, times and costs."""
     from flows.report.compare import compare_runs, render_comparison
 
     store = open_store(options.store, write=False)
-    comparisons = compare_runs(store, read_run(store, options.run), [read_run(store, other) for other in options.others])
+    comparisons = compare_runs(
+        store, read_run(store, options.run), [read_run(store, other) for other in options.others]
+    )
     page = render_comparison(store, comparisons)
 
     def show_all() -> None:
@@ -124,7 +131,9 @@ def compare(options: argparse.Namespace) -> Answer:
         show.line(f"Page: {page}")
 
     value = comparisons[0] if len(comparisons) == 1 else {"comparisons": comparisons}
-    return Answer({**value, "page": page}, show_all, max(_whole(one["left_out"]) for one in comparisons))
+    return Answer(
+        {**value, "page": page}, show_all, max(_whole(one["left_out"]) for one in comparisons)
+    )
 
 
 def ask(options: argparse.Namespace) -> Answer:
@@ -142,24 +151,30 @@ def ask(options: argparse.Namespace) -> Answer:
 
 
 def scores(options: argparse.Namespace) -> Answer:
-    """Write a run's answers, scores and curves for other tools: inspect_ai, lm-evaluation-harness, TensorBoard, Parquet.
+    """Write a run's answers, scores and curves for other tools: inspect_ai, lm-evaluation-harness,
+    TensorBoard, Parquet.
 
-    Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval what lm_eval writes with --log_samples,
-    DIR/tensorboard event files of every stage, DIR/parquet a table of answers per evaluation.
+    Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval
+    what lm_eval writes with --log_samples, DIR/tensorboard event files of every stage, DIR/parquet
+    a table of answers per evaluation.
     """
     from flows.cli.scores import export_scores
     from flows.runs.results import read_results
 
     store = open_store(options.store, write=False)
-    value = export_scores(read_results(store, read_run(store, options.run)), options.to, options.formats)
+    value = export_scores(
+        read_results(store, read_run(store, options.run)), options.to, options.formats
+    )
     return Answer(value, lambda: show.show_scores(value), _whole(value["left_out"]))
 
 
 def rejudge(options: argparse.Namespace) -> Answer:
-    """Judge a finished run's GRPO stage again under other rewards, rubrics or weights, and say which updates would change sign.
+    """Judge a finished run's GRPO stage again under other rewards, rubrics or weights, and say
+    which updates would change sign.
 
-    Nothing is sampled: the responses are those of the stage's ledger. Rewards of which only weights change are not asked again, and no
-    judge is asked twice for the same: what is new is counted, and costs no more than --usd.
+    Nothing is sampled: the responses are those of the stage's ledger. Rewards of which only weights
+    change are not asked again, and no judge is asked twice for the same: what is new is counted,
+    and costs no more than --usd.
     """
     from flows.cli.rejudge import rejudge_run, show_rejudged
 
@@ -176,17 +191,26 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
 
 def export(options: argparse.Namespace) -> Answer:
-    """Write a run's model as a Hugging Face directory, and prove in transformers that it is the model.
+    """Write a run's model as a Hugging Face directory, and prove in transformers that it is the
+    model.
 
-    The directory holds merged weights, tokenizer with chat template, generation config and a model card with lineage and evaluations.
-    Transformers must find the same tokens, logits and greedy answers in it as Lyceum does, and stop where it should; else nothing is
-    left behind and the exit code is 1. Needs torch: uv sync --extra export.
+    The directory holds merged weights, tokenizer with chat template, generation config and a model
+    card with lineage and evaluations. Transformers must find the same tokens, logits and greedy
+    answers in it as Lyceum does, and stop where it should; else nothing is left behind and the exit
+    code is 1. Needs torch: uv sync --extra export.
     """
     from flows.cli.export import export as export_stage
 
     store = open_store(options.store, write=False)
     record = read_run(store, options.run)
-    value = export_stage(store, record, options.to, options.stage, options.dtype, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    value = export_stage(
+        store,
+        record,
+        options.to,
+        options.stage,
+        options.dtype,
+        lambda text: print(text, file=sys.stderr),
+    )  # noqa: T201
     return Answer(value, lambda: show.show_export(value))
 
 
@@ -201,11 +225,15 @@ def recipes(options: argparse.Namespace) -> Answer:
 
 
 def doctor(options: argparse.Namespace) -> Answer:
-    """Check this machine: versions, processor, memory, disk, store, Prefect; with --target v5e-8 also the way to its TPUs."""
+    """Check this machine: versions, processor, memory, disk, store, Prefect; with --target v5e-8
+    also the way to its TPUs."""
     from flows.cli.doctor import examine
 
     checks = examine(options.store, options.target)
-    value = {"ok": all(check.well for check in checks), "checks": [check.as_json() for check in checks]}
+    value = {
+        "ok": all(check.well for check in checks),
+        "checks": [check.as_json() for check in checks],
+    }
     return Answer(value, lambda: show.show_checks(value), 0 if value["ok"] else 1)
 
 
@@ -218,7 +246,8 @@ def serve(options: argparse.Namespace) -> Answer:
 
 
 def deploy(options: argparse.Namespace) -> Answer:
-    """Register the flows post-train and nightly with the configured Prefect API, for a worker of a process pool to run."""
+    """Register the flows post-train and nightly with the configured Prefect API, for a worker of a
+    process pool to run."""
     from flows.server.deploy import deploy as register
 
     deployed = register(options.pool, options.recipes)
@@ -228,16 +257,24 @@ def deploy(options: argparse.Namespace) -> Answer:
             show.line(f"{name}: {page}")
         for weakness in deployed.unprotected:
             show.line(f"Not protected: {weakness}.")
-        show.line(f"A worker runs them where Lyceum is installed: prefect worker start --pool {options.pool}")
+        show.line(
+            "A worker runs them where Lyceum is installed: prefect worker start --pool"
+            f" {options.pool}"
+        )
 
-    return Answer({"pool": options.pool, "deployments": deployed.pages, "unprotected": deployed.unprotected}, show_pages)
+    return Answer(
+        {"pool": options.pool, "deployments": deployed.pages, "unprotected": deployed.unprotected},
+        show_pages,
+    )
 
 
 def gate(options: argparse.Namespace) -> Answer:
-    """Say whether a run's model may replace the champion: whether each rule of its recipe's [gate] is shown to hold; exit 1 if not.
+    """Say whether a run's model may replace the champion: whether each rule of its recipe's [gate]
+    is shown to hold; exit 1 if not.
 
-    Both models are compared over the same prompts. Without a [gate], one of exact answer, format, safe rate and correct rate has to
-    be won for certain, and no loss of 5 points may be possible in any, nor of 10 in a domain. What too few prompts leave open fails.
+    Both models are compared over the same prompts. Without a [gate], one of exact answer, format,
+    safe rate and correct rate has to be won for certain, and no loss of 5 points may be possible in
+    any, nor of 10 in a domain. What too few prompts leave open fails.
     """
     from flows.promotion.gate import gate_run
 
@@ -246,7 +283,8 @@ def gate(options: argparse.Namespace) -> Answer:
 
 
 def promote(options: argparse.Namespace) -> Answer:
-    """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list the champions."""
+    """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list
+    the champions."""
     from flows.promotion import champion
 
     store = open_store(options.store, write=False)
@@ -262,15 +300,18 @@ def promote(options: argparse.Namespace) -> Answer:
 
 
 def gc(options: argparse.Namespace) -> Answer:
-    """List what no run needs any more, in the store or (--target) of machines in the cloud; with --delete, remove it.
+    """List what no run needs any more, in the store or (--target) of machines in the cloud; with
+    --delete, remove it.
 
-    Needed is whatever a run record names, also that of a run that failed or was killed, and whatever a live lease holds. Of a committed
-    stage the artifact stays and its checkpoints go; lease.json, job.json, status.json and log.txt of each attempt stay as long as a run
-    names the stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run names becomes garbage. Runs
-    that champions stand on are kept.
+    Needed is whatever a run record names, also that of a run that failed or was killed, and
+    whatever a live lease holds. Of a committed stage the artifact stays and its checkpoints go;
+    lease.json, job.json, status.json and log.txt of each attempt stay as long as a run names the
+    stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run
+    names becomes garbage. Runs that champions stand on are kept.
 
-    With --target v5e-8, TPUs that runs of this store requested and that nobody follows any more are listed instead: they cost money, or
-    hold quota. A machine that works for a run that is alive is never removed.
+    With --target v5e-8, TPUs that runs of this store requested and that nobody follows any more are
+    listed instead: they cost money, or hold quota. A machine that works for a run that is alive is
+    never removed.
     """
     from flows.cli.gc import collect_garbage
 
@@ -299,9 +340,13 @@ def gc(options: argparse.Namespace) -> Answer:
 def _machines(options: argparse.Namespace, store: Store) -> Answer:
     """The part of `gc` that looks for machines."""
     if options.drop_runs:
-        raise InputError("--drop-run is about the store and --target about machines; give one of them.")
+        raise InputError(
+            "--drop-run is about the store and --target about machines; give one of them."
+        )
     check_target(options.target)
-    leftovers = open_backend(options.target, Settings.from_environment()).reap(store, options.delete)
+    leftovers = open_backend(options.target, Settings.from_environment()).reap(
+        store, options.delete
+    )
     value = {
         "target": options.target,
         "store": store.uri,
@@ -312,7 +357,8 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
 
 
 def _whole(left_out: Mapping[str, str]) -> int:
-    """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that something is missing."""
+    """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that
+    something is missing."""
     return 1 if left_out else 0
 
 

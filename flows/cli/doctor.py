@@ -1,4 +1,5 @@
-"""`lyceum doctor`: whether this machine can run Lyceum, and what a bug report should say about it."""
+"""`lyceum doctor`: whether this machine can run Lyceum, and what a bug report should say about
+it."""
 
 import importlib.metadata
 import os
@@ -40,26 +41,45 @@ class Check:
 
 
 def examine(store: str, target: str) -> list[Check]:
-    """Look at everything; nothing is changed (in a bucket one object is written and removed), and no store is created.
+    """Look at everything; nothing is changed (in a bucket one object is written and removed), and
+    no store is created.
 
     Args:
-        target: with one in the cloud, also whether machines could be had there; nothing is asked for.
+        target: with one in the cloud, also whether machines could be had there; nothing is asked
+            for.
 
     Raises:
         InputError: an unknown target.
     """
     check_target(target)
     cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
-    return [_python(), *_packages(), _processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), _sandbox(), *cloud]
+    return [
+        _python(),
+        *_packages(),
+        _processor(),
+        _memory(),
+        _store(store),
+        _disk(store),
+        _prefect(),
+        _tpu(),
+        _sandbox(),
+        *cloud,
+    ]
 
 
 def _python() -> Check:
     well = (3, 11) <= sys.version_info[:2] < (3, 14)
-    return Check("python", well, f"{platform.python_version()} on {platform.platform()}" + ("" if well else "; Lyceum needs 3.11 to 3.13"))
+    return Check(
+        "python",
+        well,
+        f"{platform.python_version()} on {platform.platform()}"
+        + ("" if well else "; Lyceum needs 3.11 to 3.13"),
+    )
 
 
 def _packages() -> Iterator[Check]:
-    """Each direct dependency against the versions that are known to work together (this package's own requirements)."""
+    """Each direct dependency against the versions that are known to work together (this package's
+    own requirements)."""
     for text in importlib.metadata.requires("lyceum") or []:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -67,25 +87,40 @@ def _packages() -> Iterator[Check]:
         try:
             found = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield Check(requirement.name, False, f"not installed; needs {requirement.specifier}: run `uv sync`")
+            yield Check(
+                requirement.name,
+                False,
+                f"not installed; needs {requirement.specifier}: run `uv sync`",
+            )
             continue
         well = requirement.specifier.contains(found, prereleases=True)
-        yield Check(requirement.name, well, found if well else f"{found}; needs {requirement.specifier}: run `uv sync`")
+        yield Check(
+            requirement.name,
+            well,
+            found if well else f"{found}; needs {requirement.specifier}: run `uv sync`",
+        )
 
 
 def _processor() -> Check:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return Check("processor", True, f"{usable} cores, {platform.machine()}")
 
 
 def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     well = total >= MEMORY_GIB
-    return Check("memory", well, f"{total:.1f} GiB" + ("" if well else f"; the quickstart needs {MEMORY_GIB:g}"))
+    return Check(
+        "memory",
+        well,
+        f"{total:.1f} GiB" + ("" if well else f"; the quickstart needs {MEMORY_GIB:g}"),
+    )
 
 
 def _store(location: str) -> Check:
-    """Whether the store can be read and written. A bucket is tried; of a directory, or the one to make it in, the permissions count."""
+    """Whether the store can be read and written. A bucket is tried; of a directory, or the one to
+    make it in, the permissions count."""
     try:
         store = open_store(location, write=location.startswith("gs://"))
     except (OSError, InputError) as error:
@@ -93,8 +128,20 @@ def _store(location: str) -> Check:
     place = _existing(store.path("work").parent)
     well = os.access(place, os.W_OK | os.X_OK)
     if well or store.is_directory:
-        return Check("store", well, store.uri if well else f"{store.uri}: {place} cannot be written; give --store another path")
-    return Check("store", False, f"{store.uri}: its cache {place} cannot be written; set LYCEUM_CACHE to another directory")
+        return Check(
+            "store",
+            well,
+            (
+                store.uri
+                if well
+                else f"{store.uri}: {place} cannot be written; give --store another path"
+            ),
+        )
+    return Check(
+        "store",
+        False,
+        f"{store.uri}: its cache {place} cannot be written; set LYCEUM_CACHE to another directory",
+    )
 
 
 def _disk(location: str) -> Check:
@@ -105,7 +152,12 @@ def _disk(location: str) -> Check:
         place = Path.cwd()
     free = shutil.disk_usage(place).free / 2**30
     well = free >= DISK_GIB
-    return Check("disk", well, f"{free:.1f} GiB free at {place}" + ("" if well else f"; the quickstart needs {DISK_GIB:g}"))
+    return Check(
+        "disk",
+        well,
+        f"{free:.1f} GiB free at {place}"
+        + ("" if well else f"; the quickstart needs {DISK_GIB:g}"),
+    )
 
 
 def _existing(place: Path) -> Path:
@@ -123,8 +175,18 @@ def _prefect() -> Check:
         return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
     served = ours(get_current_settings().home)
     if served is not None:
-        return Check("prefect api", True, f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this user has")
-    return Check("prefect api", True, "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with its UI)")
+        return Check(
+            "prefect api",
+            True,
+            f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this"
+            " user has",
+        )
+    return Check(
+        "prefect api",
+        True,
+        "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with"
+        " its UI)",
+    )
 
 
 def _tpu() -> Check:
@@ -132,7 +194,9 @@ def _tpu() -> Check:
     try:
         return Check("tpu compiler", True, f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
-        return Check("tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`")
+        return Check(
+            "tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`"
+        )
 
 
 def _sandbox() -> Check:
@@ -155,7 +219,10 @@ def _cloud(target: str) -> Iterator[Check]:
         yield Check("cloud tpu", False, str(error))
         return
     yield Check(
-        "cloud tpu", True, f"project {api.project}, {kind.accelerator}, {settings.tier}, {settings.endpoint or 'tpu.googleapis.com'}"
+        "cloud tpu",
+        True,
+        f"project {api.project}, {kind.accelerator}, {settings.tier},"
+        f" {settings.endpoint or 'tpu.googleapis.com'}",
     )
     for zone in Settings.from_environment().zones or kind.zones:
         try:
@@ -169,4 +236,12 @@ def _cloud(target: str) -> Iterator[Check]:
 def _bucket_of(location: str) -> Check:
     """A machine in the cloud reads and writes the store itself."""
     well = location.startswith("gs://")
-    return Check("store of jobs", well, location if well else f"{location} cannot be reached from there: give --store gs://BUCKET/PREFIX")
+    return Check(
+        "store of jobs",
+        well,
+        (
+            location
+            if well
+            else f"{location} cannot be reached from there: give --store gs://BUCKET/PREFIX"
+        ),
+    )

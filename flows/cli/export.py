@@ -1,6 +1,8 @@
-"""`lyceum export`: the model of a run's stage as a Hugging Face directory, proven in `transformers`, with its lineage in the model card.
+"""`lyceum export`: the model of a run's stage as a Hugging Face directory, proven in
+`transformers`, with its lineage in the model card.
 
-It loads JAX, and then torch, into its own process. The directory appears under its name when it is whole and proven, or not at all.
+It loads JAX, and then torch, into its own process. The directory appears under its name when it is
+whole and proven, or not at all.
 """
 
 import os
@@ -21,17 +23,25 @@ if TYPE_CHECKING:
 
 
 def export(
-    store: Store, record: RunRecord, to: Path, stage: str | None, dtype: Literal["float32", "bfloat16"], say: Callable[[str], None]
+    store: Store,
+    record: RunRecord,
+    to: Path,
+    stage: str | None,
+    dtype: Literal["float32", "bfloat16"],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Export the model of `stage` (the last trained stage by default) to the directory `to`, which is made.
+    """Export the model of `stage` (the last trained stage by default) to the directory `to`, which
+    is made.
 
     Args:
         dtype: in which the proof computes.
         say: told what is being done.
 
     Raises:
-        InputError: the run has no such model, `to` cannot be made or holds something, or torch is not installed.
-        StageFailed: an artifact of the run is gone or damaged, or `transformers` finds another model than was trained; nothing is left.
+        InputError: the run has no such model, `to` cannot be made or holds something, or torch is
+            not installed.
+        StageFailed: an artifact of the run is gone or damaged, or `transformers` finds another
+            model than was trained; nothing is left.
     """
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
@@ -43,12 +53,19 @@ def export(
     results = read_results(store, record)
     if results.left_out:
         raise StageFailed(
-            f"run {record.run_id!r} cannot be exported, because its card would leave something out: {left_out_text(results.left_out)}. "
-            "`lyceum run` with the same recipe makes it again."
+            f"run {record.run_id!r} cannot be exported, because its card would leave something out:"
+            f" {left_out_text(results.left_out)}. `lyceum run` with the same recipe makes it again."
         )
     made = _lineage(results, chosen.name)
     with new_directory(to) as partial:
-        proof = export_model(store.local_dir(manifest), partial, _card(results, chosen.name, made), _prompts(made), dtype, say)
+        proof = export_model(
+            store.local_dir(manifest),
+            partial,
+            _card(results, chosen.name, made),
+            _prompts(made),
+            dtype,
+            say,
+        )
     return {
         "run_id": record.run_id,
         "stage": chosen.name,
@@ -72,7 +89,11 @@ def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
 
     record = results.record
     evaluations = [
-        Evaluation(f"{record.recipe.model} (base)" if model.name == BASE else model.name, kind, output.metrics)
+        Evaluation(
+            f"{record.recipe.model} (base)" if model.name == BASE else model.name,
+            kind,
+            output.metrics,
+        )
         for model in line
         for kind, outputs in model.evaluations.items()
         for output in outputs
@@ -90,15 +111,26 @@ def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
 
 
 def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
-    """Every stage that the model was made from, and those that evaluated it or what it was trained from."""
+    """Every stage that the model was made from, and those that evaluated it or what it was trained
+    from."""
     from tasks.exporting.model_card import Origin
 
-    wanted = [stage, *(output.name for model in line for outputs in model.evaluations.values() for output in outputs)]
+    wanted = [
+        stage,
+        *(
+            output.name
+            for model in line
+            for outputs in model.evaluations.values()
+            for output in outputs
+        ),
+    ]
     found: set[str] = set()
     while wanted:
         name = wanted.pop()
         found.add(name)
-        wanted += [source for source in results.stages[name].spec.inputs.values() if source not in found]
+        wanted += [
+            source for source in results.stages[name].spec.inputs.values() if source not in found
+        ]
     return [
         Origin(
             stage=output.name,

@@ -1,21 +1,27 @@
 """`lyceum gc`: what no run needs any more, how big it is, and its removal.
 
-Needed is what a run record names, also that of a run that failed, was stopped or killed: it resumes from there; and the evaluations that a
-nightly run's decision rests on. Of a stage that is committed the artifact is needed and its working files are not, but for SMALL, which are
-small and tell what happened. Of a key with a live lease everything is needed, and so are its job's inputs. The run of a champion, or of one
-that a rollback may lead back to, cannot be dropped. The rest is garbage:
+Needed is what a run record names, also that of a run that failed, was stopped or killed: it resumes
+from there; and the evaluations that a nightly run's decision rests on. Of a stage that is committed
+the artifact is needed and its working files are not, but for SMALL, which are small and tell what
+happened. Of a key with a live lease everything is needed, and so are its job's inputs. The run of a
+champion, or of one that a rollback may lead back to, cannot be dropped. The rest is garbage:
 
-    run         a run that is to be dropped (its record is removed first, and what only it named is garbage)
+    run         a run that is to be dropped (its record is removed first, and what only it named is
+                garbage)
     artifact    an artifact of no run, with everything that belongs to its key
-    attempt     files of an attempt that no manifest names: it was killed in the commit, lost the race, or was set aside
+    attempt     files of an attempt that no manifest names: it was killed in the commit, lost the
+                race, or was set aside
     set aside   manifests of damaged or discarded artifacts
-    work        checkpoints, journals and unfinished outputs of a committed stage, or of a key of no run
+    work        checkpoints, journals and unfinished outputs of a committed stage, or of a key of no
+                run
     temporary   what a killed process left of a single write
-    cache       for a store in a bucket: this machine's copies and working files of what is gone or garbage there
+    cache       for a store in a bucket: this machine's copies and working files of what is gone or
+                garbage there
 
-Nothing that begins meanwhile comes to harm. Run records are read again right before the removal; each key is removed under its own lease,
-so that whoever wants to run that stage waits; and an artifact's manifest goes first, so that nobody finds an artifact with half of its
-files. A run that was about to use one finds its input gone, and makes it again (`flows.chain`).
+Nothing that begins meanwhile comes to harm. Run records are read again right before the removal;
+each key is removed under its own lease, so that whoever wants to run that stage waits; and an
+artifact's manifest goes first, so that nobody finds an artifact with half of its files. A run that
+was about to use one finds its input gone, and makes it again (`flows.chain`).
 """
 
 import itertools
@@ -43,7 +49,8 @@ SMALL = ("lease.json", "job.json", "status.json", "log.txt")
 """Files of an attempt that stay as long as a run names the key."""
 
 TEMPORARY_SECONDS = 3600.0
-"""A temporary file lives for as long as one small write takes; one that was written this long ago was left behind."""
+"""A temporary file lives for as long as one small write takes; one that was written this long ago
+was left behind."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -75,7 +82,11 @@ class Garbage:
     def add(self, found: Found, remove: str) -> None:
         """Count an object in, which is removed with `remove`."""
         self.names.add(remove)
-        self.bytes, self.objects, self.written = self.bytes + found.size, self.objects + 1, max(self.written, found.written)
+        self.bytes, self.objects, self.written = (
+            self.bytes + found.size,
+            self.objects + 1,
+            max(self.written, found.written),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """What people and programs see of it."""
@@ -83,15 +94,23 @@ class Garbage:
         return {name: getattr(self, name) for name in shown}
 
 
-def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings: Settings, say: Callable[[str], None]) -> list[Garbage]:
+def collect_garbage(
+    store: Store,
+    drop: Collection[str],
+    delete: bool,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> list[Garbage]:
     """Find all garbage of a store and, with `delete`, remove it.
 
     Args:
-        drop: ids of runs that are treated as if they had no record, and with `delete` have none afterwards.
+        drop: ids of runs that are treated as if they had no record, and with `delete` have none
+            afterwards.
         say: receives what a person should know meanwhile, e.g. that leases are watched.
 
     Raises:
-        InputError: a run to drop is unknown, still running or a champion's, a run record cannot be read, or something cannot be removed.
+        InputError: a run to drop is unknown, still running or a champion's, a run record cannot be
+            read, or something cannot be removed.
     """
     _check_drop(store, drop)
     needed = _needed(store, drop)
@@ -99,8 +118,14 @@ def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings:
     found = [*_runs(store, drop), *sweep.garbage()]
     keys = {item.key for item in found if item.key}
     leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
-    free = dict.fromkeys(keys - leased.keys(), 0) | unheld(  # a lease that is taken from here on is noticed before anything goes
-        store, leased, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=say
+    free = dict.fromkeys(
+        keys - leased.keys(), 0
+    ) | unheld(  # a lease that is taken from here on is noticed before anything goes
+        store,
+        leased,
+        seconds=settings.lease_seconds,
+        poll_seconds=settings.poll_seconds,
+        waiting=say,
     )
     held = keys - free.keys()
     used = held | {key for one in held for key in _job_inputs(store, one)}
@@ -109,7 +134,12 @@ def collect_garbage(store: Store, drop: Collection[str], delete: bool, settings:
         _check_drop(store, drop)  # leases were watched meanwhile
         _delete_records_and_temporaries(store, found)
         begun = _needed(store, drop) - needed
-        _delete_keys(store, [item for item in found if item.key and item.key not in begun], free, settings.lease_seconds)
+        _delete_keys(
+            store,
+            [item for item in found if item.key and item.key not in begun],
+            free,
+            settings.lease_seconds,
+        )
     return found
 
 
@@ -123,7 +153,10 @@ def _check_drop(store: Store, drop: Collection[str]) -> None:
         with suppress(ValidationError):
             record = RunRecord.model_validate_json(store.read_bytes(record_name(run)) or b"")
             if run_status(record) == "running":
-                raise InputError(f"run {run!r} is running (process {record.process and record.process.pid}); stop it before dropping it.")
+                raise InputError(
+                    f"run {run!r} is running (process {record.process and record.process.pid});"
+                    " stop it before dropping it."
+                )
 
 
 def _needed(store: Store, drop: Collection[str]) -> set[str]:
@@ -138,20 +171,33 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
         except ValidationError as error:
             why = problem_text(error.errors()[0])
             raise InputError(
-                f"store {store.uri}: {record_name(run)} is damaged ({why}), so nobody can tell what run {run} needs. "
-                f"Nothing was removed. Restore the file, or give up the run with --drop-run {run}."
+                f"store {store.uri}: {record_name(run)} is damaged ({why}), so nobody can tell what"
+                f" run {run} needs. Nothing was removed. Restore the file, or give up the run with"
+                f" --drop-run {run}."
             ) from error
         needed |= {stage.key for stage in record.stages if stage.key}
-    decided = [found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs]
+    decided = [
+        found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs
+    ]
     for raw in store.read_all(decided):
-        with suppress(ValidationError):  # one that cannot be read is passed over by everybody, and what it rests on can be made again
-            needed |= {evaluation.key for evaluation in Decision.model_validate_json(raw or b"").gate.evaluations}
+        with suppress(
+            ValidationError
+            # one that cannot be read is passed over by everybody, and what it rests on can be made
+            # again
+        ):
+            needed |= {
+                evaluation.key
+                for evaluation in Decision.model_validate_json(raw or b"").gate.evaluations
+            }
     return needed
 
 
 def _job_inputs(store: Store, key: str) -> set[str]:
     """The keys of the artifacts that jobs of a key were given."""
-    specs = (store.read_json(attempt_file(key, attempt, "job.json"), JobSpec) for attempt in store.children(f"work/{key}"))
+    specs = (
+        store.read_json(attempt_file(key, attempt, "job.json"), JobSpec)
+        for attempt in store.children(f"work/{key}")
+    )
     return {ref.key for spec in specs if spec for ref in spec.inputs.values()}
 
 
@@ -164,10 +210,12 @@ def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
 
 
 class _Sweep:
-    """One pass over the listing of a store. What it keeps in memory are the garbage, the keys of needed artifacts, and `leases`.
+    """One pass over the listing of a store. What it keeps in memory are the garbage, the keys of
+    needed artifacts, and `leases`.
 
     Attributes:
-        leases: every key that has attempts -> the newest, which is the generation of its lease if it has one.
+        leases: every key that has attempts -> the newest, which is the generation of its lease if
+            it has one.
     """
 
     def __init__(self, store: Store, needed: set[str]) -> None:
@@ -182,7 +230,9 @@ class _Sweep:
             yield from self._artifact(f"artifacts/{kind}/{key}", kind, key, group)
         for (_, key), group in self._grouped(self._store, "work", 2):
             below = list(group)
-            if attempts := [int(one) for found in below for one in found.name.split("/")[2:3] if one.isdecimal()]:
+            if attempts := [
+                int(one) for found in below for one in found.name.split("/")[2:3] if one.isdecimal()
+            ]:
                 self.leases[key] = max(attempts)
             yield from self._work("work", f"work/{key}", key, below)
         for top in ("runs", "champions"):
@@ -192,7 +242,9 @@ class _Sweep:
             yield from self._cache()
         yield from self._temporary
 
-    def _artifact(self, prefix: str, kind: str, key: str, group: Iterable[Found]) -> Iterator[Garbage]:
+    def _artifact(
+        self, prefix: str, kind: str, key: str, group: Iterable[Found]
+    ) -> Iterator[Garbage]:
         whole = Garbage("artifact", prefix, "no run needs it", key)
         aside = Garbage("set aside", prefix, "its artifact was damaged or discarded", key)
         attempts: dict[str, Garbage] = {}
@@ -206,7 +258,9 @@ class _Sweep:
                 aside.add(found, found.name)
             elif below[0] == "data" and len(below) > 2:
                 name = f"{prefix}/data/{below[1]}"
-                attempts.setdefault(below[1], Garbage("attempt", name, "no manifest names it", key)).add(found, name)
+                attempts.setdefault(
+                    below[1], Garbage("attempt", name, "no manifest names it", key)
+                ).add(found, name)
         if key not in self._needed:
             yield whole
             return
@@ -219,11 +273,15 @@ class _Sweep:
                 attempts.pop(manifest.attempt if manifest else "", None)
         yield from (item for item in (aside, *attempts.values()) if item.objects)
 
-    def _work(self, garbage: str, prefix: str, key: str, group: Iterable[Found]) -> Iterator[Garbage]:
+    def _work(
+        self, garbage: str, prefix: str, key: str, group: Iterable[Found]
+    ) -> Iterator[Garbage]:
         needed = key in self._needed
         if needed and key not in self._committed:
             return
-        item = Garbage(garbage, prefix, "its stage is committed" if needed else "no run needs it", key)
+        item = Garbage(
+            garbage, prefix, "its stage is committed" if needed else "no run needs it", key
+        )
         for found in group:
             below = found.name.removeprefix(f"{prefix}/").split("/")
             if not needed:
@@ -234,11 +292,17 @@ class _Sweep:
             yield item
 
     def _cache(self) -> Iterator[Garbage]:
-        """What this machine keeps of a bucket: copies of trees, whole (`trees/`) and arriving (`parts/`), and working files (`work/`)."""
+        """What this machine keeps of a bucket: copies of trees, whole (`trees/`) and arriving
+        (`parts/`), and working files (`work/`)."""
         here = _here(self._store)
         for root in ("trees", "parts"):
             for (_, _, kind, key), group in self._grouped(here, f"{root}/artifacts", 4):
-                item = Garbage("cache", f"{root}/artifacts/{kind}/{key}", "a copy of what is gone or garbage", key)
+                item = Garbage(
+                    "cache",
+                    f"{root}/artifacts/{kind}/{key}",
+                    "a copy of what is gone or garbage",
+                    key,
+                )
                 for found in group:
                     attempt = found.name.removeprefix(f"{item.name}/").split("/")[1]
                     if attempt not in self._committed.get(key, ()):
@@ -250,12 +314,18 @@ class _Sweep:
         for (_, key), group in self._grouped(here, "work", 2):
             yield from self._work("cache", f"work/{key}", key, group)
 
-    def _grouped(self, store: Store, top: str, segments: int) -> Iterator[tuple[tuple[str, ...], Iterator[Found]]]:
-        """The objects below `top` by the first segments of their names, the last of which is a stage key, or `top` alone.
+    def _grouped(
+        self, store: Store, top: str, segments: int
+    ) -> Iterator[tuple[tuple[str, ...], Iterator[Found]]]:
+        """The objects below `top` by the first segments of their names, the last of which is a
+        stage key, or `top` alone.
 
-        Whatever else lies there was not made by Lyceum, and is passed over. Temporary files are noted apart.
+        Whatever else lies there was not made by Lyceum, and is passed over. Temporary files are
+        noted apart.
         """
-        for prefix, group in itertools.groupby(self._lasting(store, top), key=lambda found: tuple(found.name.split("/")[:segments])):
+        for prefix, group in itertools.groupby(
+            self._lasting(store, top), key=lambda found: tuple(found.name.split("/")[:segments])
+        ):
             if prefix == (top,) or (len(prefix) == segments and _KEY.fullmatch(prefix[-1])):
                 yield prefix, group
 
@@ -264,14 +334,19 @@ class _Sweep:
             parent, _, name = found.name.rpartition("/")
             if not name.startswith("."):
                 yield found
-            elif store is self._store and name_problem(parent) is None and time.time() - found.written > TEMPORARY_SECONDS:
+            elif (
+                store is self._store
+                and name_problem(parent) is None
+                and time.time() - found.written > TEMPORARY_SECONDS
+            ):
                 item = Garbage("temporary", found.name, "a killed process left it")
                 item.add(found, found.name)
                 self._temporary.append(item)
 
 
 def _here(store: Store) -> Store:
-    """This machine's working files and copies of a store in a bucket, which lie in a directory, as a store."""
+    """This machine's working files and copies of a store in a bucket, which lie in a directory, as
+    a store."""
     return open_store(store.path("work").parent, write=False)
 
 
@@ -285,8 +360,11 @@ def _delete_records_and_temporaries(store: Store, found: Iterable[Garbage]) -> N
             item.deleted = True
 
 
-def _delete_keys(store: Store, found: Iterable[Garbage], free: dict[str, int], seconds: float) -> None:
-    """Remove what belongs to keys, each under its lease; where somebody else has taken that by now, nothing."""
+def _delete_keys(
+    store: Store, found: Iterable[Garbage], free: dict[str, int], seconds: float
+) -> None:
+    """Remove what belongs to keys, each under its lease; where somebody else has taken that by now,
+    nothing."""
     by_key: dict[str, list[Garbage]] = {}
     for item in found:
         by_key.setdefault(item.key or "", []).append(item)
@@ -307,7 +385,11 @@ def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
         if manifest is not None and manifest.attempt == attempt:  # committed since it was listed
             return
     for name in sorted(item.names):
-        below = [f"{name}/{child}" for child in place.children(name)] if name == f"work/{key}" else [name]
+        below = (
+            [f"{name}/{child}" for child in place.children(name)]
+            if name == f"work/{key}"
+            else [name]
+        )
         for one in below:
             if one != lease or place is not store:
                 _remove(place, one)
@@ -317,4 +399,7 @@ def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
 def _remove(store: Store, name: str) -> None:
     store.remove(name)
     if next(store.objects(name), None) is not None:
-        raise InputError(f"{store.location(name)} could not be removed; see whether you may write there, and run the same command again.")
+        raise InputError(
+            f"{store.location(name)} could not be removed; see whether you may write there, and run"
+            " the same command again."
+        )

@@ -1,4 +1,5 @@
-"""`lyceum run`: check everything, find a Prefect API, run the flow, and show it on the terminal meanwhile."""
+"""`lyceum run`: check everything, find a Prefect API, run the flow, and show it on the terminal
+meanwhile."""
 
 import threading
 from collections.abc import Sequence
@@ -19,16 +20,27 @@ from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
 
 START_SECONDS = 15.0
-"""A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long as its start may take."""
+"""A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long
+as its start may take."""
 
 END_SECONDS = 20.0
-"""How long after the loss of the API a run that ends waits for it, so that how it ended is recorded."""
+"""How long after the loss of the API a run that ends waits for it, so that how it ended is
+recorded."""
 
 
-def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], data: Path | None, force: Sequence[str]) -> RunRecord:
+def launch(
+    recipe: str,
+    *,
+    store: str,
+    target: str,
+    overrides: Sequence[str],
+    data: Path | None,
+    force: Sequence[str],
+) -> RunRecord:
     """Run a recipe to its end.
 
-    All input is checked here first, before Prefect is even imported; the flow checks it again, because it can be started from elsewhere.
+    All input is checked here first, before Prefect is even imported; the flow checks it again,
+    because it can be started from elsewhere.
 
     Returns:
         The record of the run, whether it succeeded, failed or was stopped.
@@ -36,7 +48,8 @@ def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], da
     Raises:
         InputError: bad input; nothing was started.
         DoesNotFit: a program is too large for the target; nothing was started.
-        StageFailed: a program does not compile for the target, or Prefect's API does not answer; nothing was started.
+        StageFailed: a program does not compile for the target, or Prefect's API does not answer;
+            nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
     resolved = resolve(recipe, overrides, data)
@@ -64,8 +77,14 @@ def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], da
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
             WATCH.set(Watch(stop, terminal.progress, terminal.say_of, terminal.record))
-            patience = {"start_seconds": startup_seconds(api) or START_SECONDS, "end_seconds": END_SECONDS}
-            with prefect_view(api.url, terminal.say, stop, **patience), suppress(CancelledRun, FailedRun):  # the record says it, and more
+            patience = {
+                "start_seconds": startup_seconds(api) or START_SECONDS,
+                "end_seconds": END_SECONDS,
+            }
+            with (
+                prefect_view(api.url, terminal.say, stop, **patience),
+                suppress(CancelledRun, FailedRun),
+            ):  # the record says it, and more
                 try:
                     post_train(
                         recipe=recipe,
@@ -75,8 +94,14 @@ def launch(recipe: str, *, store: str, target: str, overrides: Sequence[str], da
                         data=str(data) if data else "",
                         force=tuple(force),
                     )
-                except httpx.TransportError as error:  # before the flow began; after that nobody asks for an answer
-                    raise Stopped if stop.is_set() else StageFailed(f"{error}, so the run could not begin") from error
+                except (
+                    httpx.TransportError
+                ) as error:  # before the flow began; after that nobody asks for an answer
+                    raise (
+                        Stopped
+                        if stop.is_set()
+                        else StageFailed(f"{error}, so the run could not begin")
+                    ) from error
     assert terminal.latest is not None, "the flow begins its record before it returns a state"
     return terminal.latest
 

@@ -1,4 +1,5 @@
-"""A directory that a command makes for its user: it appears under its name when it is whole, or not at all."""
+"""A directory that a command makes for its user: it appears under its name when it is whole, or not
+at all."""
 
 import os
 import shutil
@@ -15,16 +16,21 @@ def require_new(to: Path) -> Path:
     """The absolute path of a directory that can be made.
 
     Raises:
-        InputError: a file is there, or a directory that holds something, or its parent cannot be written.
+        InputError: a file is there, or a directory that holds something, or its parent cannot be
+            written.
     """
     to = given_path(to, "--to")
     try:
         if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-            raise InputError(f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new directory.")
+            raise InputError(
+                f"{to} {'is not empty' if to.is_dir() else 'is a file'}; give the name of a new"
+                " directory."
+            )
         parent = next(one for one in to.parents if one.exists())
         if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
             raise InputError(
-                f"{to} cannot be written: {parent} {'is read-only' if parent.is_dir() else 'is a file'}. Choose another place."
+                f"{to} cannot be written: {parent}"
+                f" {'is read-only' if parent.is_dir() else 'is a file'}. Choose another place."
             )
     except OSError as error:
         raise InputError(f"{to} cannot be made: {error.strerror}. Choose another place.") from error
@@ -46,6 +52,8 @@ def new_directory(to: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None:  # not the system's: a library's or the store's
             raise
-        raise InputError(f"{to} cannot be written: {error.strerror or error}. Choose another place.") from error
+        raise InputError(
+            f"{to} cannot be written: {error.strerror or error}. Choose another place."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

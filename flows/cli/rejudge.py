@@ -1,8 +1,9 @@
-"""`lyceum rejudge`: a finished run's GRPO stage under other rewards, rubrics or weights, without sampling anything. It loads JAX into its
-own process, for the advantages.
+"""`lyceum rejudge`: a finished run's GRPO stage under other rewards, rubrics or weights, without
+sampling anything. It loads JAX into its own process, for the advantages.
 
-What is judged anew is kept in the store like any ruling. The page, and the ledger as it would have been, lie with the run:
-`runs/<run>/rejudge-<digest>.html` and `.ledger.jsonl.gz`; the digest is that of what the file says.
+What is judged anew is kept in the store like any ruling. The page, and the ledger as it would have
+been, lie with the run: `runs/<run>/rejudge-<digest>.html` and `.ledger.jsonl.gz`; the digest is
+that of what the file says.
 """
 
 import gzip
@@ -40,7 +41,8 @@ class Wanted(StrictModel):
     """The file that says how to judge.
 
     ```toml
-    rubrics = "rubrics.jsonl"        # beside this file, as a rubrics stage writes it; without it, the run's own
+    rubrics = "rubrics.jsonl"        # beside this file, as a rubrics stage writes it; without it,
+                                     the run's own
     [[rewards]]
     name = "rubric_judge"
     aggregation = "explicit"
@@ -56,7 +58,12 @@ class Wanted(StrictModel):
 
 
 def rejudge_run(
-    store: Store, record: RunRecord, file: Path, stage: str | None, usd: float | None, progress: Callable[[int, int], None]
+    store: Store,
+    record: RunRecord,
+    file: Path,
+    stage: str | None,
+    usd: float | None,
+    progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Judge a run's GRPO stage (the last one by default) again.
 
@@ -70,9 +77,13 @@ def rejudge_run(
     wanted, text = _read(file)
     parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
     chosen, manifest = _grpo_stage(store, record, stage)
-    inputs = {name: _input(store, chosen, manifest, name) for name in manifest.inputs if name != "policy"}
+    inputs = {
+        name: _input(store, chosen, manifest, name) for name in manifest.inputs if name != "policy"
+    }
     config = stage_kind("grpo").config.parse(manifest.config)
-    prompts = {prompt.id: prompt for prompt in read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)}
+    prompts = {
+        prompt.id: prompt for prompt in read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)
+    }
     own = {one.id: one.criteria for one in _rubrics(inputs.get("rubrics"))}
     with tempfile.TemporaryDirectory() as scratch:
         given = None
@@ -80,19 +91,31 @@ def rejudge_run(
             given = _given_rubrics(file.parent / wanted.rubrics)
             write_jsonl(Path(scratch) / "rubrics.jsonl", given)
             inputs["rubrics"] = Path(scratch)
-        resources = Resources(inputs, Answers(store), config.seed, config.response_length, _devices(wanted))
+        resources = Resources(
+            inputs, Answers(store), config.seed, config.response_length, _devices(wanted)
+        )
         about = Stage(config, manifest.dependencies, prompts, own)
-        with gzip.open(store.local_dir(manifest, {LEDGER}) / LEDGER, "rt", encoding="utf-8") as lines:
+        with gzip.open(
+            store.local_dir(manifest, {LEDGER}) / LEDGER, "rt", encoding="utf-8"
+        ) as lines:
             rows = [LedgerRow.model_validate_json(line) for line in lines]
         criteria = None if given is None else {one.id: one.criteria for one in given}
-        found = rejudge(about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress)
+        found = rejudge(
+            about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress
+        )
     name = f"runs/{record.run_id}/rejudge-{digest([text, [] if given is None else [one.model_dump(mode='json') for one in given]])[:12]}"
     value = {"run_id": record.run_id, "stage": chosen.name, "file": str(file), **found}
     ledger = value.pop("ledger")
-    body = "".join(json.dumps(row.model_dump(mode="json"), ensure_ascii=False) + "\n" for row in ledger)
+    body = "".join(
+        json.dumps(row.model_dump(mode="json"), ensure_ascii=False) + "\n" for row in ledger
+    )
     store.write_bytes(f"{name}.ledger.jsonl.gz", gzip.compress(body.encode(), mtime=0))
     store.write_bytes(f"{name}.html", _page(value))
-    return {**value, "page": store.location(f"{name}.html"), "ledger": store.location(f"{name}.ledger.jsonl.gz")}
+    return {
+        **value,
+        "page": store.location(f"{name}.html"),
+        "ledger": store.location(f"{name}.ledger.jsonl.gz"),
+    }
 
 
 def show_rejudged(value: Mapping[str, Any]) -> None:
@@ -111,7 +134,15 @@ def show_rejudged(value: Mapping[str, Any]) -> None:
         for place, one in enumerate(value["updates"])
         if place % every == 0
     ]
-    columns = ("update", "responses", "reward", "reward now", "cosine", "advantages of other sign", "")
+    columns = (
+        "update",
+        "responses",
+        "reward",
+        "reward now",
+        "cosine",
+        "advantages of other sign",
+        "",
+    )
     show.table(f"{value['stage']} of {value['run_id']} under {value['file']}", columns, rows)
     for name, one in value["rewards"].items():
         show.line(f"{name}: {sentence(one)}")
@@ -121,20 +152,36 @@ def show_rejudged(value: Mapping[str, Any]) -> None:
 
 def sentence(reward: Mapping[str, Any]) -> str:
     """Where a reward's values came from, in words."""
-    words = {"ledger": "as in the ledger", "rulings": "the ledger's rulings, weighed again", "scored": "scored again"}
+    words = {
+        "ledger": "as in the ledger",
+        "rulings": "the ledger's rulings, weighed again",
+        "scored": "scored again",
+    }
     text = words[reward["from"]]
     if "questions" in reward:
-        text += f"; {reward['new']:.0f} of {reward['questions']:.0f} questions were new and cost ${reward['usd']:.4f}"
+        text += (
+            f"; {reward['new']:.0f} of {reward['questions']:.0f} questions were new and cost"
+            f" ${reward['usd']:.4f}"
+        )
     return text
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
     """The outcome in one line."""
-    mean = "" if summary["cosine_mean"] is None else f" The mean cosine of the advantages before and after is {summary['cosine_mean']:.3f}."
-    undecided = f", {summary['undecided']} cannot be compared because one of the two teaches nothing" if summary["undecided"] else ""
+    mean = (
+        ""
+        if summary["cosine_mean"] is None
+        else f" The mean cosine of the advantages before and after is {summary['cosine_mean']:.3f}."
+    )
+    undecided = (
+        f", {summary['undecided']} cannot be compared because one of the two teaches nothing"
+        if summary["undecided"]
+        else ""
+    )
     return (
-        f"The updates on {summary['reversed']} of {summary['rollouts']} rollouts would change sign{undecided}; {summary['changed_sign']} "
-        f"of {summary['responses']} responses have an advantage of the other sign.{mean}"
+        f"The updates on {summary['reversed']} of {summary['rollouts']} rollouts would change"
+        f" sign{undecided}; {summary['changed_sign']} of {summary['responses']} responses have an"
+        f" advantage of the other sign.{mean}"
     )
 
 
@@ -151,18 +198,30 @@ def _read(file: Path) -> tuple[Wanted, str]:
 
 
 def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
-    stages = {one.name: one for one in record.stages if one.kind == "grpo" and one.artifact is not None}
+    stages = {
+        one.name: one for one in record.stages if one.kind == "grpo" and one.artifact is not None
+    }
     if not stages:
-        raise InputError(f"run {record.run_id!r} has no finished stage of kind grpo, so no ledger of judged responses.")
+        raise InputError(
+            f"run {record.run_id!r} has no finished stage of kind grpo, so no ledger of judged"
+            " responses."
+        )
     if stage is not None and stage not in stages:
-        raise InputError(f"stage {stage!r} of run {record.run_id!r} is no finished stage of kind grpo.{nearest(stage, stages)}")
+        raise InputError(
+            f"stage {stage!r} of run {record.run_id!r} is no finished stage of kind"
+            f" grpo.{nearest(stage, stages)}"
+        )
     chosen = stages[stage] if stage else list(stages.values())[-1]
-    return chosen, sound_artifact(store, chosen.kind, chosen.key, f"the artifact of stage {chosen.name!r}")
+    return chosen, sound_artifact(
+        store, chosen.kind, chosen.key, f"the artifact of stage {chosen.name!r}"
+    )
 
 
 def _input(store: Store, stage: StageRecord, manifest: Manifest, name: str) -> Path:
     ref = manifest.inputs[name]
-    return store.local_dir(sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {stage.name!r}"))
+    return store.local_dir(
+        sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {stage.name!r}")
+    )
 
 
 def _rubrics(directory: Path | None) -> list[Rubric]:
@@ -200,11 +259,21 @@ def _page(value: Mapping[str, Any]) -> bytes:
         return [one["step"] for one in known], [one[name] for one in known]
 
     drawn = [
-        plots.curve("Cosine of the advantages before and after; below 0 the update would change sign", {"cosine": series("cosine")}),
-        plots.curve("Mean reward", {"then": series("reward_before"), "now": series("reward_after")}),
+        plots.curve(
+            "Cosine of the advantages before and after; below 0 the update would change sign",
+            {"cosine": series("cosine")},
+        ),
+        plots.curve(
+            "Mean reward", {"then": series("reward_before"), "now": series("reward_after")}
+        ),
     ]
     rewards = {name: sentence(one) for name, one in value["rewards"].items()}
-    page = rendered("rejudge.html.j2", **{**value, "rewards": rewards}, verdict=verdict(value["summary"]), plots=drawn)
+    page = rendered(
+        "rejudge.html.j2",
+        **{**value, "rewards": rewards},
+        verdict=verdict(value["summary"]),
+        plots=drawn,
+    )
     return page.encode()
 
 

@@ -1,4 +1,5 @@
-"""`lyceum scores`: write a run's items, scores and curves for other tools. The directory appears when it is whole, or not at all."""
+"""`lyceum scores`: write a run's items, scores and curves for other tools. The directory appears
+when it is whole, or not at all."""
 
 import importlib
 from collections.abc import Sequence
@@ -19,14 +20,17 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
         formats: of FORMATS; empty: all that have something to say of the run.
 
     Raises:
-        InputError: `to` cannot be made or holds something, or the run has nothing to write in a format that was asked for.
+        InputError: `to` cannot be made or holds something, or the run has nothing to write in a
+            format that was asked for.
         StageFailed: it has nothing to write because its artifacts are gone or damaged.
     """
     to, written = require_new(to), {}
     with new_directory(to) as partial:
         for name in dict.fromkeys(formats) or FORMATS:
             (partial / name).mkdir()
-            written[name] = importlib.import_module(f"flows.scores.formats.{name}").write(run, partial / name)
+            written[name] = importlib.import_module(f"flows.scores.formats.{name}").write(
+                run, partial / name
+            )
             if not written[name]:
                 (partial / name).rmdir()
         nothing = [name for name, count in written.items() if not count]
@@ -38,7 +42,9 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
         "run_id": run.record.run_id,
         "directory": str(to),
         "formats": {
-            name: sorted(path.relative_to(to).as_posix() for path in (to / name).rglob("*") if path.is_file())
+            name: sorted(
+                path.relative_to(to).as_posix() for path in (to / name).rglob("*") if path.is_file()
+            )
             for name, count in written.items()
             if count
         },

@@ -1,4 +1,5 @@
-"""Tables and lines for a terminal. Standard output: what was asked for; it is never mixed with logs."""
+"""Tables and lines for a terminal. Standard output: what was asked for; it is never mixed with
+logs."""
 
 import re
 import sys
@@ -21,14 +22,23 @@ PLAIN_WIDTH = 160
 
 def console() -> Console:
     """Standard output as it is now (tests and pipes replace it)."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    return Console(
+        file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False
+    )
 
 
 def show_run(record: RunRecord) -> None:
     """The summary at the end of a run."""
-    rows = [(stage.name, stage.kind, stage.status, f"{stage.seconds:.1f}", headline(stage.metrics)) for stage in record.stages]
+    rows = [
+        (stage.name, stage.kind, stage.status, f"{stage.seconds:.1f}", headline(stage.metrics))
+        for stage in record.stages
+    ]
     seconds = (record.finished or time.time()) - record.started
-    table(f"{record.run_id}: {record.status} in {seconds:.1f} s", ("stage", "kind", "status", "seconds", "metrics"), rows)
+    table(
+        f"{record.run_id}: {record.status} in {seconds:.1f} s",
+        ("stage", "kind", "status", "seconds", "metrics"),
+        rows,
+    )
     for stage in record.stages:
         if stage.error:
             line(f"{stage.name}: {stage.error}")
@@ -43,7 +53,9 @@ def show_plan(plan: dict[str, Any]) -> None:
     from flows.planning.plan import what_is_wrong
 
     local = plan["target"] == "local"
-    programs = [(stage["name"], program) for stage in plan["stages"] for program in stage["programs"]]
+    programs = [
+        (stage["name"], program) for stage in plan["stages"] for program in stage["programs"]
+    ]
     if programs:
         rows = [
             (
@@ -53,22 +65,56 @@ def show_plan(plan: dict[str, Any]) -> None:
                 "yes" if one["fits"] else "NO",
                 f"{one['flops'] / 1e12:.3g}" if one["refusal"] is None else "",
                 f"{one['bytes_accessed'] / 1e9:.3g}" if one["refusal"] is None else "",
-                f"{_short_time(one['roofline_seconds'])}, {one['bound']}" if one["refusal"] is None else "",
+                (
+                    f"{_short_time(one['roofline_seconds'])}, {one['bound']}"
+                    if one["refusal"] is None
+                    else ""
+                ),
                 f"{one['calls']:.0f}",
             )
             for name, one in programs
         ]
-        columns = ("stage", "program", "GiB of HBM", "fits", "TFLOP", "GB moved", "roofline, bound by", "calls")
-        table(f"programs of {plan['recipe']} on one device of {plan['target']}, one call", columns, rows)
+        columns = (
+            "stage",
+            "program",
+            "GiB of HBM",
+            "fits",
+            "TFLOP",
+            "GB moved",
+            "roofline, bound by",
+            "calls",
+        )
+        table(
+            f"programs of {plan['recipe']} on one device of {plan['target']}, one call",
+            columns,
+            rows,
+        )
     rows = []
     for stage in plan["stages"]:
         what = "cached" if stage["cached"] else "would run"
         seconds, usd = stage["seconds"], stage["cost_usd"]
-        times = (_seconds(seconds),) if local else ("?" if seconds is None else duration(seconds), "?" if usd is None else f"{usd:.2f}")
-        rows.append(
-            (stage["name"], stage["kind"], what, *times, stage["reason"] + (f"; from {stage['basis']}" if "basis" in stage else ""))
+        times = (
+            (_seconds(seconds),)
+            if local
+            else (
+                "?" if seconds is None else duration(seconds),
+                "?" if usd is None else f"{usd:.2f}",
+            )
         )
-    head = ("stage", "kind", "", "seconds", "because") if local else ("stage", "kind", "", "time", "USD", "because")
+        rows.append(
+            (
+                stage["name"],
+                stage["kind"],
+                what,
+                *times,
+                stage["reason"] + (f"; from {stage['basis']}" if "basis" in stage else ""),
+            )
+        )
+    head = (
+        ("stage", "kind", "", "seconds", "because")
+        if local
+        else ("stage", "kind", "", "time", "USD", "because")
+    )
     table(f"{plan['recipe']} on {plan['target']}", head, rows)
     for name, one in programs:
         for what in one["uncounted"]:
@@ -77,9 +123,18 @@ def show_plan(plan: dict[str, Any]) -> None:
         line(f"Expected: {_seconds(plan['seconds'])} s (from earlier runs; ? where there was none)")
     else:
         stages = plan["stages"]
-        unknown = [stage["name"] for stage in stages if stage["seconds"] is None or stage["cost_usd"] is None]
-        seconds, usd = (sum(stage[field] or 0.0 for stage in stages) for field in ("seconds", "cost_usd"))
-        line(f"Expected: {duration(seconds)}, {usd:.2f} USD by list price{', and ' + ', '.join(unknown) if unknown else ''}")
+        unknown = [
+            stage["name"]
+            for stage in stages
+            if stage["seconds"] is None or stage["cost_usd"] is None
+        ]
+        seconds, usd = (
+            sum(stage[field] or 0.0 for stage in stages) for field in ("seconds", "cost_usd")
+        )
+        line(
+            f"Expected: {duration(seconds)}, {usd:.2f} USD by list"
+            f" price{', and ' + ', '.join(unknown) if unknown else ''}"
+        )
     for problem in what_is_wrong(plan):
         line(problem)
     if programs and plan["fits"]:
@@ -98,8 +153,14 @@ def show_why(why: dict[str, Any]) -> None:
     elif not why["differences"]:
         line(f"Nothing in its identity differs from artifact {near['kind']}/{near['key']}.")
     else:
-        rows = [(one["field"], _short(one["here"]), _short(one["there"])) for one in why["differences"]]
-        table(f"against the nearest artifact, {near['kind']}/{near['key'][:12]}", ("field", "here", "there"), rows)
+        rows = [
+            (one["field"], _short(one["here"]), _short(one["there"])) for one in why["differences"]
+        ]
+        table(
+            f"against the nearest artifact, {near['kind']}/{near['key'][:12]}",
+            ("field", "here", "there"),
+            rows,
+        )
 
 
 def show_runs(runs: dict[str, Any]) -> None:
@@ -107,7 +168,17 @@ def show_runs(runs: dict[str, Any]) -> None:
     rows = []
     for run in runs["runs"]:
         stages = f"{run['stages_done']}/{run['stages']}"
-        rows.append((run["run_id"], run["recipe"], run["target"], run["status"], stages, _clock(run["started"]), _clock(run["updated"])))
+        rows.append(
+            (
+                run["run_id"],
+                run["recipe"],
+                run["target"],
+                run["status"],
+                stages,
+                _clock(run["started"]),
+                _clock(run["updated"]),
+            )
+        )
     table("runs", ("run", "recipe", "target", "status", "stages", "started", "last written"), rows)
 
 
@@ -127,13 +198,21 @@ def show_garbage(garbage: dict[str, Any]) -> None:
     if rows:
         table("garbage", ("kind", "what", "why", "size", "age"), rows)
         table(
-            "totals", ("kind", "count", "size"), [(kind, str(one["count"]), size(one["bytes"])) for kind, one in garbage["totals"].items()]
+            "totals",
+            ("kind", "count", "size"),
+            [
+                (kind, str(one["count"]), size(one["bytes"]))
+                for kind, one in garbage["totals"].items()
+            ],
         )
     kept = [item for item in garbage["items"] if not item["deleted"]]
     if not rows:
         line(f"Nothing in {garbage['store']} is garbage.")
     elif not garbage["delete"]:
-        line(f"{size(garbage['bytes'])} in {garbage['store']} are garbage. Nothing was removed; --delete removes it.")
+        line(
+            f"{size(garbage['bytes'])} in {garbage['store']} are garbage. Nothing was removed;"
+            " --delete removes it."
+        )
     else:
         line(f"{size(garbage['deleted_bytes'])} were removed from {garbage['store']}.")
         for item in kept:
@@ -146,20 +225,32 @@ def show_machines(machines: dict[str, Any]) -> None:
     if not found:
         line(f"No machine of ours is left over on {machines['target']}.")
         return
-    done = [(one, "removed" if one["removed"] else "removable" if one["removable"] else "kept") for one in found]
+    done = [
+        (one, "removed" if one["removed"] else "removable" if one["removable"] else "kept")
+        for one in found
+    ]
     rows = [(one["name"], one["state"], one["attempt"], what, one["why"]) for one, what in done]
     table(f"machines of {machines['target']}", ("machine", "state", "attempt", "", "because"), rows)
     if any(one["removable"] and not one["removed"] for one in found):
-        line("Some could not be removed; see above." if machines["delete"] else "Nothing was removed; --delete removes what is removable.")
+        line(
+            "Some could not be removed; see above."
+            if machines["delete"]
+            else "Nothing was removed; --delete removes what is removable."
+        )
 
 
 def show_export(export: dict[str, Any]) -> None:
     """What was exported, and what the proof found."""
     proof = export["verification"]
-    table(f"{export['stage']} of {export['run_id']}", ("file", "size"), [(name, size(count)) for name, count in export["files"].items()])
+    table(
+        f"{export['stage']} of {export['run_id']}",
+        ("file", "size"),
+        [(name, size(count)) for name, count in export["files"].items()],
+    )
     line(
-        f"transformers {proof['transformers']} agrees: {proof['prompts']} prompts rendered alike, logits within "
-        f"{proof['max_logit_difference']:.1e} (tolerance {proof['tolerance']:g}, {proof['dtype']}), {proof['greedy_tokens']} greedy tokens."
+        f"transformers {proof['transformers']} agrees: {proof['prompts']} prompts rendered alike,"
+        f" logits within {proof['max_logit_difference']:.1e} (tolerance {proof['tolerance']:g},"
+        f" {proof['dtype']}), {proof['greedy_tokens']} greedy tokens."
     )
     line(f"Directory: {export['directory']}")
 
@@ -184,7 +275,9 @@ def show_gate(value: dict[str, Any]) -> None:
 
     verdict = Gate.parse(value)
     if verdict.findings:
-        table(f"{verdict.candidate} against {verdict.champion or 'its base'}", COLUMNS, rows(verdict))
+        table(
+            f"{verdict.candidate} against {verdict.champion or 'its base'}", COLUMNS, rows(verdict)
+        )
     if verdict.default:
         line(DEFAULT)
     line(f"{'Passed' if verdict.promote else 'Not passed'}: {verdict.why}.")
@@ -193,7 +286,10 @@ def show_gate(value: dict[str, Any]) -> None:
 def show_champion(value: dict[str, Any]) -> None:
     """An entry of `lyceum promote`."""
     did = "rolled back to" if value["change"] == "rollback" else "promoted"
-    line(f"Champion of {value['recipe']}, number {value['number']}: {did} run {value['run_id']} ({value['why']}).")
+    line(
+        f"Champion of {value['recipe']}, number {value['number']}: {did} run {value['run_id']}"
+        f" ({value['why']})."
+    )
     line(f"Model of stage {value['stage']}: {value['location']}")
 
 
@@ -211,9 +307,17 @@ def show_champions(value: dict[str, Any]) -> None:
         )
         for entry in value["history"]
     ]
-    table(f"champions of {value['recipe']}, the current one last", ("no.", "when", "change", "run", "metrics", "by", "why"), rows)
+    table(
+        f"champions of {value['recipe']}, the current one last",
+        ("no.", "when", "change", "run", "metrics", "by", "why"),
+        rows,
+    )
     back = value["rollbacks"]
-    line(f"A rollback would lead to number {back[0]}." if back else "There is no champion to roll back to.")
+    line(
+        f"A rollback would lead to number {back[0]}."
+        if back
+        else "There is no champion to roll back to."
+    )
 
 
 def show_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> None:
@@ -231,13 +335,19 @@ def show_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> None:
 
 def show_recipes(recipes: dict[str, Any]) -> None:
     """The shipped recipes."""
-    rows = [(recipe["name"], recipe["model"], " -> ".join(recipe["stages"])) for recipe in recipes["recipes"]]
+    rows = [
+        (recipe["name"], recipe["model"], " -> ".join(recipe["stages"]))
+        for recipe in recipes["recipes"]
+    ]
     table("recipes", ("name", "model", "stages"), rows)
 
 
 def show_checks(doctor: dict[str, Any]) -> None:
     """The doctor's findings: whether each is well, and the details."""
-    rows = [("ok" if check["well"] else "!!", check["name"], check["found"]) for check in doctor["checks"]]
+    rows = [
+        ("ok" if check["well"] else "!!", check["name"], check["found"])
+        for check in doctor["checks"]
+    ]
     table("doctor", ("", "check", "found"), rows)
 
 

@@ -1,4 +1,5 @@
-"""What a person sees of a run, on standard error: on a terminal one progress bar per running stage, elsewhere plain lines."""
+"""What a person sees of a run, on standard error: on a terminal one progress bar per running stage,
+elsewhere plain lines."""
 
 import threading
 import time
@@ -6,7 +7,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from infra.visible import plain
@@ -20,7 +29,8 @@ _MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-"}
 
 
 class Terminal:
-    """Shows a run while it happens, and keeps its newest record. Stages call `progress` from their threads."""
+    """Shows a run while it happens, and keeps its newest record. Stages call `progress` from their
+    threads."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -47,7 +57,12 @@ class Terminal:
             self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._live:
             self._bars.stop()
 
@@ -70,12 +85,20 @@ class Terminal:
                     self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
                 total = progress.total or None
                 self._bars.update(
-                    self._bar_ids[stage], completed=progress.done, total=total, unit=status.phase or progress.unit, values=values
+                    self._bar_ids[stage],
+                    completed=progress.done,
+                    total=total,
+                    unit=status.phase or progress.unit,
+                    values=values,
                 )
             elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
                 self._spoke[stage] = now
                 running = now - self._began.get(stage, now)
-                done = f"{progress.done}/{progress.total} {progress.unit} {values}" if progress.total else f"running for {running:.0f} s"
+                done = (
+                    f"{progress.done}/{progress.total} {progress.unit} {values}"
+                    if progress.total
+                    else f"running for {running:.0f} s"
+                )
                 done = status.phase or done
                 self.say_of(stage, done.rstrip())
 

@@ -1,12 +1,14 @@
-"""Answers of the TPU compiler (`tasks.planning.plan`), kept on this machine: what has been compiled once is not compiled again.
+"""Answers of the TPU compiler (`tasks.planning.plan`), kept on this machine: what has been compiled
+once is not compiled again.
 
-Two kinds of files below `<LYCEUM_CACHE>/plan/`: `stages/` says which programs a stage has, by everything that decides it (kind, config,
-model, upstream configs, our source, versions, target), so that a plan seen before starts no compiler at all; `programs/` holds the
-compiler's report of each program by the program's own digest, so that stages with the same program, and sources that differ in
-something else, share it. Deleting the directory costs only time.
+Two kinds of files below `<LYCEUM_CACHE>/plan/`: `stages/` says which programs a stage has, by
+everything that decides it (kind, config, model, upstream configs, our source, versions, target), so
+that a plan seen before starts no compiler at all; `programs/` holds the compiler's report of each
+program by the program's own digest, so that stages with the same program, and sources that differ
+in something else, share it. Deleting the directory costs only time.
 
-Programs compile side by side in processes of their own, as many as cores and free memory allow. They end with this process, however it
-ends: their standard input is closed then.
+Programs compile side by side in processes of their own, as many as cores and free memory allow.
+They end with this process, however it ends: their standard input is closed then.
 """
 
 import json
@@ -34,8 +36,9 @@ from infra.tpu.types import GIB
 from schemas.base import InputError, StageFailed, digest
 
 COMPILE_BYTES = 5 * GIB
-"""Host memory that a process that compiles may take: 4 to 7 GB for a 1B program without a scan over layers, 1.5 to 3 GB with one (measured
-with libtpu 0.0.42.1 in November 2026), more for larger models."""
+"""Host memory that a process that compiles may take: 4 to 7 GB for a 1B program without a scan over
+layers, 1.5 to 3 GB with one (measured with libtpu 0.0.42.1 in November 2026), more for larger
+models."""
 
 COMMAND = (sys.executable, "-m", "tasks.planning.plan")
 """What compiles; the target is appended."""
@@ -43,7 +46,9 @@ COMMAND = (sys.executable, "-m", "tasks.planning.plan")
 _PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "google-tunix", "optax", "qwix")
 _LINES_IN_ERROR = 5
 
-INSTALL = "`pip install lyceum[tpu]`, or `uv sync --extra tpu` in a checkout (200 MB; no TPU is needed)"
+INSTALL = (
+    "`pip install lyceum[tpu]`, or `uv sync --extra tpu` in a checkout (200 MB; no TPU is needed)"
+)
 
 
 def has_compiler() -> bool:
@@ -76,12 +81,19 @@ class Question:
     @property
     def stage(self) -> dict[str, Any]:
         """As `tasks.planning.plan.StageQuestion`."""
-        return {"kind": self.kind, "config": self.config, "model": self.model, "upstream": self.upstream, "models": self.models}
+        return {
+            "kind": self.kind,
+            "config": self.config,
+            "model": self.model,
+            "upstream": self.upstream,
+            "models": self.models,
+        }
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program of a stage and the compiler's report (`tasks.planning.plan.ProgramReport`), None where it was not asked for.
+    """A program of a stage and the compiler's report (`tasks.planning.plan.ProgramReport`), None
+    where it was not asked for.
 
     Attributes:
         beside: see `tasks.planning.programs.Program`.
@@ -127,8 +139,14 @@ class _Worker:
         end = " / ".join(errors.read().strip().splitlines()[-_LINES_IN_ERROR:])
         self.stop()
         if code == -signal.SIGKILL:
-            return {"error": "the process that compiles was killed, most likely because memory ran out", "kind": "killed"}
-        return {"error": f"the process that compiles ended with exit code {code}: {end}", "kind": "failed"}
+            return {
+                "error": "the process that compiles was killed, most likely because memory ran out",
+                "kind": "killed",
+            }
+        return {
+            "error": f"the process that compiles ended with exit code {code}: {end}",
+            "kind": "failed",
+        }
 
     def _started(self) -> "tuple[subprocess.Popen[str], IO[str]]":
         if self.process is None or self.errors is None:
@@ -172,13 +190,21 @@ class Compiler:
 
     def __init__(self, target: str, settings: Settings, say: Callable[[str], None]) -> None:
         if not has_compiler():
-            raise InputError(f"to plan for {target} the TPU compiler has to be installed: {INSTALL}.")
+            raise InputError(
+                f"to plan for {target} the TPU compiler has to be installed: {INSTALL}."
+            )
         self.target, self.say = target, say
         self._settings, self._directory = settings, Path(settings.cache) / "plan"
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers = [_Worker(target) for _ in range(_workers())]
         self._alone = threading.Lock()
-        self._since, self._begun, self._done, self._compiles, self._lock = time.monotonic(), 0, 0, 0, threading.Lock()
+        self._since, self._begun, self._done, self._compiles, self._lock = (
+            time.monotonic(),
+            0,
+            0,
+            0,
+            threading.Lock(),
+        )
 
     def __enter__(self) -> Self:
         for worker in self._workers:
@@ -186,7 +212,12 @@ class Compiler:
         self._threads = ThreadPoolExecutor(len(self._workers))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for worker in self._workers:
             worker.end()
         self._threads.shutdown(cancel_futures=True)
@@ -204,11 +235,14 @@ class Compiler:
         list(self._each(self._make_programs, new))
         return [self._known(question) for question in questions]
 
-    def compile(self, questions: Sequence[Question], only: frozenset[str] | None = None) -> list[list[Compiled]]:
+    def compile(
+        self, questions: Sequence[Question], only: frozenset[str] | None = None
+    ) -> list[list[Compiled]]:
         """The programs of each stage with their reports; with `only`, just those of these names.
 
         Raises:
-            InputError, StageFailed: see `programs`; also when a program does not compile for another reason than its size.
+            InputError, StageFailed: see `programs`; also when a program does not compile for
+                another reason than its size.
         """
         found = self.programs(questions)
         todo: dict[str, tuple[Question, int, str]] = {}
@@ -220,10 +254,14 @@ class Compiler:
         longest_first = sorted(todo.items(), key=lambda item: item[1][2] != "train_step")
         list(self._each(self._compile_one, longest_first))
         found = [self._known(question) for question in questions]
-        return [[program for program in programs if only is None or program.name in only] for programs in found]
+        return [
+            [program for program in programs if only is None or program.name in only]
+            for programs in found
+        ]
 
     def known(self, question: Question) -> list[Compiled] | None:
-        """The programs of a stage that was planned before, all with reports; None for any other. Starts nothing."""
+        """The programs of a stage that was planned before, all with reports; None for any other.
+        Starts nothing."""
         if self._stage_file(question) is None:
             return None
         programs = self._known(question)
@@ -243,7 +281,10 @@ class Compiler:
         with self._lock:
             self._done += 1
             took, since = answer["report"]["compile_seconds"], time.monotonic() - self._since
-            self.say(f"{question.name} {name} took {took:.0f} s; {self._done} of {self._compiles} done, {since:.0f} s so far")
+            self.say(
+                f"{question.name} {name} took {took:.0f} s; {self._done} of {self._compiles} done,"
+                f" {since:.0f} s so far"
+            )
 
     def _ask(self, question: Question, asked: dict[str, Any], what: str) -> dict[str, Any]:
         key = digest(question.stage)
@@ -297,10 +338,18 @@ class Compiler:
 
     @cached_property
     def _surroundings(self) -> list[Any]:
-        """What decides a stage's programs beside the question: our source, packages, the target and its settings."""
-        files = sorted(file for place in ("tasks", "schemas") for file in (ROOT / place).rglob("*.py"))
+        """What decides a stage's programs beside the question: our source, packages, the target and
+        its settings."""
+        files = sorted(
+            file for place in ("tasks", "schemas") for file in (ROOT / place).rglob("*.py")
+        )
         source = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
-        return [digest(source), [_version(name) for name in _PACKAGES], self.target, self._settings.tensor_parallel]
+        return [
+            digest(source),
+            [_version(name) for name in _PACKAGES],
+            self.target,
+            self._settings.tensor_parallel,
+        ]
 
     def _stage_path(self, question: Question) -> Path:
         config = Path(question.model) / "config.json"
@@ -314,12 +363,19 @@ class Compiler:
     def _known(self, question: Question) -> list[Compiled]:
         listed = self._stage_file(question)
         if listed is None:
-            raise StageFailed(f"{self._stage_path(question)} cannot be read back; is the disk full?")
-        return [Compiled(**one, report=_read(self._directory / "programs" / f"{one['digest']}.json")) for one in listed]
+            raise StageFailed(
+                f"{self._stage_path(question)} cannot be read back; is the disk full?"
+            )
+        return [
+            Compiled(**one, report=_read(self._directory / "programs" / f"{one['digest']}.json"))
+            for one in listed
+        ]
 
 
 def _workers() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(cores, _free_bytes() // COMPILE_BYTES))
 
 
@@ -348,11 +404,16 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Write a file as a whole: others may read at any moment. Raises InputError when the cache cannot be written."""
+    """Write a file as a whole: others may read at any moment. Raises InputError when the cache
+    cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, delete=False
+        ) as file:
             json.dump(value, file)
         os.replace(file.name, path)
     except OSError as error:
-        raise InputError(f"{path.parent}: {error.strerror}; set LYCEUM_CACHE to a directory that can be written.") from error
+        raise InputError(
+            f"{path.parent}: {error.strerror}; set LYCEUM_CACHE to a directory that can be written."
+        ) from error

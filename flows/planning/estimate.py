@@ -1,8 +1,11 @@
-"""From programs to time and money: what a stage will take on a target, by roofline, by measured runs, and by list prices.
+"""From programs to time and money: what a stage will take on a target, by roofline, by measured
+runs, and by list prices.
 
-A stage's time is the sum over its programs of calls x roofline time (or the sum over those that run beside the others on devices of their
-own, if that is longer), divided by an efficiency, plus the time until its machine works. The efficiency is learned from stages of the same
-kind that ran on the same target, where the store has some and this machine has compiled their programs; else it is `EFFICIENCY`.
+A stage's time is the sum over its programs of calls x roofline time (or the sum over those that run
+beside the others on devices of their own, if that is longer), divided by an efficiency, plus the
+time until its machine works. The efficiency is learned from stages of the same kind that ran on the
+same target, where the store has some and this machine has compiled their programs; else it is
+`EFFICIENCY`.
 """
 
 from collections.abc import Sequence
@@ -20,13 +23,15 @@ from schemas.artifact import Manifest
 from tasks.contract.plugins import training_kinds
 
 EFFICIENCY = 0.4
-"""Share of the roofline that a stage reaches on average, as of November 2026: dense training of language models on v4 to v6e is said to
-reach 0.4 to 0.6 of peak (MaxText, from memory); small models and decoding are below, and hosts tokenise, score and save meanwhile. A
-cautious guess until runs have been measured."""
+"""Share of the roofline that a stage reaches on average, as of November 2026: dense training of
+language models on v4 to v6e is said to reach 0.4 to 0.6 of peak (MaxText, from memory); small
+models and decoding are below, and hosts tokenise, score and save meanwhile. A cautious guess until
+runs have been measured."""
 
 BOOT_SECONDS = 360.0
-"""From submitting a job to its first program, as of November 2026, from memory: a TPU in stock is provisioned in two to three minutes, its
-VM boots, installs packages and starts JAX in two to three more. Waiting for capacity is not in it."""
+"""From submitting a job to its first program, as of November 2026, from memory: a TPU in stock is
+provisioned in two to three minutes, its VM boots, installs packages and starts JAX in two to three
+more. Waiting for capacity is not in it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Estimate:
 
 
 def program_json(program: Compiled, target: str) -> dict[str, Any]:
-    """A program as `lyceum plan --json` prints it. Bytes and FLOPs are of one device and one call."""
+    """A program as `lyceum plan --json` prints it. Bytes and FLOPs are of one device and one
+    call."""
     chip, report = chip_of(TPU_TYPES[target]), program.report
     assert report is not None
     work = report["flops"], report["bytes_accessed"], report["link_bytes"]
@@ -49,7 +55,10 @@ def program_json(program: Compiled, target: str) -> dict[str, Any]:
         "fits": report["refusal"] is None and hbm_bytes <= chip.hbm_bytes,
         "hbm_bytes": hbm_bytes,
         "hbm_limit_bytes": chip.hbm_bytes,
-        **{f"{part}_bytes": report[f"{part}_bytes"] for part in ("argument", "temporary", "output", "alias", "code")},
+        **{
+            f"{part}_bytes": report[f"{part}_bytes"]
+            for part in ("argument", "temporary", "output", "alias", "code")
+        },
         "resident_bytes": program.resident_bytes,
         "flops": report["flops"],
         "bytes_accessed": report["bytes_accessed"],
@@ -65,35 +74,55 @@ def program_json(program: Compiled, target: str) -> dict[str, Any]:
 
 
 def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
-    """Of all calls of a stage's programs; those that run beside the others take no time while the others do."""
+    """Of all calls of a stage's programs; those that run beside the others take no time while the
+    others do."""
     described = [program_json(program, target) for program in programs]
-    sums = {beside: sum(one["calls"] * one["roofline_seconds"] for one in described if one["beside"] == beside) for beside in (False, True)}
+    sums = {
+        beside: sum(
+            one["calls"] * one["roofline_seconds"] for one in described if one["beside"] == beside
+        )
+        for beside in (False, True)
+    }
     return max(sums.values())
 
 
-def estimate(programs: Sequence[Compiled], measured: Sequence[float], target: str, settings: TpuSettings) -> Estimate:
+def estimate(
+    programs: Sequence[Compiled], measured: Sequence[float], target: str, settings: TpuSettings
+) -> Estimate:
     """The time and cost of a stage on a TPU.
 
     Args:
         programs: those of the stage, with reports.
-        measured: of earlier runs of its kind, seconds per second of roofline (see `measured_ratios`).
+        measured: of earlier runs of its kind, seconds per second of roofline (see
+            `measured_ratios`).
     """
     ratio = median(measured) if measured else 1 / EFFICIENCY
     seconds = BOOT_SECONDS + ratio * roofline_seconds(programs, target)
-    basis = f"median of {len(measured)} measured runs" if measured else f"{EFFICIENCY:.0%} of the roofline"
-    return Estimate(seconds, cost(seconds, target, settings), f"{basis}, and {BOOT_SECONDS:.0f} s to boot")
+    basis = (
+        f"median of {len(measured)} measured runs"
+        if measured
+        else f"{EFFICIENCY:.0%} of the roofline"
+    )
+    return Estimate(
+        seconds, cost(seconds, target, settings), f"{basis}, and {BOOT_SECONDS:.0f} s to boot"
+    )
 
 
 def cost(seconds: float, target: str, settings: TpuSettings) -> float:
-    """US dollars of a TPU for so long, by `LYCEUM_TPU_USD_PER_CHIP_HOUR` or the list price of the tier."""
+    """US dollars of a TPU for so long, by `LYCEUM_TPU_USD_PER_CHIP_HOUR` or the list price of the
+    tier."""
     kind = TPU_TYPES[target]
-    price = settings.usd_per_chip_hour if settings.usd_per_chip_hour is not None else kind.usd_per_chip_hour[settings.tier]
+    price = (
+        settings.usd_per_chip_hour
+        if settings.usd_per_chip_hour is not None
+        else kind.usd_per_chip_hour[settings.tier]
+    )
     return kind.chips * price * seconds / 3600
 
 
 def measured_ratios(kind: str, target: str, store: Store, compiler: Compiler) -> list[float]:
-    """Seconds per second of roofline of the newest stages of a kind, if they ran on the target and this machine has compiled their programs
-    before."""
+    """Seconds per second of roofline of the newest stages of a kind, if they ran on the target and
+    this machine has compiled their programs before."""
     ratios = []
     for manifest in store.artifacts(kind, COMPARED):
         seconds = manifest.execution.get("seconds")
@@ -108,9 +137,14 @@ def measured_ratios(kind: str, target: str, store: Store, compiler: Compiler) ->
 
 
 def _question_of(manifest: Manifest, store: Store) -> Question | None:
-    """The stage that made an artifact, as it was asked about before it ran; None when what fed it is gone."""
+    """The stage that made an artifact, as it was asked about before it ran; None when what fed it
+    is gone."""
     upstream = {name: store.lookup(ref.kind, ref.key) for name, ref in manifest.inputs.items()}
-    configs = {name: (source.kind, source.config) for name, source in upstream.items() if source is not None}
+    configs = {
+        name: (source.kind, source.config)
+        for name, source in upstream.items()
+        if source is not None
+    }
     model = _model_of(manifest, store)
     if model is None or len(configs) < len(upstream):
         return None
@@ -120,7 +154,9 @@ def _question_of(manifest: Manifest, store: Store) -> Question | None:
         if source is not None and source.kind in training_kinds() and name != "policy"
     }
     known = {name: model for name, model in models.items() if model is not None}
-    return Question(manifest.kind, manifest.kind, manifest.version, manifest.config, model, configs, known)
+    return Question(
+        manifest.kind, manifest.kind, manifest.version, manifest.config, model, configs, known
+    )
 
 
 def _model_of(manifest: Manifest, store: Store) -> str | None:

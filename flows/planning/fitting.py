@@ -1,14 +1,16 @@
-"""When a program does not fit: the settings that make it fit, found by asking the compiler, with as few and as mild changes as possible.
+"""When a program does not fit: the settings that make it fit, found by asking the compiler, with as
+few and as mild changes as possible.
 
 Settings are tried in this order, each only if it changes a program that does not fit:
 
-1. those that do not change what is computed: rows at a time (`micro_batch_size`, `sampling_batch_size`, of an evaluation
-   `batch_size`), then `remat`;
+1. those that do not change what is computed: rows at a time (`micro_batch_size`,
+   `sampling_batch_size`, of an evaluation `batch_size`), then `remat`;
 2. lengths (`sequence_length`, `response_length`, `prompt_length`);
 3. a trainer's `batch_size`.
 
-Each is first put to its end: if that is not enough it stays there and the next one follows. Once all programs fit, each changed setting
-goes back as far as they still fit, those that change what is computed first: by bisection, for memory only grows with them.
+Each is first put to its end: if that is not enough it stays there and the next one follows. Once
+all programs fit, each changed setting goes back as far as they still fit, those that change what is
+computed first: by bisection, for memory only grows with them.
 """
 
 from collections.abc import Sequence
@@ -29,7 +31,8 @@ LENGTH_STEP = 128
 
 @dataclass(frozen=True)
 class _Setting:
-    """`values`: from what the recipe says down to the end, each needing less memory than the one before. `free`: all compute the same."""
+    """`values`: from what the recipe says down to the end, each needing less memory than the one
+    before. `free`: all compute the same."""
 
     name: str
     values: tuple[Any, ...]
@@ -39,13 +42,17 @@ class _Setting:
 def suggest(
     question: Question, programs: Sequence[Compiled], compiler: Compiler, groups: int
 ) -> tuple[dict[str, Any], list[Compiled]] | None:
-    """The changes of a stage's config with which all its programs compile and fit, and these programs; None when nothing helps.
+    """The changes of a stage's config with which all its programs compile and fit, and these
+    programs; None when nothing helps.
 
     Args:
         programs: of the stage as it is, with reports; some do not fit.
-        groups: the number of devices that a batch is spread over: batches stay multiples of it, so that none is idle.
+        groups: the number of devices that a batch is spread over: batches stay multiples of it, so
+            that none is idle.
     """
-    failing = frozenset(program.name for program in programs if not program_json(program, compiler.target)["fits"])
+    failing = frozenset(
+        program.name for program in programs if not program_json(program, compiler.target)["fits"]
+    )
     search = _Search(question, failing, compiler)
     changed: list[_Setting] = []
     chosen: dict[str, Any] = {}
@@ -58,23 +65,39 @@ def suggest(
             break
     else:
         return None
-    for setting in [*(one for one in reversed(changed) if not one.free), *(one for one in changed if one.free)]:
+    for setting in [
+        *(one for one in reversed(changed) if not one.free),
+        *(one for one in changed if one.free),
+    ]:
         chosen[setting.name] = search.largest(setting, chosen)
     starts = {setting.name: setting.values[0] for setting in changed}
     chosen = {name: value for name, value in chosen.items() if value != starts[name]}
     everything = compiler.compile([question_with(question, chosen)])[0]
-    return (chosen, everything) if all(program_json(program, compiler.target)["fits"] for program in everything) else None
+    return (
+        (chosen, everything)
+        if all(program_json(program, compiler.target)["fits"] for program in everything)
+        else None
+    )
 
 
 def settings_to_try(question: Question, groups: int) -> list[_Setting]:
-    """What may be changed in a stage's config, in the order of the head of this file; settings with one value only are left out."""
+    """What may be changed in a stage's config, in the order of the head of this file; settings with
+    one value only are left out."""
     config = question.config
     batch, trains = config.get("batch_size"), "micro_batch_size" in config
     found: list[_Setting] = []
     if trains and batch:
-        found.append(_Setting("micro_batch_size", _divisors(batch, config["micro_batch_size"] or batch, groups), True))
+        found.append(
+            _Setting(
+                "micro_batch_size",
+                _divisors(batch, config["micro_batch_size"] or batch, groups),
+                True,
+            )
+        )
     if config.get("sampling_batch_size"):
-        found.append(_Setting("sampling_batch_size", _halves(config["sampling_batch_size"], groups), True))
+        found.append(
+            _Setting("sampling_batch_size", _halves(config["sampling_batch_size"], groups), True)
+        )
     if batch and not trains:
         found.append(_Setting("batch_size", _halves(batch, groups), True))
     if "remat" in config:
@@ -101,11 +124,15 @@ class _Search:
         self._question, self._failing, self._compiler = question, failing, compiler
 
     def fits(self, changes: dict[str, Any]) -> bool:
-        """Whether the programs that do not fit now would, with these changes. A config that is not valid does not."""
+        """Whether the programs that do not fit now would, with these changes. A config that is not
+        valid does not."""
         candidate = self._valid(changes)
         if candidate is None:
             return False
-        self._compiler.say(f"{candidate.name}: trying {', '.join(f'{name} = {value}' for name, value in changes.items())}")
+        self._compiler.say(
+            f"{candidate.name}: trying"
+            f" {', '.join(f'{name} = {value}' for name, value in changes.items())}"
+        )
         try:
             programs = self._compiler.compile([candidate], self._failing)[0]
         except InputError:  # not valid on this target
@@ -113,7 +140,8 @@ class _Search:
         return all(program_json(program, self._compiler.target)["fits"] for program in programs)
 
     def largest(self, setting: _Setting, chosen: dict[str, Any]) -> Any:
-        """The first of a setting's values with which they fit, where the last one does; by bisection."""
+        """The first of a setting's values with which they fit, where the last one does; by
+        bisection."""
         low, high = 0, len(setting.values) - 1
         while low < high:
             middle = (low + high) // 2
@@ -124,7 +152,8 @@ class _Search:
         return setting.values[high]
 
     def same(self, before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether the second changes leave the programs that do not fit as they are with the first, or cannot be made."""
+        """Whether the second changes leave the programs that do not fit as they are with the first,
+        or cannot be made."""
         questions = [self._valid(before), self._valid(after)]
         if questions[1] is None:
             return True
@@ -132,7 +161,10 @@ class _Search:
             listed = self._compiler.programs([question for question in questions if question])
         except InputError:
             return True
-        digests = [[program.digest for program in programs if program.name in self._failing] for programs in listed]
+        digests = [
+            [program.digest for program in programs if program.name in self._failing]
+            for programs in listed
+        ]
         return len(digests) == 2 and digests[0] == digests[1]
 
     def _valid(self, changes: dict[str, Any]) -> Question | None:
@@ -145,7 +177,8 @@ class _Search:
 
 
 def _divisors(batch: int, start: int, groups: int) -> tuple[int, ...]:
-    """Sizes of micro-batches: from `start` down, what divides the batch; multiples of `groups` while `start` is one."""
+    """Sizes of micro-batches: from `start` down, what divides the batch; multiples of `groups`
+    while `start` is one."""
     unit = groups if start % groups == 0 else 1
     return tuple(size for size in range(start, 0, -1) if batch % size == 0 and size % unit == 0)
 

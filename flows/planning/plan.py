@@ -1,4 +1,5 @@
-"""`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs, before anything is submitted."""
+"""`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs,
+before anything is submitted."""
 
 import sys
 import time
@@ -25,15 +26,22 @@ class DoesNotFit(Exception):
 
 
 def make_plan(
-    resolved: ResolvedRecipe, store: Store, target: str, *, hours: float | None = None, usd: float | None = None
+    resolved: ResolvedRecipe,
+    store: Store,
+    target: str,
+    *,
+    hours: float | None = None,
+    usd: float | None = None,
 ) -> dict[str, Any]:
-    """The plan as `lyceum plan --json` prints it, with `problems` and `suggestion` if it does not fit. Progress goes to standard error.
+    """The plan as `lyceum plan --json` prints it, with `problems` and `suggestion` if it does not
+    fit. Progress goes to standard error.
 
     Args:
         hours, usd: the budget; None for no limit.
 
     Raises:
-        InputError: the TPU compiler is missing, or a stage does not accept its config on the target.
+        InputError: the TPU compiler is missing, or a stage does not accept its config on the
+            target.
         StageFailed: a program does not compile for another reason than its size.
     """
     outlooks = explain.outlook(resolved, store)
@@ -53,7 +61,11 @@ def make_plan(
     problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
     if not problems:
         return value
-    suggestion = [f"stages.{stage['name']}.config.{change}" for stage in stages for change in stage.get("suggestion") or ()]
+    suggestion = [
+        f"stages.{stage['name']}.config.{change}"
+        for stage in stages
+        for change in stage.get("suggestion") or ()
+    ]
     return {**value, "fits": False, "problems": problems, "suggestion": suggestion}
 
 
@@ -61,27 +73,41 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
     """Plan a run before it is submitted; without the TPU compiler say that it was not planned.
 
     Returns:
-        The plan; None where no program is compiled: for this machine, with `LYCEUM_PLAN=false`, without the compiler.
+        The plan; None where no program is compiled: for this machine, with `LYCEUM_PLAN=false`,
+        without the compiler.
 
     Raises:
         DoesNotFit: with what does not fit and how to mend it.
         InputError, StageFailed: see `make_plan`.
     """
     if target == "local" and (problems := too_large_here(explain.outlook(resolved, store))):
-        raise DoesNotFit(" ".join(["this recipe does not fit this machine; nothing was started.", *problems]))
+        raise DoesNotFit(
+            " ".join(["this recipe does not fit this machine; nothing was started.", *problems])
+        )
     if target == "local" or not Settings.from_environment().plan:
         return None
     if not has_compiler():
-        _say(f"the TPU compiler is not installed here: whether this recipe fits {target} shows when it runs there")
+        _say(
+            f"the TPU compiler is not installed here: whether this recipe fits {target} shows when"
+            " it runs there"
+        )
         return None
     value = make_plan(resolved, store, target)
     if not value["fits"]:
-        raise DoesNotFit(" ".join([f"this recipe does not fit {target}; nothing was submitted.", *what_is_wrong(value)]))
+        raise DoesNotFit(
+            " ".join(
+                [
+                    f"this recipe does not fit {target}; nothing was submitted.",
+                    *what_is_wrong(value),
+                ]
+            )
+        )
     return value
 
 
 def what_is_wrong(plan: dict[str, Any]) -> list[str]:
-    """Of a plan that does not fit: why, and the settings that would mend it as far as they are known, in sentences."""
+    """Of a plan that does not fit: why, and the settings that would mend it as far as they are
+    known, in sentences."""
     if plan["fits"]:
         return []
     sets = " ".join(f"--set {change}" for change in plan["suggestion"])
@@ -89,11 +115,17 @@ def what_is_wrong(plan: dict[str, Any]) -> list[str]:
 
 
 def _on_tpu(
-    resolved: ResolvedRecipe, outlooks: Sequence[Outlook], stages: list[dict[str, Any]], store: Store, target: str
+    resolved: ResolvedRecipe,
+    outlooks: Sequence[Outlook],
+    stages: list[dict[str, Any]],
+    store: Store,
+    target: str,
 ) -> list[dict[str, Any]]:
     """The stages' plans with programs, times and costs on a TPU."""
     settings, tpu = Settings.from_environment(), TpuSettings.from_environment()
-    compiled = [one for one in outlooks if one.manifest is None and _on_devices(one.stage, settings)]
+    compiled = [
+        one for one in outlooks if one.manifest is None and _on_devices(one.stage, settings)
+    ]
     questions = [_question(one.stage, resolved) for one in compiled]
     planned: dict[str, dict[str, Any]] = {}
     with Compiler(target, settings, _say) as compiler:
@@ -102,42 +134,89 @@ def _on_tpu(
             found: dict[str, Any] = {"programs": listed}
             if not all(program["fits"] for program in listed):
                 _say(f"{question.name} does not fit: looking for what does")
-                suggested = suggest(question, programs, compiler, TPU_TYPES[target].devices // settings.tensor_parallel)
+                suggested = suggest(
+                    question,
+                    programs,
+                    compiler,
+                    TPU_TYPES[target].devices // settings.tensor_parallel,
+                )
                 if suggested is None:
-                    planned[question.name] = {**found, "seconds": None, "cost_usd": None, "basis": "no settings with which it fits"}
+                    planned[question.name] = {
+                        **found,
+                        "seconds": None,
+                        "cost_usd": None,
+                        "basis": "no settings with which it fits",
+                    }
                     continue
                 changes, programs = suggested
                 found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
-            expected = estimate(programs, measured_ratios(question.kind, target, store, compiler), target, tpu)
+            expected = estimate(
+                programs, measured_ratios(question.kind, target, store, compiler), target, tpu
+            )
             basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
-            planned[question.name] = {**found, "seconds": expected.seconds, "cost_usd": expected.cost_usd, "basis": basis}
+            planned[question.name] = {
+                **found,
+                "seconds": expected.seconds,
+                "cost_usd": expected.cost_usd,
+                "basis": basis,
+            }
     for one, stage in zip(outlooks, stages, strict=True):
         if one.manifest is None:
-            planned.setdefault(stage["name"], _without_programs(stage, one.stage, resolved, target, settings, tpu))
+            planned.setdefault(
+                stage["name"], _without_programs(stage, one.stage, resolved, target, settings, tpu)
+            )
     return [{**stage, **planned.get(stage["name"], {})} for stage in stages]
 
 
 def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
-    return stage_kind(stage.kind).devices(stage.config_json) and stage.kind not in settings.local_kinds
+    return (
+        stage_kind(stage.kind).devices(stage.config_json) and stage.kind not in settings.local_kinds
+    )
 
 
 def _without_programs(
-    stage: dict[str, Any], one: ResolvedStage, resolved: ResolvedRecipe, target: str, settings: Settings, tpu: TpuSettings
+    stage: dict[str, Any],
+    one: ResolvedStage,
+    resolved: ResolvedRecipe,
+    target: str,
+    settings: Settings,
+    tpu: TpuSettings,
 ) -> dict[str, Any]:
-    """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is booted for it unless it runs here."""
+    """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is
+    booted for it unless it runs here."""
     if one.kind in settings.local_kinds or resolved.at_home(one):
         return {"basis": "runs on this machine"}
     known = stage["seconds"] is not None
     seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)
-    basis = "its nearest artifact" if known else "nothing: none like it was run, so its own time is missing"
-    return {"seconds": seconds, "cost_usd": cost(seconds, target, tpu), "basis": f"{basis}, and {BOOT_SECONDS:.0f} s to boot"}
+    basis = (
+        "its nearest artifact"
+        if known
+        else "nothing: none like it was run, so its own time is missing"
+    )
+    return {
+        "seconds": seconds,
+        "cost_usd": cost(seconds, target, tpu),
+        "basis": f"{basis}, and {BOOT_SECONDS:.0f} s to boot",
+    }
 
 
 def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
     sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
     upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
-    models = {name: _model(source, resolved) for name, source in sources.items() if source.kind in training_kinds() and name != "policy"}
-    return Question(stage.name, stage.kind, stage.version, stage.config_json, _model(stage, resolved), upstream, models)
+    models = {
+        name: _model(source, resolved)
+        for name, source in sources.items()
+        if source.kind in training_kinds() and name != "policy"
+    }
+    return Question(
+        stage.name,
+        stage.kind,
+        stage.version,
+        stage.config_json,
+        _model(stage, resolved),
+        upstream,
+        models,
+    )
 
 
 def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
@@ -149,9 +228,12 @@ def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
 
 def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
     return [
-        f"Stage {stage['name']}: {program['name']} needs {_gib(program['hbm_bytes'])} of {_gib(program['hbm_limit_bytes'])} GiB a device."
-        if program["hbm_bytes"] > program["hbm_limit_bytes"]
-        else f"Stage {stage['name']}: {program['name']} does not fit: {program['refusal']}"
+        (
+            f"Stage {stage['name']}: {program['name']} needs {_gib(program['hbm_bytes'])} of"
+            f" {_gib(program['hbm_limit_bytes'])} GiB a device."
+            if program["hbm_bytes"] > program["hbm_limit_bytes"]
+            else f"Stage {stage['name']}: {program['name']} does not fit: {program['refusal']}"
+        )
         for stage in stages
         for program in stage["programs"]
         if not program["fits"]
@@ -161,11 +243,16 @@ def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
     """What takes more than there is, and which stages take the most of it."""
     found = []
-    for limit, key, unit, per in ((hours, "seconds", "hours", 3600), (usd, "cost_usd", "US dollars", 1)):
+    for limit, key, unit, per in (
+        (hours, "seconds", "hours", 3600),
+        (usd, "cost_usd", "US dollars", 1),
+    ):
         stages = sorted(plan["stages"], key=lambda stage, key=key: stage[key] or 0.0, reverse=True)  # type: ignore[misc]
         needed = sum(stage[key] or 0.0 for stage in stages) / per
         if limit is not None and needed > limit:
-            most = ", ".join(f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key])
+            most = ", ".join(
+                f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key]
+            )
             found.append(f"It takes {needed:.2f} of {limit:g} {unit}; most of it: {most}.")
     return found
 

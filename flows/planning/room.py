@@ -1,7 +1,9 @@
-"""Whether what a stage holds at a time can lie in this machine's memory. A bound from below: what is refused here cannot run.
+"""Whether what a stage holds at a time can lie in this machine's memory. A bound from below: what
+is refused here cannot run.
 
-A token that a model works on takes its id and, in every model there is, 64 numbers of 32 bits and more; so do a row that waits to be
-answered and a rank of an adapter. What is larger than this but too large all the same ends in the worker, with one line.
+A token that a model works on takes its id and, in every model there is, 64 numbers of 32 bits and
+more; so do a row that waits to be answered and a rank of an adapter. What is larger than this but
+too large all the same ends in the worker, with one line.
 """
 
 import os
@@ -15,10 +17,12 @@ LEAST_BYTES = 4 * 64
 
 
 def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
-    """Of the stages that would run on this machine, those whose sizes no memory like its own can hold, in sentences."""
+    """Of the stages that would run on this machine, those whose sizes no memory like its own can
+    hold, in sentences."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return [
-        f"Stage {one.stage.name}: {sizes} takes at least {_gib(bytes_)} of memory, and this machine has {_gib(memory)}; lower them."
+        f"Stage {one.stage.name}: {sizes} takes at least {_gib(bytes_)} of memory, and this machine"
+        f" has {_gib(memory)}; lower them."
         for one in outlooks
         if one.manifest is None
         for sizes, bytes_ in _held(one.stage)
@@ -27,9 +31,14 @@ def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
 
 
 def _held(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
-    """What a stage holds at a time: which sizes of its config multiply, and the bytes that these are."""
+    """What a stage holds at a time: which sizes of its config multiply, and the bytes that these
+    are."""
     config = stage.config
-    lengths = [(name, size) for name in ("sequence_length", "prompt_length", "response_length") if (size := _size(config, name))]
+    lengths = [
+        (name, size)
+        for name in ("sequence_length", "prompt_length", "response_length")
+        if (size := _size(config, name))
+    ]
     for name in ("batch_size", "sampling_batch_size"):
         if (rows := _size(config, name)) and lengths:
             sizes = " + ".join(f"{length} {size}" for length, size in lengths)

@@ -1,12 +1,15 @@
-"""The champion of a recipe: which run's model is the one to use, as an atomic pointer in the store, with its whole history.
+"""The champion of a recipe: which run's model is the one to use, as an atomic pointer in the store,
+with its whole history.
 
-It is a series of objects `champions/<recipe>/<number>.json`, created once and never changed; the highest number counts. Changing the
-champion is creating the next number, of which exactly one racer succeeds: the others are told so, read again and decide again. A listing
-that lags behind does no harm: numbers above the listed ones are looked for by name, and a number that exists cannot be created. An entry
-that is damaged, or was removed, is passed over.
+It is a series of objects `champions/<recipe>/<number>.json`, created once and never changed; the
+highest number counts. Changing the champion is creating the next number, of which exactly one racer
+succeeds: the others are told so, read again and decide again. A listing that lags behind does no
+harm: numbers above the listed ones are looked for by name, and a number that exists cannot be
+created. An entry that is damaged, or was removed, is passed over.
 
-A rollback is an entry of its own. It takes the champion's promotion back, like *undo*: after promotions of A, B and C one rollback leads
-to B, a second one to A, and a third one is refused. After A, B, rollback, C it leads from C to A, which C replaced; B was given up.
+A rollback is an entry of its own. It takes the champion's promotion back, like *undo*: after
+promotions of A, B and C one rollback leads to B, a second one to A, and a third one is refused.
+After A, B, rollback, C it leads from C to A, which C replaced; B was given up.
 """
 
 import getpass
@@ -41,7 +44,8 @@ class Champion(Sealed):
     Attributes:
         change: `promotion` of a run, or `rollback` to an earlier champion.
         run_id, stage, model: the run, its last trained stage, and that stage's artifact.
-        weights: where the model's files lay when it was promoted: a name in the store, below which `model.safetensors` is.
+        weights: where the model's files lay when it was promoted: a name in the store, below which
+            `model.safetensors` is.
         metrics: the model's rates in its run's evaluations, fractions of 1.
         at: seconds since the epoch.
         by: `user@host`, or `nightly`.
@@ -67,7 +71,9 @@ class Champion(Sealed):
 def current(store: Store, recipe: str) -> Champion | None:
     """The champion of a recipe, None when there is none."""
     numbers = _numbers(store, recipe)
-    return next((entry for number in reversed(numbers) if (entry := _read(store, recipe, number))), None)
+    return next(
+        (entry for number in reversed(numbers) if (entry := _read(store, recipe, number))), None
+    )
 
 
 def history(store: Store, recipe: str) -> list[Champion]:
@@ -81,21 +87,26 @@ def line(entries: Sequence[Champion]) -> list[Champion]:
 
 
 def withdrawn(entries: Sequence[Champion]) -> dict[str, Champion]:
-    """The models (by digest) that were champions until a rollback gave them up, and that rollback; not those promoted again since."""
+    """The models (by digest) that were champions until a rollback gave them up, and that rollback;
+    not those promoted again since."""
     return _replay(entries)[1]
 
 
-def promote(store: Store, run: RunRecord, why: str, *, by: str, replacing: Champion | None) -> Champion | None:
+def promote(
+    store: Store, run: RunRecord, why: str, *, by: str, replacing: Champion | None
+) -> Champion | None:
     """Make a run's model the champion of its recipe.
 
     Args:
         replacing: the champion that this was decided against.
 
     Returns:
-        The new entry; None when another champion than `replacing` counts by now: nothing was changed, decide again.
+        The new entry; None when another champion than `replacing` counts by now: nothing was
+        changed, decide again.
 
     Raises:
-        InputError: the run did not succeed, has no trained model, or an artifact of it is gone or damaged.
+        InputError: the run did not succeed, has no trained model, or an artifact of it is gone or
+            damaged.
     """
     stage, manifest = _verified(store, run)
     entry = Champion(
@@ -116,13 +127,17 @@ def promote(store: Store, run: RunRecord, why: str, *, by: str, replacing: Champ
 
 
 def promote_by_hand(store: Store, run_id: str, why: str) -> Champion:
-    """Make a run's model the champion because somebody says so; no gate is asked. Raises InputError as `promote`, or if it is champion."""
+    """Make a run's model the champion because somebody says so; no gate is asked. Raises InputError
+    as `promote`, or if it is champion."""
     run = read_run(store, run_id)
     model = model_of(run)
     while True:
         before = current(store, run.recipe.name)
         if before is not None and before.model == model.artifact:
-            raise InputError(f"the model of run {run_id!r} is the champion of recipe {before.recipe} already (number {before.number}).")
+            raise InputError(
+                f"the model of run {run_id!r} is the champion of recipe {before.recipe} already"
+                f" (number {before.number})."
+            )
         entry = promote(store, run, why, by=whoever(), replacing=before)
         if entry is not None:
             return entry
@@ -132,22 +147,28 @@ def rollback(store: Store, recipe: str, why: str) -> Champion:
     """Return to the champion before the current one; see the module's docstring for what that is.
 
     Raises:
-        InputError: there is none, its model is gone or damaged, or somebody else changed the champion in this moment.
+        InputError: there is none, its model is gone or damaged, or somebody else changed the
+            champion in this moment.
     """
     entries = require_history(store, recipe)
     champions = line(entries)
     if len(champions) < 2:
         raise InputError(
-            f"recipe {recipe}: before its champion, run {entries[-1].run_id}, there is none to roll back to. "
-            "`lyceum promote RUN` makes another run's model the champion."
+            f"recipe {recipe}: before its champion, run {entries[-1].run_id}, there is none to roll"
+            " back to. `lyceum promote RUN` makes another run's model the champion."
         )
     back = champions[-2]
     manifest = store.lookup(back.model.kind, back.model.key)
-    problems = ["it is gone from the store"] if manifest is None or manifest.ref() != back.model else store.verify(manifest)
+    problems = (
+        ["it is gone from the store"]
+        if manifest is None or manifest.ref() != back.model
+        else store.verify(manifest)
+    )
     if manifest is None or problems:
         raise InputError(
-            f"recipe {recipe}: the champion before was run {back.run_id}, and the model of its stage {back.stage} cannot be used: "
-            f"{problems[0]}. The champion stays as it is. `lyceum promote RUN` makes another run's model the champion."
+            f"recipe {recipe}: the champion before was run {back.run_id}, and the model of its"
+            f" stage {back.stage} cannot be used: {problems[0]}. The champion stays as it is."
+            " `lyceum promote RUN` makes another run's model the champion."
         )
     changes = {
         "change": "rollback",
@@ -159,45 +180,63 @@ def rollback(store: Store, recipe: str, why: str) -> Champion:
     }
     entry = _append(store, back.model_copy(update=changes), entries[-1])
     if entry is None:
-        raise InputError(f"recipe {recipe}: somebody else changed the champion in this moment. Look with --history, and decide again.")
+        raise InputError(
+            f"recipe {recipe}: somebody else changed the champion in this moment. Look with"
+            " --history, and decide again."
+        )
     return entry
 
 
 def require_history(store: Store, recipe: str) -> list[Champion]:
-    """The history of a recipe that has a champion. Raises InputError naming the recipes that have one."""
+    """The history of a recipe that has a champion. Raises InputError naming the recipes that have
+    one."""
     known = store.children("champions")
     entries = history(store, recipe) if recipe in known else []
     if not entries:
         raise InputError(
-            f"recipe {recipe!r} has no champion in store {store.uri}; `lyceum promote RUN` makes a run's model one.{nearest(recipe, known)}"
+            f"recipe {recipe!r} has no champion in store {store.uri}; `lyceum promote RUN` makes a"
+            f" run's model one.{nearest(recipe, known)}"
         )
     return entries
 
 
 def model_of(run: RunRecord) -> StageRecord:
-    """The last trained stage of a run: its model is what is promoted. Raises InputError when the run did not succeed or has none."""
+    """The last trained stage of a run: its model is what is promoted. Raises InputError when the
+    run did not succeed or has none."""
     status = run_status(run)
     if status != "succeeded":
         raise InputError(
-            f"run {run.run_id!r} is no candidate: its status is {status}. Only a run that succeeded can be; `lyceum runs` lists them."
+            f"run {run.run_id!r} is no candidate: its status is {status}. Only a run that succeeded"
+            " can be; `lyceum runs` lists them."
         )
-    models = [stage for stage in run.stages if stage.kind in training_kinds() and stage.artifact is not None]
+    models = [
+        stage
+        for stage in run.stages
+        if stage.kind in training_kinds() and stage.artifact is not None
+    ]
     if not models:
-        raise InputError(f"run {run.run_id!r} has no trained model: its recipe has no stage of kind {', '.join(training_kinds())}.")
+        raise InputError(
+            f"run {run.run_id!r} has no trained model: its recipe has no stage of kind"
+            f" {', '.join(training_kinds())}."
+        )
     return models[-1]
 
 
 def protected(store: Store) -> dict[str, str]:
-    """The runs whose records champions stand on, and why each is needed, with what to do about it."""
+    """The runs whose records champions stand on, and why each is needed, with what to do about
+    it."""
     needed: dict[str, str] = {}
     for recipe in store.children("champions"):
         entries = history(store, recipe)
         for entry in line(entries)[:-1]:
             needed[entry.run_id] = (
-                f"`lyceum promote --rollback {recipe}` may lead back to it. To give that up, remove {_name(recipe, entry.number)} first"
+                f"`lyceum promote --rollback {recipe}` may lead back to it. To give that up, remove"
+                f" {_name(recipe, entry.number)} first"
             )
         if entries:
-            needed[entries[-1].run_id] = f"it is the champion of recipe {recipe}. Promote another run, or roll back, first"
+            needed[entries[-1].run_id] = (
+                f"it is the champion of recipe {recipe}. Promote another run, or roll back, first"
+            )
     return needed
 
 
@@ -211,13 +250,18 @@ def whoever() -> str:
 
 
 def entry_json(store: Store, entry: Champion) -> dict[str, Any]:
-    """An entry as `lyceum promote --json` prints it, with `location`: where the model's files lie, a path or a `gs://` URI."""
-    return {**entry.model_dump(mode="json", exclude={"checksum"}), "location": store.location(entry.weights)}
+    """An entry as `lyceum promote --json` prints it, with `location`: where the model's files lie,
+    a path or a `gs://` URI."""
+    return {
+        **entry.model_dump(mode="json", exclude={"checksum"}),
+        "location": store.location(entry.weights),
+    }
 
 
 def history_json(store: Store, recipe: str) -> dict[str, Any]:
-    """What `lyceum promote --history` prints: all entries, the newest last, and the numbers that rollbacks would lead back to, the next one
-    first. Raises InputError when there is no champion."""
+    """What `lyceum promote --history` prints: all entries, the newest last, and the numbers that
+    rollbacks would lead back to, the next one first. Raises InputError when there is no
+    champion."""
     entries = require_history(store, recipe)
     return {
         "recipe": recipe,
@@ -232,22 +276,29 @@ def _replay(entries: Sequence[Champion]) -> tuple[list[Champion], dict[str, Cham
     given_up: dict[str, Champion] = {}
     for entry in entries:
         if entry.change == "rollback" and entry.restores is not None:
-            given_up |= {one.model.digest: entry for one in champions if one.number > entry.restores}
+            given_up |= {
+                one.model.digest: entry for one in champions if one.number > entry.restores
+            }
             champions = [one for one in champions if one.number <= entry.restores]
-        if entry.change == "promotion" or not champions or champions[-1].number != entry.restores:  # what it restores is damaged
+        if (
+            entry.change == "promotion" or not champions or champions[-1].number != entry.restores
+        ):  # what it restores is damaged
             champions.append(entry)
         given_up.pop(entry.model.digest, None)
     return champions, given_up
 
 
 def _append(store: Store, entry: Champion, replacing: Champion | None) -> Champion | None:
-    """Write an entry as the next one, if `replacing` is still the newest; None when somebody else was faster."""
+    """Write an entry as the next one, if `replacing` is still the newest; None when somebody else
+    was faster."""
     numbers = _numbers(store, entry.recipe)
     newest = current(store, entry.recipe)
     if newest != replacing:
         return None
     number = numbers[-1] + 1 if numbers else 1
-    numbered = entry.model_copy(update={"number": number, "replaces": replacing.number if replacing else None}).sealed()
+    numbered = entry.model_copy(
+        update={"number": number, "replaces": replacing.number if replacing else None}
+    ).sealed()
     return numbered if store.create_json(_name(entry.recipe, number), numbered) else None
 
 
@@ -278,14 +329,18 @@ def _read(store: Store, recipe: str, number: int) -> Champion | None:
 
 
 def _verified(store: Store, run: RunRecord) -> tuple[StageRecord, Manifest]:
-    """The stage whose model is to be promoted, and its manifest. Every artifact of the run is verified. Raises InputError."""
+    """The stage whose model is to be promoted, and its manifest. Every artifact of the run is
+    verified. Raises InputError."""
     stage = model_of(run)
     stages = read_results(store, run).stages
-    problem = next((f"stage {name}: {one.problem}" for name, one in stages.items() if one.problem), None)
+    problem = next(
+        (f"stage {name}: {one.problem}" for name, one in stages.items() if one.problem), None
+    )
     manifest = stages[stage.name].manifest
     if problem or manifest is None:
         raise InputError(
-            f"run {run.run_id!r} cannot be promoted: {problem}. Run the recipe again, which makes what is missing, and promote that run."
+            f"run {run.run_id!r} cannot be promoted: {problem}. Run the recipe again, which makes"
+            " what is missing, and promote that run."
         )
     return stage, manifest
 
@@ -297,7 +352,8 @@ def _rates(run: RunRecord, model: StageRecord) -> dict[str, float]:
         of_model = (
             stage.metrics.get(metric.name)
             for stage in run.stages
-            if stage.kind == metric.kind and run.recipe.stage(stage.name).inputs.get("policy") == model.name
+            if stage.kind == metric.kind
+            and run.recipe.stage(stage.name).inputs.get("policy") == model.name
         )
         rates[metric.name] = next(of_model, None)
     return {name: rate for name, rate in rates.items() if rate is not None}

@@ -1,6 +1,8 @@
-"""What a nightly run has to work with: which rows are new since the one before, and what that one decided.
+"""What a nightly run has to work with: which rows are new since the one before, and what that one
+decided.
 
-Rows are told apart by their content, not by the files they came from: files grow, are split and renamed.
+Rows are told apart by their content, not by the files they came from: files grow, are split and
+renamed.
 """
 
 import re
@@ -18,8 +20,9 @@ from schemas.reports import RunRecord
 
 
 class Fresh(StrictModel):
-    """The examples of a run's distill stages against those of the run `since`: `new` and `gone` prompts, and `changed` ones, which have
-    another answer or another trace now. All rows are new when there is no such run, or its examples are gone from the store."""
+    """The examples of a run's distill stages against those of the run `since`: `new` and `gone`
+    prompts, and `changed` ones, which have another answer or another trace now. All rows are new
+    when there is no such run, or its examples are gone from the store."""
 
     rows: int
     new: int
@@ -32,13 +35,17 @@ class Fresh(StrictModel):
         """For people: `3,282 rows, 57 new, 0 changed, 3 gone since tiny-20261121-020000-ab12`."""
         if self.since is None:
             return f"{self.rows:,} rows, nothing to compare them with"
-        return f"{self.rows:,} rows, {self.new:,} new, {self.changed:,} changed, {self.gone:,} gone since {self.since}"
+        return (
+            f"{self.rows:,} rows, {self.new:,} new, {self.changed:,} changed, {self.gone:,} gone"
+            f" since {self.since}"
+        )
 
 
 class Decision(StrictModel):
     """`runs/<run_id>/nightly.json`: what a nightly run decided, written after it was carried out.
 
-    `champion` is the number of the entry that counts since (`flows.promotion.champion`), None when there is no champion.
+    `champion` is the number of the entry that counts since (`flows.promotion.champion`), None when
+    there is no champion.
     """
 
     run_id: str
@@ -60,8 +67,11 @@ def decision_name(run_id: str) -> str:
 
 
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:
-    """The newest nightly run of a recipe that came to a decision; None when there is none. One that cannot be read is passed over."""
-    of_recipe = re.compile(rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+")  # `flows.runs.record.new_run_id`: sorted by name is sorted by time
+    """The newest nightly run of a recipe that came to a decision; None when there is none. One that
+    cannot be read is passed over."""
+    of_recipe = re.compile(
+        rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+"
+    )  # `flows.runs.record.new_run_id`: sorted by name is sorted by time
     decided = (found.name.split("/")[1] for found in store.each("runs", DECISION))
     for run_id in sorted(filter(of_recipe.fullmatch, decided), reverse=True):
         try:
@@ -86,18 +96,36 @@ def fresh_rows(store: Store, run: RunRecord, before: RunRecord | None) -> Fresh:
     )
 
 
-def is_unchanged(store: Store, resolved: ResolvedRecipe, last: RunRecord, decision: Decision, champion: Champion | None) -> bool:
-    """Whether a run now would find every stage cached, with the very artifacts of the last nightly run, for its gate and its champion."""
+def is_unchanged(
+    store: Store,
+    resolved: ResolvedRecipe,
+    last: RunRecord,
+    decision: Decision,
+    champion: Champion | None,
+) -> bool:
+    """Whether a run now would find every stage cached, with the very artifacts of the last nightly
+    run, for its gate and its champion."""
     if resolved.recipe.gate != last.recipe.gate:
         return False
     made = {stage.name: stage.artifact for stage in last.stages}
-    found = {one.stage.name: one.manifest.ref() if one.manifest else None for one in outlook(resolved, store)}
-    return made == found and None not in found.values() and decision.champion == (champion.number if champion else None)
+    found = {
+        one.stage.name: one.manifest.ref() if one.manifest else None
+        for one in outlook(resolved, store)
+    }
+    return (
+        made == found
+        and None not in found.values()
+        and decision.champion == (champion.number if champion else None)
+    )
 
 
 def _rows(store: Store, run: RunRecord) -> dict[str, str]:
-    """Prompt id -> digest of the row, of all distill stages; where it was read from is no part of it."""
+    """Prompt id -> digest of the row, of all distill stages; where it was read from is no part of
+    it."""
     distilled = tuple(stage for stage in run.stages if stage.kind == "distill")
     stages = read_results(store, run.model_copy(update={"stages": distilled})).of_kind("distill")
     rows: list[dict[str, Any]] = [row for stage in stages for row in stage.rows("examples.jsonl")]
-    return {row["id"]: digest({name: value for name, value in row.items() if name != "source"}) for row in rows}
+    return {
+        row["id"]: digest({name: value for name, value in row.items() if name != "source"})
+        for row in rows
+    }

@@ -1,9 +1,10 @@
 """The evaluation gate: may a run's model replace the champion? Yes or no, with a reason per rule.
 
-The rules are the recipe's `[gate]` or, where it has none, the default one (`flows.promotion.gate_rules`). The first champion has to beat
-its own base
-in the same way. Both models answered the same prompts, in the same way: where their runs' evaluations do not compare them, the opponent is
-evaluated again as the candidate was (`flows.promotion.rematch`), which the nightly flow does.
+The rules are the recipe's `[gate]` or, where it has none, the default one
+(`flows.promotion.gate_rules`). The first champion has to beat its own base in the same way. Both
+models answered the same prompts, in the same way: where their runs' evaluations do not compare
+them, the opponent is evaluated again as the candidate was (`flows.promotion.rematch`), which the
+nightly flow does.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,8 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
     """Whether the candidate's last trained model is to replace the champion's. Looks only.
 
     Raises:
-        InputError: either run did not succeed or has no trained model, or a rule of the candidate's recipe is about nothing it measures.
+        InputError: either run did not succeed or has no trained model, or a rule of the candidate's
+            recipe is about nothing it measures.
     """
     against = champion.run_id if champion else None
     if champion is not None and same_model(candidate, champion):
@@ -59,11 +61,21 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
     matches, kinds = meet(store, candidate, champion)
     if not matches:
         name = model_of(candidate).name
-        why = f'its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy = "{name}"'
+        why = (
+            "its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy ="
+            f' "{name}"'
+        )
         return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
-    answers = {kind: _answers([match for match in matches if match.kind == kind]) for kind in {*kinds, *(match.kind for match in matches)}}
+    answers = {
+        kind: _answers([match for match in matches if match.kind == kind])
+        for kind in {*kinds, *(match.kind for match in matches)}
+    }
     rules = candidate.recipe.gate or default_gate(answers)
-    found = findings(rules, answers, "the champion" if champion else "the base", candidate.recipe.seed) if rules else []
+    found = (
+        findings(rules, answers, "the champion" if champion else "the base", candidate.recipe.seed)
+        if rules
+        else []
+    )
     promote, why = decide(rules, found)
     return Gate(
         promote=promote,
@@ -78,17 +90,23 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
 
 
 def same_model(one: RunRecord, other: RunRecord) -> bool:
-    """Whether the last trained models of two runs have the same bytes. Raises InputError as `gate`."""
+    """Whether the last trained models of two runs have the same bytes. Raises InputError as
+    `gate`."""
     models = [artifact.digest for run in (one, other) if (artifact := model_of(run).artifact)]
     return len(models) == 2 and models[0] == models[1]
 
 
 def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobSpec]:
-    """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is none) as the candidate was, where the
-    evaluations in the store do not compare the two. Cached by key like every stage; `gate` finds what they made."""
+    """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
+    none) as the candidate was, where the evaluations in the store do not compare the two. Cached by
+    key like every stage; `gate` finds what they made."""
     if champion is not None and same_model(candidate, champion):
         return []
-    return [match.spec for match in meet(store, candidate, champion)[0] if match.spec is not None and match.made is None]
+    return [
+        match.spec
+        for match in meet(store, candidate, champion)[0]
+        if match.spec is not None and match.made is None
+    ]
 
 
 def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]:
@@ -97,11 +115,20 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
         return False, "nothing that a gate compares was measured"
     wins = [one for one in found if one.rule == "must_win"]
     won = [one for one in wins if one.outcome == "passed"]
-    missed = [] if len(won) == len(wins) or (won and rules.wins == "any") else [one for one in wins if one.outcome != "passed"]
-    broken = [*(one for one in found if one.rule == "must_not_lose" and one.outcome != "passed"), *missed]
+    missed = (
+        []
+        if len(won) == len(wins) or (won and rules.wins == "any")
+        else [one for one in wins if one.outcome != "passed"]
+    )
+    broken = [
+        *(one for one in found if one.rule == "must_not_lose" and one.outcome != "passed"),
+        *missed,
+    ]
     if not broken:
         kept = len(found) - len(wins)
-        holds = f"no loss beyond the margin, by {kept} rule{'s' if kept > 1 else ''}" if kept else ""
+        holds = (
+            f"no loss beyond the margin, by {kept} rule{'s' if kept > 1 else ''}" if kept else ""
+        )
         return True, "; ".join(filter(None, [f"won: {_texts(won)}" if won else "", holds]))
     reasons = {
         "lost": [one for one in broken if one.rule == "must_not_lose" and one.outcome == "failed"],
@@ -111,12 +138,15 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
     }
     reason, named = next((reason, some) for reason, some in reasons.items() if some)
     others = len(broken) - len(named)
-    more = f" (and {others} other rule{'s do' if others > 1 else ' does'} not hold)" if others else ""
+    more = (
+        f" (and {others} other rule{'s do' if others > 1 else ' does'} not hold)" if others else ""
+    )
     return False, f"{reason}: {_texts(named)}{more}"
 
 
 def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
-    """What `lyceum gate` prints: the gate's answer about a run against another one, or else against the champion of its recipe.
+    """What `lyceum gate` prints: the gate's answer about a run against another one, or else against
+    the champion of its recipe.
 
     Raises:
         InputError: an unknown run, or what `gate` raises.
@@ -129,7 +159,17 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
 
 DEFAULT = "The recipe has no [gate]: these are the default rules."
 
-COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable", "p", "")
+COLUMNS = (
+    "rule",
+    "held out",
+    "before",
+    "after",
+    "difference (points)",
+    "prompts",
+    "detectable",
+    "p",
+    "",
+)
 """`detectable`: the smallest difference, in points, that so many prompts find."""
 
 
@@ -142,7 +182,11 @@ def rows(verdict: Gate) -> list[tuple[str, ...]]:
             one.label,
             _rate(one.before),
             _rate(one.after),
-            f"{points(one.difference.value)} {_bounds(one.difference, signed=True)}" if one.difference else "–",
+            (
+                f"{points(one.difference.value)} {_bounds(one.difference, signed=True)}"
+                if one.difference
+                else "–"
+            ),
             f"{one.n:,}",
             f"{100 * one.detectable:.1f}" if one.detectable else "–",
             "" if one.p is None else f"{one.p:.2g}",

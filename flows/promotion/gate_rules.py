@@ -1,17 +1,21 @@
-"""The rules of a gate: what each is about, whether it holds, and when there is nothing to hold it by.
+"""The rules of a gate: what each is about, whether it holds, and when there is nothing to hold it
+by.
 
-A rule compares one rate of two models over the prompts that both answered: the paired difference, its 95 % interval and McNemar's exact
-p-value (`tasks.statistics.intervals`). A rule that is not shown to hold does not hold; no rule holds over fewer than LEAST prompts.
+A rule compares one rate of two models over the prompts that both answered: the paired difference,
+its 95 % interval and McNemar's exact p-value (`tasks.statistics.intervals`). A rule that is not
+shown to hold does not hold; no rule holds over fewer than LEAST prompts.
 
-- *must win*: the interval lies above zero, p is at most ALPHA after Holm's correction over all rules of this kind (so chance lets an equal
-  model win anything in at most 2.5 % of all nights), and where answers were sampled, too, the gain is larger than the difference that two
-  runs of one model show (`tasks.statistics.noise`).
-- *must not lose*: non-inferiority. The lower end of the interval lies above -margin: a loss that large is excluded. That no loss was seen
-  is not enough. All such rules have to hold, so they need no correction: an error of any one is at most 2.5 % (Berger 1982, the
-  intersection-union test).
+- *must win*: the interval lies above zero, p is at most ALPHA after Holm's correction over all
+  rules of this kind (so chance lets an equal model win anything in at most 2.5 % of all nights),
+  and where answers were sampled, too, the gain is larger than the difference that two runs of one
+  model show (`tasks.statistics.noise`).
+- *must not lose*: non-inferiority. The lower end of the interval lies above -margin: a loss that
+  large is excluded. That no loss was seen is not enough. All such rules have to hold, so they need
+  no correction: an error of any one is at most 2.5 % (Berger 1982, the intersection-union test).
 
-A rule that does not hold is either a bounded loss (the interval lies below zero), or the prompts are too few to tell, and then it is said
-how large a difference so many prompts find, and how many would tell (`tasks.statistics.power`: with a power of 80 %, looked at alone).
+A rule that does not hold is either a bounded loss (the interval lies below zero), or the prompts
+are too few to tell, and then it is said how large a difference so many prompts find, and how many
+would tell (`tasks.statistics.power`: with a power of 80 %, looked at alone).
 """
 
 import math
@@ -19,7 +23,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from flows.runs.effects import ALPHA, EXACT, METRICS, Change, Metric, change_between, corrected, outcomes
+from flows.runs.effects import (
+    ALPHA,
+    EXACT,
+    METRICS,
+    Change,
+    Metric,
+    change_between,
+    corrected,
+    outcomes,
+)
 from flows.runs.wording import change_text, label, sample_text
 from schemas.base import InputError, StrictModel, nearest
 from schemas.evaluation import HELDOUT, EvalItem
@@ -32,7 +45,8 @@ from tasks.statistics.noise import noise_floor
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
 LEAST = 30
-"""Fewer prompts prove nothing, whatever they show. The intervals of so many hold the truth 95 times of 100 or more, in simulation."""
+"""Fewer prompts prove nothing, whatever they show. The intervals of so many hold the truth 95 times
+of 100 or more, in simulation."""
 
 SMALLEST = 0.001
 """Of a smaller difference, a fraction, it is not said how many prompts would tell: millions."""
@@ -58,12 +72,14 @@ class Finding(StrictModel):
         rule: which of the two lists it is of.
         metric, suite, domain, margin: the rule itself.
         label: what it is about, for people.
-        before, after, difference: the opponent's rate, the candidate's, and after - before; None where nothing was compared.
+        before, after, difference: the opponent's rate, the candidate's, and after - before; None
+            where nothing was compared.
         n: prompts that both answered and the metric counts.
         p: of a must-win rule: McNemar's, after Holm's correction.
         noise: where answers were sampled: how far two runs of one model differ.
         detectable: the smallest difference that so many prompts find; None: none at all.
-        needed: where the prompts are too few to tell: how many would tell, if what was seen is true.
+        needed: where the prompts are too few to tell: how many would tell, if what was seen is
+            true.
         text: all of it for people.
     """
 
@@ -101,39 +117,56 @@ class Answers(NamedTuple):
 
 
 def metric_of(rule: GateRule, asked: Mapping[str, Collection[str]]) -> Metric:
-    """The metric that a rule is about; `asked`: the suites that the model is asked by each kind of evaluation.
+    """The metric that a rule is about; `asked`: the suites that the model is asked by each kind of
+    evaluation.
 
     Raises:
-        InputError: no evaluation has such a metric, or none that has it asks the last model, or not this suite.
+        InputError: no evaluation has such a metric, or none that has it asks the last model, or not
+            this suite.
     """
     comparable = {kind: evaluation_of(kind).paired for kind in kinds_producing(Product.ANSWERS)}
     kinds = [kind for kind, names in comparable.items() if rule.metric in names]
     if not kinds:
         valid = sorted({name for names in comparable.values() for name in names})
-        raise InputError(f"metric = {rule.metric!r} is nothing that a gate can compare.{nearest(rule.metric, valid)}")
+        raise InputError(
+            f"metric = {rule.metric!r} is nothing that a gate can"
+            f" compare.{nearest(rule.metric, valid)}"
+        )
     evaluated = [kind for kind in kinds if asked.get(kind)]
     if not evaluated:
         wanted = " or ".join(kinds)
-        raise InputError(f"metric = {rule.metric!r} is measured by {wanted}, and no stage of that kind evaluates the last trained model.")
+        raise InputError(
+            f"metric = {rule.metric!r} is measured by {wanted}, and no stage of that kind evaluates"
+            " the last trained model."
+        )
     chosen = [kind for kind in evaluated if rule.suite is None or rule.suite in asked[kind]]
     if not chosen:
         valid = sorted({suite for kind in evaluated for suite in asked[kind]})
         raise InputError(
-            f"suite = {rule.suite!r} is none that {' or '.join(evaluated)} asks the last trained model.{nearest(str(rule.suite), valid)}"
+            f"suite = {rule.suite!r} is none that {' or '.join(evaluated)} asks the last trained"
+            f" model.{nearest(str(rule.suite), valid)}"
         )
     known = {(metric.kind, metric.name): metric for metric in METRICS}
-    made = Metric(chosen[0], rule.metric, label(rule.metric), evaluation_of(chosen[0]).outcomes[rule.metric])
+    made = Metric(
+        chosen[0], rule.metric, label(rule.metric), evaluation_of(chosen[0]).outcomes[rule.metric]
+    )
     return known.get((made.kind, made.name), made)
 
 
 def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
-    """The gate of a recipe that has none, for what the candidate was asked, by kind of evaluation; None when nothing in it counts.
+    """The gate of a recipe that has none, for what the candidate was asked, by kind of evaluation;
+    None when nothing in it counts.
 
-    A gain in any one of exact answer, format, safe rate and correct rate, and in none of those a loss of MARGIN, nor, of exact
-    answers, of DOMAIN_MARGIN in any domain. A kind that only the opponent was asked is in it too: it has to be measured again.
+    A gain in any one of exact answer, format, safe rate and correct rate, and in none of those a
+    loss of MARGIN, nor, of exact answers, of DOMAIN_MARGIN in any domain. A kind that only the
+    opponent was asked is in it too: it has to be measured again.
     """
     asked = {kind: [*one.after, *one.missing] for kind, one in answers.items()}
-    measured = [metric for metric in METRICS if metric.kind in asked and (outcomes(asked[metric.kind], metric) or not asked[metric.kind])]
+    measured = [
+        metric
+        for metric in METRICS
+        if metric.kind in asked and (outcomes(asked[metric.kind], metric) or not asked[metric.kind])
+    ]
     if not any(asked.values()) or not measured:
         return None
     domains = [domain for domain in Domain if outcomes(asked.get(EXACT.kind, ()), EXACT, domain)]
@@ -142,30 +175,53 @@ def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
         wins="any",
         must_not_lose=(
             *(MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured),
-            *(MustNotLose(metric=EXACT.name, domain=domain, margin=DOMAIN_MARGIN) for domain in domains if len(domains) > 1),
+            *(
+                MustNotLose(metric=EXACT.name, domain=domain, margin=DOMAIN_MARGIN)
+                for domain in domains
+                if len(domains) > 1
+            ),
         ),
     )
 
 
-def findings(spec: GateSpec, answers: Mapping[str, Answers], opponent: str, seed: int) -> list[Finding]:
+def findings(
+    spec: GateSpec, answers: Mapping[str, Answers], opponent: str, seed: int
+) -> list[Finding]:
     """Every rule of a gate, held against the answers, must_win first.
 
     Args:
-        answers: what both said, by kind of evaluation; of a kind that only the opponent was asked, nothing.
+        answers: what both said, by kind of evaluation; of a kind that only the opponent was asked,
+            nothing.
         opponent: what people call it.
         seed: of the bootstrap.
 
     Raises:
         InputError: what `metric_of` raises.
     """
-    asked = {kind: {item.suite for item in (*one.after, *one.missing)} or {HELDOUT} for kind, one in answers.items()}
+    asked = {
+        kind: {item.suite for item in (*one.after, *one.missing)} or {HELDOUT}
+        for kind, one in answers.items()
+    }
     looks: list[_Look | Finding] = []
     for rule in (*spec.must_win, *spec.must_not_lose):
         metric = metric_of(rule, asked)
         looks.append(_look(rule, metric, answers.get(metric.kind, Answers()), opponent, seed))
-    p = corrected({n: look.change for n, look in enumerate(looks[: len(spec.must_win)]) if isinstance(look, _Look)})
+    p = corrected(
+        {
+            n: look.change
+            for n, look in enumerate(looks[: len(spec.must_win)])
+            if isinstance(look, _Look)
+        }
+    )
     return [
-        look if isinstance(look, Finding) else _must_win(look, p[n]) if n in p else _must_not_lose(look) for n, look in enumerate(looks)
+        (
+            look
+            if isinstance(look, Finding)
+            else _must_win(look, p[n])
+            if n in p
+            else _must_not_lose(look)
+        )
+        for n, look in enumerate(looks)
     ]
 
 
@@ -202,13 +258,18 @@ class _Look:
         """The fraction of prompts that changed."""
         return (self.change.changed or 0) / self.n
 
-    def finding(self, outcome: Outcome, judgement: str, *, p: float | None = None, needed: int | None = None) -> Finding:
-        """The finding, with what so many prompts can tell where the rule does not hold and that is not for a bounded loss."""
+    def finding(
+        self, outcome: Outcome, judgement: str, *, p: float | None = None, needed: int | None = None
+    ) -> Finding:
+        """The finding, with what so many prompts can tell where the rule does not hold and that is
+        not for a bounded loss."""
         detectable = detectable_effect(self.n, self.discordant)
         found = detectable if math.isfinite(detectable) else None
         text = f"{change_text(self.change)}, {judgement} ({sample_text(self.change)}"
         if outcome != "passed" and self.gain.high >= 0:
-            text += f", which find {'a difference of ' + _points(found) if found else 'no difference'}"
+            text += (
+                f", which find {'a difference of ' + _points(found) if found else 'no difference'}"
+            )
             text += f"; {needed:,} would tell" if needed else ""
         shown = _finding(self.rule, self.metric, outcome, f" {text})")
         sides = {
@@ -216,24 +277,44 @@ class _Look:
             "after": _side(self.change.after.value, self.change.after.interval),
             "difference": _side(self.change.delta, self.change.interval),
         }
-        return shown.model_copy(update=sides | {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed})
+        return shown.model_copy(
+            update=sides
+            | {
+                "n": self.n,
+                "p": p,
+                "noise": self.noise,
+                "detectable": found,
+                "needed": needed,
+            }
+        )
 
 
-def _look(rule: GateRule, metric: Metric, answers: Answers, opponent: str, seed: int) -> _Look | Finding:
+def _look(
+    rule: GateRule, metric: Metric, answers: Answers, opponent: str, seed: int
+) -> _Look | Finding:
     """What is found for a rule; a finding already where nothing can be compared."""
 
     def judged(items: Sequence[EvalItem]) -> dict[str, bool]:
         return outcomes(items, metric, rule.domain, rule.suite)
 
     if judged(answers.missing):
-        why = f": {opponent} was not asked as the candidate was, on the same prompts; the nightly flow does that"
+        why = (
+            f": {opponent} was not asked as the candidate was, on the same prompts; the nightly"
+            " flow does that"
+        )
         return _finding(rule, metric, "not compared", why)
     before, after = judged(answers.before), judged(answers.after)
     shared = [prompt for prompt in before if prompt in after]
-    change = change_between({prompt: before[prompt] for prompt in shared}, {prompt: after[prompt] for prompt in shared}, seed)
+    change = change_between(
+        {prompt: before[prompt] for prompt in shared},
+        {prompt: after[prompt] for prompt in shared},
+        seed,
+    )
     if change is None:
         return _finding(rule, metric, "not compared", ": the candidate was asked no such prompt")
-    floors = [noise_floor(runs).bound for samples in answers.samples if (runs := _runs(samples, judged))]
+    floors = [
+        noise_floor(runs).bound for samples in answers.samples if (runs := _runs(samples, judged))
+    ]
     return _Look(rule, metric, change, max(floors, default=None))
 
 
@@ -244,9 +325,19 @@ def _must_win(look: _Look, p: float) -> Finding:
         return look.finding("failed", "no gain" if look.change.changed else "nothing changed", p=p)
     if look.gain.low <= 0 or p > ALPHA or look.n < LEAST:
         needed = max(LEAST, needed_n(look.seen, look.discordant)) if look.seen >= SMALLEST else None
-        return look.finding("too few prompts", f"no gain for certain, p = {p:.2g} after correction", p=p, needed=needed)
+        return look.finding(
+            "too few prompts",
+            f"no gain for certain, p = {p:.2g} after correction",
+            p=p,
+            needed=needed,
+        )
     if look.noise is not None and look.seen <= look.noise:
-        return look.finding("failed", f"no more than two runs of one model may differ when answers are sampled, {_points(look.noise)}", p=p)
+        return look.finding(
+            "failed",
+            "no more than two runs of one model may differ when answers are sampled,"
+            f" {_points(look.noise)}",
+            p=p,
+        )
     return look.finding("passed", "a gain", p=p)
 
 
@@ -259,9 +350,14 @@ def _must_not_lose(look: _Look) -> Finding:
         needed = LEAST
     elif look.seen > -look.margin / 2:
         needed = needed_n_noninferiority(look.margin, look.discordant, look.seen)
-    else:  # nearer to the margin than to nothing: what more prompts would tell first is that it is a loss
+    # nearer to the margin than to nothing: what more prompts would tell first is that it is a loss
+    else:
         needed = needed_n(look.seen, look.discordant)
-    return look.finding("too few prompts", f"a loss of {_points(look.margin)} is not excluded", needed=max(LEAST, needed))
+    return look.finding(
+        "too few prompts",
+        f"a loss of {_points(look.margin)} is not excluded",
+        needed=max(LEAST, needed),
+    )
 
 
 def _finding(rule: GateRule, metric: Metric, outcome: Outcome, text: str) -> Finding:
@@ -286,13 +382,18 @@ def _lower_is_better(metric: Metric) -> bool:
     return metric.name in evaluation_of(metric.kind).lower_is_better
 
 
-def _runs(samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[str, bool]]) -> list[list[bool]]:
-    """Sample number x prompt -> outcome, of the prompts that count in every sample; empty where there are none."""
+def _runs(
+    samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[str, bool]]
+) -> list[list[bool]]:
+    """Sample number x prompt -> outcome, of the prompts that count in every sample; empty where
+    there are none."""
     numbered: dict[int | None, list[EvalItem]] = {}
     for item in samples:
         numbered.setdefault(item.sample, []).append(item)
     found = [judged(items) for items in numbered.values()]
-    prompts = [prompt for prompt in found[0] if all(prompt in one for one in found)] if found else []
+    prompts = (
+        [prompt for prompt in found[0] if all(prompt in one for one in found)] if found else []
+    )
     return [[one[prompt] for prompt in prompts] for one in found] if prompts else []
 
 

@@ -1,8 +1,10 @@
-"""Two models' answers to the same prompts, for the gate: from their runs' evaluations, or from a rematch.
+"""Two models' answers to the same prompts, for the gate: from their runs' evaluations, or from a
+rematch.
 
-Models that were asked other prompts, because new rows came into the held-out split, or in another way (another length, another judge), are
-not compared by their runs' evaluations: the opponent is evaluated again as the candidate was. Shared prompts suffice if they are half of
-the candidate's in each domain of each suite.
+Models that were asked other prompts, because new rows came into the held-out split, or in another
+way (another length, another judge), are not compared by their runs' evaluations: the opponent is
+evaluated again as the candidate was. Shared prompts suffice if they are half of the candidate's in
+each domain of each suite.
 """
 
 from collections import Counter
@@ -27,9 +29,11 @@ class Match:
 
     Attributes:
         ours: the candidate's.
-        suites: those of its suites that count: a suite that two evaluations ask counts in the first.
+        suites: those of its suites that count: a suite that two evaluations ask counts in the
+            first.
         theirs: the opponent's, None until there is one.
-        spec: the job that evaluates the opponent as the candidate was, where its own run's evaluations do not do.
+        spec: the job that evaluates the opponent as the candidate was, where its own run's
+            evaluations do not do.
         made: what that job left.
     """
 
@@ -50,7 +54,8 @@ class Match:
 
     @property
     def pairs(self) -> list[tuple[EvalItem, EvalItem]]:
-        """Answers of the opponent and of the candidate to the same prompt, judged against the same reference."""
+        """Answers of the opponent and of the candidate to the same prompt, judged against the same
+        reference."""
         return _pairs(self.theirs.items if self.theirs else (), self.asked)
 
     def samples_of(self, side: Literal["ours", "theirs"]) -> list[EvalItem]:
@@ -59,8 +64,11 @@ class Match:
         return [item for item in stage.samples if item.suite in self.suites] if stage else []
 
 
-def meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tuple[list[Match], set[str]]:
-    """Every evaluation of the candidate's model that counts, with its opponent's, and what kinds of evaluation the opponent has in its run.
+def meet(
+    store: Store, candidate: RunRecord, champion: RunRecord | None
+) -> tuple[list[Match], set[str]]:
+    """Every evaluation of the candidate's model that counts, with its opponent's, and what kinds of
+    evaluation the opponent has in its run.
 
     The opponent is the champion's model or, where there is none, the candidate's own base.
 
@@ -70,7 +78,9 @@ def meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tupl
     """
     model, other = model_of(candidate), model_of(champion) if champion else None
     if champion and other:
-        theirs = _evaluations(store, champion, other.name, whole=False)  # what is missing there is evaluated again
+        theirs = _evaluations(
+            store, champion, other.name, whole=False
+        )  # what is missing there is evaluated again
     else:
         theirs = _evaluations(store, candidate, BASE, whole=True)
     asked: dict[str, set[str]] = {}
@@ -80,24 +90,30 @@ def meet(store: Store, candidate: RunRecord, champion: RunRecord | None) -> tupl
         suites = frozenset({item.suite for item in ours.items} - before)
         before |= suites
         if suites:
-            matches.append(_match(store, candidate, ours, suites, theirs, other.artifact if other else None))
+            matches.append(
+                _match(store, candidate, ours, suites, theirs, other.artifact if other else None)
+            )
     return matches, {stage.spec.kind for stage in theirs}
 
 
 def _evaluations(store: Store, run: RunRecord, model: str, *, whole: bool) -> list[StageOutput]:
-    """A model's evaluations in its run that the store still has, in file order. Other artifacts, such as weights, are not looked at, and no
-    answers are read: another version of Lyceum may have written them in its own way.
+    """A model's evaluations in its run that the store still has, in file order. Other artifacts,
+    such as weights, are not looked at, and no answers are read: another version of Lyceum may have
+    written them in its own way.
 
     Args:
-        whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide would silently not be asked.
+        whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide
+            would silently not be asked.
     """
-    evaluations = tuple(stage for stage in run.stages if stage_kind(stage.kind).evaluation is not None)
+    evaluations = tuple(
+        stage for stage in run.stages if stage_kind(stage.kind).evaluation is not None
+    )
     found = read_results(store, run.model_copy(update={"stages": evaluations})).stages.values()
     of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
     if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):
         raise StageFailed(
-            f"run {run.run_id!r} cannot be judged, because that would leave something out: {left_out_text(left_out)}. "
-            "`lyceum run` with the same recipe makes it again."
+            f"run {run.run_id!r} cannot be judged, because that would leave something out:"
+            f" {left_out_text(left_out)}. `lyceum run` with the same recipe makes it again."
         )
     return [stage for stage in of_model if stage.manifest is not None]
 
@@ -122,14 +138,21 @@ def _match(
     return Match(ours, suites, StageOutput(ours.spec, store, manifest=made), spec, made)
 
 
-def _rematch(candidate: RunRecord, stage: str, evaluated: Manifest, policy: ArtifactRef | None) -> JobSpec:
-    """The candidate's evaluation, of another model: the base when `policy` is None. Whoever submits it says where `--data` is."""
-    inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"} | ({"policy": policy} if policy else {})
+def _rematch(
+    candidate: RunRecord, stage: str, evaluated: Manifest, policy: ArtifactRef | None
+) -> JobSpec:
+    """The candidate's evaluation, of another model: the base when `policy` is None. Whoever submits
+    it says where `--data` is."""
+    inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"} | (
+        {"policy": policy} if policy else {}
+    )
     digests = {name: ref.digest for name, ref in inputs.items()}
     return JobSpec(
         stage=f"{'champion' if policy else BASE}_{stage}",
         kind=evaluated.kind,
-        key=stage_key(evaluated.kind, evaluated.version, evaluated.dependencies, evaluated.config, digests),
+        key=stage_key(
+            evaluated.kind, evaluated.version, evaluated.dependencies, evaluated.config, digests
+        ),
         attempt="",
         store=candidate.store,
         target=candidate.target,
@@ -151,16 +174,31 @@ def _comparable(match: Match, theirs: StageOutput) -> bool:
 
 
 _MORE = {"suites", "sampling", "judge", "min_items"}
-"""Of an evaluation's config: what is asked beside, and changes no greedy answer to a prompt that both were asked."""
+"""Of an evaluation's config: what is asked beside, and changes no greedy answer to a prompt that
+both were asked."""
 
 
 def _same_way(one: Manifest, other: Manifest) -> bool:
-    """Whether two evaluations put a prompt to a model, and judge its greedy answer, in the same way."""
-    ways = [{name: value for name, value in manifest.config.items() if name not in _MORE} for manifest in (one, other)]
+    """Whether two evaluations put a prompt to a model, and judge its greedy answer, in the same
+    way."""
+    ways = [
+        {name: value for name, value in manifest.config.items() if name not in _MORE}
+        for manifest in (one, other)
+    ]
     both = one.dependencies.keys() & other.dependencies.keys()
-    return one.version == other.version and ways[0] == ways[1] and all(one.dependencies[name] == other.dependencies[name] for name in both)
+    return (
+        one.version == other.version
+        and ways[0] == ways[1]
+        and all(one.dependencies[name] == other.dependencies[name] for name in both)
+    )
 
 
-def _pairs(before: Sequence[EvalItem], after: Sequence[EvalItem]) -> list[tuple[EvalItem, EvalItem]]:
+def _pairs(
+    before: Sequence[EvalItem], after: Sequence[EvalItem]
+) -> list[tuple[EvalItem, EvalItem]]:
     old = {item.id: item for item in before}
-    return [(old[item.id], item) for item in after if item.id in old and EvalPrompt.of(old[item.id]) == EvalPrompt.of(item)]
+    return [
+        (old[item.id], item)
+        for item in after
+        if item.id in old and EvalPrompt.of(old[item.id]) == EvalPrompt.of(item)
+    ]

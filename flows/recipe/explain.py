@@ -1,4 +1,5 @@
-"""What a run would do, and why: which stages are cached, and how a stage differs from the nearest artifact of its kind.
+"""What a run would do, and why: which stages are cached, and how a stage differs from the nearest
+artifact of its kind.
 
 Looks only: nothing is run, written or set aside.
 """
@@ -12,7 +13,8 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 
 COMPARED = 100
-"""A stage is compared with so many artifacts of its kind, the newest: a store may hold tens of thousands, each of which is a request."""
+"""A stage is compared with so many artifacts of its kind, the newest: a store may hold tens of
+thousands, each of which is a request."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Outlook:
     """What would happen to one stage.
 
     Attributes:
-        key: the stage key, or None while an input's artifact does not exist yet (its digest is part of the key).
+        key: the stage key, or None while an input's artifact does not exist yet (its digest is part
+            of the key).
         manifest: the artifact that would be reused, or None when the stage would run.
         reason: why, in one line.
     """
@@ -33,7 +36,8 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Difference:
-    """One field of a stage's identity that differs from the nearest artifact; ABSENT where one side lacks the field."""
+    """One field of a stage's identity that differs from the nearest artifact; ABSENT where one side
+    lacks the field."""
 
     field: str
     here: Any
@@ -41,18 +45,23 @@ class Difference:
 
 
 def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
-    """What would happen to each stage, in file order. A store that does not exist yet has no artifacts."""
+    """What would happen to each stage, in file order. A store that does not exist yet has no
+    artifacts."""
     found: list[Outlook] = []
     for stage in resolved.stages:
         sources = {name: _named(found, source) for name, source in stage.inputs.items()}
-        missing = sorted({source.stage.name for source in sources.values() if source.manifest is None})
+        missing = sorted(
+            {source.stage.name for source in sources.values() if source.manifest is None}
+        )
         if missing:
             found.append(Outlook(stage, None, None, f"waits for {', '.join(missing)}"))
             continue
         if stage.missing:
             found.append(Outlook(stage, None, None, stage.missing))
             continue
-        key = stage.key({name: source.manifest.digest for name, source in sources.items() if source.manifest})
+        key = stage.key(
+            {name: source.manifest.digest for name, source in sources.items() if source.manifest}
+        )
         found.append(_look(stage, key, store))
     return found
 
@@ -68,14 +77,24 @@ class Made:
         """Each with its identity but for its inputs, as one flat table."""
         if kind not in self._kinds:
             self._kinds[kind] = [
-                (made, {"VERSION": made.version, **flat("config", made.config), **flat("dependencies", made.dependencies)})
+                (
+                    made,
+                    {
+                        "VERSION": made.version,
+                        **flat("config", made.config),
+                        **flat("dependencies", made.dependencies),
+                    },
+                )
                 for made in self._store.artifacts(kind, COMPARED)
             ]
         return self._kinds[kind]
 
 
-def nearest_artifact(outlooks: list[Outlook], name: str, made: Made) -> tuple[Manifest, list[Difference]] | None:
-    """The stage's own artifact; if it would run, of the newest of its kind the one with the fewest differing fields, and those.
+def nearest_artifact(
+    outlooks: list[Outlook], name: str, made: Made
+) -> tuple[Manifest, list[Difference]] | None:
+    """The stage's own artifact; if it would run, of the newest of its kind the one with the fewest
+    differing fields, and those.
 
     None when there is no artifact. One that is damaged counts as well: it may have no differences.
     """
@@ -85,7 +104,16 @@ def nearest_artifact(outlooks: list[Outlook], name: str, made: Made) -> tuple[Ma
     stage = one.stage
     here = _identity(stage, outlooks)
     compared = [
-        (manifest, list(_differences(here, identity | _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, stage))))
+        (
+            manifest,
+            list(
+                _differences(
+                    here,
+                    identity
+                    | _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, stage),
+                )
+            ),
+        )
         for manifest, identity in made.of_kind(stage.kind)
     ]
     return min(compared, key=lambda pair: len(pair[1]), default=None)
@@ -94,8 +122,9 @@ def nearest_artifact(outlooks: list[Outlook], name: str, made: Made) -> tuple[Ma
 def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it.
 
-    `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when nothing like it was ever run. `programs` is
-    empty: a local target has no device memory that could overflow; for a TPU `flows.planning.plan` adds them, and its times and costs.
+    `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when
+    nothing like it was ever run. `programs` is empty: a local target has no device memory that
+    could overflow; for a TPU `flows.planning.plan` adds them, and its times and costs.
     """
     near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
     return {
@@ -121,7 +150,12 @@ def _look(stage: ResolvedStage, key: str, store: Store) -> Outlook:
         return Outlook(stage, key, None, "no artifact has this key")
     problems = store.verify(manifest)
     if problems:
-        return Outlook(stage, key, None, f"its artifact is damaged and will be computed again: {'; '.join(problems)}")
+        return Outlook(
+            stage,
+            key,
+            None,
+            f"its artifact is damaged and will be computed again: {'; '.join(problems)}",
+        )
     return Outlook(stage, key, manifest, "its artifact exists and verifies")
 
 
@@ -130,10 +164,18 @@ def _named(outlooks: list[Outlook], name: str) -> Outlook:
 
 
 def _identity(stage: ResolvedStage, outlooks: list[Outlook]) -> dict[str, Any]:
-    """Everything that the stage key is made of, as one flat table; an input reads `inputs.policy (stage sft)`."""
+    """Everything that the stage key is made of, as one flat table; an input reads `inputs.policy
+    (stage sft)`."""
     manifests = {name: _named(outlooks, source).manifest for name, source in stage.inputs.items()}
-    inputs = {name: manifest.digest if manifest else "not made yet" for name, manifest in manifests.items()}
-    own = {"VERSION": stage.version, **flat("config", stage.config_json), **flat("dependencies", stage.dependencies)}
+    inputs = {
+        name: manifest.digest if manifest else "not made yet"
+        for name, manifest in manifests.items()
+    }
+    own = {
+        "VERSION": stage.version,
+        **flat("config", stage.config_json),
+        **flat("dependencies", stage.dependencies),
+    }
     return own | _inputs(inputs, stage)
 
 
@@ -150,11 +192,17 @@ def flat(path: str, value: Any) -> dict[str, Any]:
     """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty one stays a value."""
     if isinstance(value, (dict, list)) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {name: leaf for key, inner in items for name, leaf in flat(f"{path}.{key}", inner).items()}
+        return {
+            name: leaf
+            for key, inner in items
+            for name, leaf in flat(f"{path}.{key}", inner).items()
+        }
     return {} if value == {} else {path: value}
 
 
 def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:
     for field in [*here, *(field for field in there if field not in here)]:
-        if here.get(field, ABSENT) != there.get(field, ABSENT):  # a new field that is null is a difference too
+        if here.get(field, ABSENT) != there.get(
+            field, ABSENT
+        ):  # a new field that is null is a difference too
             yield Difference(field, here.get(field, ABSENT), there.get(field, ABSENT))

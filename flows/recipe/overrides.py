@@ -1,7 +1,8 @@
 """`--set`: one value of a recipe's table is changed, before the table becomes a Recipe.
 
-`defaults.KIND.x=5` is for the stages of that kind that leave x open in the file: it is set in each of
-them, and counts less than what `stages.NAME.config.x=5` says of one. `tiny` counts less than either.
+`defaults.KIND.x=5` is for the stages of that kind that leave x open in the file: it is set in each
+of them, and counts less than what `stages.NAME.config.x=5` says of one. `tiny` counts less than
+either.
 """
 
 import copy
@@ -14,7 +15,8 @@ from schemas.recipe import Recipe, StageSpec
 from schemas.toml import MOST_LEVELS, NotToml, toml_table
 
 TINY = "tiny"
-"""The override that is a bare word: the recipe as it runs on a laptop; `--tiny` on the command line."""
+"""The override that is a bare word: the recipe as it runs on a laptop; `--tiny` on the command
+line."""
 
 
 def order(override: str) -> int:
@@ -26,8 +28,8 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
     """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
 
     The path names a top-level key, a key below an existing stage, or one below the defaults of a
-    kind; list elements are numbered from 0. Keys of a config that the recipe leaves at their default
-    may be set too; whether a config has that key is checked when its stage is validated.
+    kind; list elements are numbered from 0. Keys of a config that the recipe leaves at their
+    default may be set too; whether a config has that key is checked when its stage is validated.
 
     Args:
         table: with the defaults in its stages (`schemas.recipe.with_defaults`).
@@ -38,7 +40,10 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
     """
     path, equals, text = override.partition("=")
     if not equals:
-        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+        raise InputError(
+            f"--set {override!r} is not of the form path=value, e.g. --set"
+            " stages.sft.config.steps=20."
+        )
     set_value(table, path.strip(), _override_value(text.strip(), override), override, written)
 
 
@@ -52,41 +57,65 @@ def set_value(
     """Set the value at a path, in place; messages call it `override`. See `apply_override`."""
     parts = path.split(".")
     if len(parts) > MOST_LEVELS:
-        raise InputError(f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels.")
+        raise InputError(
+            f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels."
+        )
     if not all(parts):
-        raise InputError(f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20.")
+        raise InputError(
+            f"--set {override!r} is not of the form path=value, e.g. --set"
+            " stages.sft.config.steps=20."
+        )
     _check_override_path(table, parts, override)
     for place in _stages_that_take(parts, override, written) if parts[0] == "defaults" else [parts]:
         _assign(table, place, 0, copy.deepcopy(value), override)
 
 
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
-    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named at once."""
+    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named
+    at once."""
     known = ["defaults", *(key for key in Recipe.model_fields if key != "tiny")]
     levels: list[tuple[str, list[str]]] = [("recipe", known)]
     examples = {"stages": "stages.sft.config.steps=20", "defaults": "defaults.sft.steps=20"}
     if parts[0] in examples and len(parts) < 3:
         path, example = ".".join(parts), examples[parts[0]]
-        raise InputError(f"--set {override!r}: {path} is a table; name a key in it, e.g. {example}.")
+        raise InputError(
+            f"--set {override!r}: {path} is a table; name a key in it, e.g. {example}."
+        )
     if parts[0] == "stages":
-        levels += [("stages", list(table["stages"])), (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"])]
+        levels += [
+            ("stages", list(table["stages"])),
+            (".".join(parts[:2]), [key for key in StageSpec.model_fields if key != "name"]),
+        ]
     elif parts[0] == "defaults":
         levels.append(("defaults", [stage["kind"] for stage in table["stages"].values()]))
     elif len(parts) > 1 and parts[0] != "gate":
-        raise InputError(f"--set {override!r}: {parts[0]!r} has no keys below it. Valid: {', '.join(Recipe.model_fields)}.")
+        raise InputError(
+            f"--set {override!r}: {parts[0]!r} has no keys below it. Valid:"
+            f" {', '.join(Recipe.model_fields)}."
+        )
     for part, (level, valid) in zip(parts, levels, strict=False):
         if part not in valid:
-            raise InputError(f"--set {override!r}: {level} has no key {part!r}.{nearest(part, {*valid})}")
+            raise InputError(
+                f"--set {override!r}: {level} has no key {part!r}.{nearest(part, {*valid})}"
+            )
 
 
-def _stages_that_take(parts: list[str], override: str, written: Mapping[str, Any]) -> list[list[str]]:
+def _stages_that_take(
+    parts: list[str], override: str, written: Mapping[str, Any]
+) -> list[list[str]]:
     """Where `defaults.KIND.x` is set. Raises InputError: every stage of the kind says x itself."""
     kind, rest = parts[1], parts[2:]
-    places = {name: ["stages", name, "config", *rest] for name in written if written[name]["kind"] == kind}
-    taking = [place for name, place in places.items() if not _says(written[name].get("config", {}), rest)]
+    places = {
+        name: ["stages", name, "config", *rest] for name in written if written[name]["kind"] == kind
+    }
+    taking = [
+        place for name, place in places.items() if not _says(written[name].get("config", {}), rest)
+    ]
     if not taking:
         instead = ", ".join(map(".".join, places.values()))
-        raise InputError(f"--set {override!r}: every stage of kind {kind} says this itself; set {instead}.")
+        raise InputError(
+            f"--set {override!r}: every stage of kind {kind} says this itself; set {instead}."
+        )
     return taking
 
 
@@ -106,7 +135,10 @@ def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) 
     part, above, last = parts[depth], ".".join(parts[:depth]), depth == len(parts) - 1
     if isinstance(here, list):
         if not part.isdecimal() or int(part) >= len(here):
-            raise InputError(f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index below {len(here)}.")
+            raise InputError(
+                f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index"
+                f" below {len(here)}."
+            )
         index = int(part)
         if last:
             here[index] = value
@@ -118,17 +150,21 @@ def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) 
         else:
             _assign(here.setdefault(part, {}), parts, depth + 1, value, override)
     else:
-        raise InputError(f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}.")
+        raise InputError(
+            f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}."
+        )
 
 
 def _override_value(text: str, override: str) -> Any:
-    """A TOML value; text that is none and looks like a plain word or path is a string, so that `--set model=gemma3-tiny` works."""
+    """A TOML value; text that is none and looks like a plain word or path is a string, so that
+    `--set model=gemma3-tiny` works."""
     try:
         table = toml_table(f"value = {text}")
     except NotToml as error:
         if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
             return text
         raise InputError(
-            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false, [1, 2], {{a = 1}} or 'text'."
+            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false,"
+            " [1, 2], {a = 1} or 'text'."
         ) from error
     return table["value"]

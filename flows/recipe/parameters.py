@@ -1,6 +1,8 @@
-"""What the flows ask for, as Prefect's UI shows it: every parameter titled and described, with choices where there are any.
+"""What the flows ask for, as Prefect's UI shows it: every parameter titled and described, with
+choices where there are any.
 
-Prefect's own schema of a flow drops titles and descriptions and lets unknown names through; `form` makes one from the same signature.
+Prefect's own schema of a flow drops titles and descriptions and lets unknown names through; `form`
+makes one from the same signature.
 """
 
 import inspect
@@ -15,7 +17,13 @@ from infra.store.files import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
 
-Recipe = Annotated[str, Field(title="Recipe", description="What to train: one that comes with Lyceum, or a TOML file of your own.")]
+Recipe = Annotated[
+    str,
+    Field(
+        title="Recipe",
+        description="What to train: one that comes with Lyceum, or a TOML file of your own.",
+    ),
+]
 Target = Annotated[
     str,
     Field(
@@ -24,23 +32,43 @@ Target = Annotated[
         json_schema_extra={"enum": list(TARGETS)},
     ),
 ]
-StoreUri = Annotated[str, Field(title="Store", description="Where artifacts and runs are kept: a directory, or gs://bucket/prefix.")]
+StoreUri = Annotated[
+    str,
+    Field(
+        title="Store",
+        description="Where artifacts and runs are kept: a directory, or gs://bucket/prefix.",
+    ),
+]
 Override = Annotated[str, Field(pattern=".+=.+|tiny")]
 Overrides = Annotated[
     tuple[Override, ...],
     Field(
         title="Overrides",
-        description="Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20. Or tiny: as it runs on a laptop.",
+        description=(
+            "Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20. Or"
+            " tiny: as it runs on a laptop."
+        ),
     ),
 ]
-Data = Annotated[str, Field(title="Data directory", description="Where the data files lie that the recipe reads; empty if it reads none.")]
+Data = Annotated[
+    str,
+    Field(
+        title="Data directory",
+        description="Where the data files lie that the recipe reads; empty if it reads none.",
+    ),
+]
 Force = Annotated[
-    tuple[str, ...], Field(title="Run again", description="Names of stages to run again although they are cached, one per item, e.g. sft")
+    tuple[str, ...],
+    Field(
+        title="Run again",
+        description="Names of stages to run again although they are cached, one per item, e.g. sft",
+    ),
 ]
 
 
 def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[str, Any]:
-    """The JSON schema of a flow's parameters; the server refuses values that do not fit it, and unknown names.
+    """The JSON schema of a flow's parameters; the server refuses values that do not fit it, and
+    unknown names.
 
     Args:
         store: what an empty store stands for, where the flow will run.
@@ -50,14 +78,18 @@ def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[
         InputError: the directory has no TOML files.
     """
     signature = inspect.signature(flow.fn, eval_str=True)
-    fields: dict[str, Any] = {name: (one.annotation, one.default) for name, one in signature.parameters.items()}
+    fields: dict[str, Any] = {
+        name: (one.annotation, one.default) for name, one in signature.parameters.items()
+    }
     model = create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
     schema = model.model_json_schema(ref_template="#/definitions/{model}")
     schema["definitions"] = schema.pop("$defs", {})
     for position, field in enumerate(schema["properties"].values()):
         field["position"] = position
     del schema["properties"]["recipe"]["type"]
-    schema["properties"]["recipe"]["anyOf"] = _recipe_choices(recipes)  # the UI shows a tab for each
+    schema["properties"]["recipe"]["anyOf"] = _recipe_choices(
+        recipes
+    )  # the UI shows a tab for each
     schema["properties"]["store"]["description"] += f" Empty: {store}"
     return schema
 

@@ -1,7 +1,9 @@
-"""From a recipe's name or path to validated stages: everything that can be wrong with a recipe is found here, before anything runs.
+"""From a recipe's name or path to validated stages: everything that can be wrong with a recipe is
+found here, before anything runs.
 
-A `ResolvedStage` holds what identifies a stage apart from its inputs' digests: kind, VERSION, complete config, dependencies. Where a run
-executes (store, target, the data directory's path) never enters.
+A `ResolvedStage` holds what identifies a stage apart from its inputs' digests: kind, VERSION,
+complete config, dependencies. Where a run executes (store, target, the data directory's path) never
+enters.
 """
 
 import importlib.resources
@@ -17,7 +19,16 @@ from flows.recipe.overrides import TINY, apply_override, order, set_value
 from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.evaluation import HELDOUT
-from schemas.recipe import STAGE_NAME, Recipe, StageSpec, parse_recipe, recipe_from_table, recipe_table, recipe_text, with_defaults
+from schemas.recipe import (
+    STAGE_NAME,
+    Recipe,
+    StageSpec,
+    parse_recipe,
+    recipe_from_table,
+    recipe_table,
+    recipe_text,
+    with_defaults,
+)
 from tasks.contract.kind import Kind
 from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
 from tasks.models.source import TINY as TINY_MODEL
@@ -30,9 +41,11 @@ class ResolvedStage:
 
     Attributes:
         inputs: input name -> name of the earlier stage that feeds it.
-        config: the kind's Config, with `model` and `seed` filled from the recipe where the recipe's stage does not set them.
+        config: the kind's Config, with `model` and `seed` filled from the recipe where the recipe's
+            stage does not set them.
         dependencies: what else decides the stage's bytes (see `schemas.artifact.stage_key`).
-        missing: why these are not known, and so the stage key neither: data that nobody named. Only of a recipe that is just looked at.
+        missing: why these are not known, and so the stage key neither: data that nobody named. Only
+            of a recipe that is just looked at.
     """
 
     name: str
@@ -45,12 +58,15 @@ class ResolvedStage:
 
     @property
     def config_json(self) -> dict[str, Any]:
-        """The config as plain JSON, defaults included: what is hashed, and what the worker parses."""
+        """The config as plain JSON, defaults included: what is hashed, and what the worker
+        parses."""
         return self.config.model_dump(mode="json")
 
     def key(self, input_digests: Mapping[str, str]) -> str:
         """The stage key, given the digest of the artifact behind each input."""
-        return stage_key(self.kind, self.version, self.dependencies, self.config_json, dict(input_digests))
+        return stage_key(
+            self.kind, self.version, self.dependencies, self.config_json, dict(input_digests)
+        )
 
 
 @dataclass(frozen=True)
@@ -71,14 +87,18 @@ class ResolvedRecipe:
         return stage_kind(stage.kind).at_home(stage.config_json, given)
 
 
-def resolve(recipe: str, overrides: Sequence[str] = (), data: Path | None = None, *, need_data: bool = True) -> ResolvedRecipe:
+def resolve(
+    recipe: str, overrides: Sequence[str] = (), data: Path | None = None, *, need_data: bool = True
+) -> ResolvedRecipe:
     """Read a recipe, apply `--set` overrides, and validate every stage.
 
     Args:
         recipe: the name of a shipped recipe, or the path of a TOML file.
-        overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`; or `tiny`.
+        overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`; or
+            `tiny`.
         data: the directory of `--data`, for stages that read files from it.
-        need_data: without such a directory, a recipe that reads from one is wrong; if not, it is resolved all the same (`missing`).
+        need_data: without such a directory, a recipe that reads from one is wrong; if not, it is
+            resolved all the same (`missing`).
 
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
@@ -114,7 +134,10 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     if recipe in _shipped_names():
         text, where = _shipped_text(recipe), recipe
     elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
-        raise InputError(f"unknown recipe {recipe!r}.{nearest(recipe, _shipped_names())} Or give the path of a TOML file.")
+        raise InputError(
+            f"unknown recipe {recipe!r}.{nearest(recipe, _shipped_names())} Or give the path of a"
+            " TOML file."
+        )
     else:
         text, where = recipe_text(Path(recipe)), recipe
     file = recipe_table(text, where)
@@ -134,7 +157,8 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
 
 
 def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) -> None:
-    """Make a recipe's table one for a laptop, in place: the tiny model, each stage by `Kind.small`."""
+    """Make a recipe's table one for a laptop, in place: the tiny model, each stage by
+    `Kind.small`."""
     table["model"] = TINY_MODEL
     for stage in table["stages"].values():
         stage.get("config", {}).pop("model", None)
@@ -147,8 +171,11 @@ def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) ->
         table["stages"][spec.name]["config"] = _changed(spec.config, before, after)
 
 
-def _changed(written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """A table as it is written, with what has changed. TOML has no null: what is None is left out."""
+def _changed(
+    written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A table as it is written, with what has changed. TOML has no null: what is None is left
+    out."""
     found = dict(written)
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
@@ -171,7 +198,8 @@ def _without_null(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a stage is written, for messages: also in the defaults of its kind, if the file has any."""
+    """Where a stage is written, for messages: also in the defaults of its kind, if the file has
+    any."""
 
     spec: StageSpec
     where: str
@@ -183,7 +211,9 @@ class _Place:
 
     @property
     def below(self) -> str:
-        return f" (begins with defaults.{self.spec.kind})" if self.spec.kind in self.defaults else ""
+        return (
+            f" (begins with defaults.{self.spec.kind})" if self.spec.kind in self.defaults else ""
+        )
 
 
 @contextmanager
@@ -193,11 +223,18 @@ def _said_at(place: _Place) -> Iterator[_Place]:
         yield place
     except InputError as error:
         text = str(error)
-        raise InputError(text if text.startswith(place.stage) else f"{place.stage}{place.below}: {text}") from error
+        raise InputError(
+            text if text.startswith(place.stage) else f"{place.stage}{place.below}: {text}"
+        ) from error
 
 
 def _resolve_stage(
-    spec: StageSpec, recipe: Recipe, kinds: dict[str, str], data: Path | None, place: _Place, need_data: bool
+    spec: StageSpec,
+    recipe: Recipe,
+    kinds: dict[str, str],
+    data: Path | None,
+    place: _Place,
+    need_data: bool,
 ) -> ResolvedStage:
     kind = stage_kind(spec.kind)
     _check_inputs(spec, kind, kinds)
@@ -207,10 +244,14 @@ def _resolve_stage(
         check_model(model)
     dependencies, missing = _dependencies(kind, config, data, need_data)
     dependencies |= extra_dependencies(extra)
-    return ResolvedStage(spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing)
+    return ResolvedStage(
+        spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing
+    )
 
 
-def _dependencies(kind: Kind[Any], config: StrictModel, data: Path | None, need_data: bool) -> tuple[dict[str, str | int], str]:
+def _dependencies(
+    kind: Kind[Any], config: StrictModel, data: Path | None, need_data: bool
+) -> tuple[dict[str, str | int], str]:
     """What else decides a stage's bytes, and why it is not known: see `ResolvedStage`."""
     try:
         return kind.dependencies(config, data), ""
@@ -220,48 +261,71 @@ def _dependencies(kind: Kind[Any], config: StrictModel, data: Path | None, need_
         return {}, str(error)
 
 
-def _stage_config(model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: _Place) -> StrictModel:
+def _stage_config(
+    model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: _Place
+) -> StrictModel:
     shared = {"model": recipe.model, "seed": recipe.seed}
     filled = {name: value for name, value in shared.items() if name in model.model_fields}
     try:
         return model.parse({**filled, **spec.config})
     except ValidationError as error:
-        raise InputError(explain_validation(error, model, f"{place.stage}.config{place.below}")) from error
+        raise InputError(
+            explain_validation(error, model, f"{place.stage}.config{place.below}")
+        ) from error
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:
     """Whether each input is fed by a stage that leaves what it takes. Raises InputError."""
-    feeding = {name: (spec.kind,) if slot.same_kind else kinds_producing(slot.product) for name, slot in kind.inputs.items()}
+    feeding = {
+        name: (spec.kind,) if slot.same_kind else kinds_producing(slot.product)
+        for name, slot in kind.inputs.items()
+    }
     for name, source in spec.inputs.items():
         if name not in kind.inputs:
-            raise InputError(f"kind {spec.kind!r} has no input {name!r}.{nearest(name, kind.inputs)}")
+            raise InputError(
+                f"kind {spec.kind!r} has no input {name!r}.{nearest(name, kind.inputs)}"
+            )
         if kinds[source] not in feeding[name]:
             wanted = " or ".join(feeding[name])
-            raise InputError(f"inputs.{name} = {source!r} is of kind {kinds[source]!r}; this input takes {wanted}.")
+            raise InputError(
+                f"inputs.{name} = {source!r} is of kind {kinds[source]!r}; this input takes"
+                f" {wanted}."
+            )
     for name, slot in kind.inputs.items():
         if slot.required and name not in spec.inputs:
             wanted = " or ".join(feeding[name])
-            raise InputError(f'input {name!r} is missing; add inputs = {{ {name} = "<an earlier stage of kind {wanted}>" }}.')
+            raise InputError(
+                f'input {name!r} is missing; add inputs = {{ {name} = "<an earlier stage of kind'
+                f' {wanted}>" }}.'
+            )
 
 
 def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
-    """Whether each rule of `[gate]` is about something that the last trained model is asked. Raises InputError."""
+    """Whether each rule of `[gate]` is about something that the last trained model is asked. Raises
+    InputError."""
     gate = resolved.recipe.gate
     if gate is None:
         return
     from flows.promotion.gate_rules import metric_of  # with numpy, which most commands do not need
     from tasks.evaluation.suite import parse_suites
 
-    last = next((stage.name for stage in reversed(resolved.stages) if stage.kind in training_kinds()), None)
+    last = next(
+        (stage.name for stage in reversed(resolved.stages) if stage.kind in training_kinds()), None
+    )
     if last is None:
         raise InputError(
-            f"recipe {where}, gate: no stage of kind {', '.join(training_kinds())} trains a model to be promoted; leave it out."
+            f"recipe {where}, gate: no stage of kind {', '.join(training_kinds())} trains a model"
+            " to be promoted; leave it out."
         )
     asked: dict[str, list[str]] = {}
     for stage in resolved.stages:
         if stage_kind(stage.kind).evaluation is not None and stage.inputs.get("policy") == last:
-            suites = [suite.suite for suite in parse_suites(stage.config_json["suites"], stage.kind)]
-            asked.setdefault(stage.kind, []).extend([HELDOUT, *suites] if "prompts" in stage.inputs else suites)
+            suites = [
+                suite.suite for suite in parse_suites(stage.config_json["suites"], stage.kind)
+            ]
+            asked.setdefault(stage.kind, []).extend(
+                [HELDOUT, *suites] if "prompts" in stage.inputs else suites
+            )
     for name, rules in (("must_win", gate.must_win), ("must_not_lose", gate.must_not_lose)):
         for index, rule in enumerate(rules):
             try:
@@ -275,12 +339,17 @@ def _check_data(data: Path) -> None:
         if not data.exists():
             raise InputError(f"--data {data}: there is no such directory.")
         if not data.is_dir():
-            raise InputError(f"--data {data} is not a directory; name the directory that holds the recipe's data files.")
+            raise InputError(
+                f"--data {data} is not a directory; name the directory that holds the recipe's data"
+                " files."
+            )
         empty = next(data.iterdir(), None) is None
     except OSError as error:
         raise InputError(f"--data {data} cannot be read: {error.strerror}.") from error
     if empty:
-        raise InputError(f"--data {data} is empty; name the directory that holds the recipe's data files.")
+        raise InputError(
+            f"--data {data} is empty; name the directory that holds the recipe's data files."
+        )
 
 
 def _shipped_names() -> list[str]:

@@ -1,5 +1,5 @@
-"""The report's honesty: which effects these evaluations could have found, how many prompts others would need, and how far a rate moves when
-nothing but the seed of the sampling does."""
+"""The report's honesty: which effects these evaluations could have found, how many prompts others
+would need, and how far a rate moves when nothing but the seed of the sampling does."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ from tasks.statistics.power import detectable_effect, needed_n
 
 @dataclass(frozen=True)
 class Comparison:
-    """One paired comparison: what it saw, the least difference that it finds four times of five, and the prompts needed for what it saw."""
+    """One paired comparison: what it saw, the least difference that it finds four times of five,
+    and the prompts needed for what it saw."""
 
     metric: str
     what: str
@@ -30,7 +31,8 @@ class Comparison:
 
 
 def comparisons(run: RunResults) -> list[Comparison]:
-    """Every stage against the model before it and the last model against the first, over all prompts, where both answered the same ones."""
+    """Every stage against the model before it and the last model against the first, over all
+    prompts, where both answered the same ones."""
     found = []
     for metric in METRICS:
         effects = list(stage_effects(run, metric).values())
@@ -40,7 +42,11 @@ def comparisons(run: RunResults) -> list[Comparison]:
         for effect in effects:
             if effect.change.paired:
                 what = f"{effect.stage} since {effect.since}"
-                found.append(_comparison(metric.label, what, effect.change, found=effect.direction != "unclear"))
+                found.append(
+                    _comparison(
+                        metric.label, what, effect.change, found=effect.direction != "unclear"
+                    )
+                )
     return found
 
 
@@ -74,19 +80,32 @@ class Noise:
 
 def noises(run: RunResults) -> list[Noise]:
     """The noise floors of every model that was sampled."""
-    kinds = {metric.kind: {one.name: one for one in METRICS if one.kind == metric.kind} for metric in METRICS}
+    kinds = {
+        metric.kind: {one.name: one for one in METRICS if one.kind == metric.kind}
+        for metric in METRICS
+    }
     return [
         _noise(model.name, metrics[name].label, floor)
         for kind, metrics in kinds.items()
         for model in run.evaluated(kind)
         if (samples := model.samples(kind))
-        for name, floor in sampled.noise(samples, {name: metric.outcome for name, metric in metrics.items()}).items()
+        for name, floor in sampled.noise(
+            samples, {name: metric.outcome for name, metric in metrics.items()}
+        ).items()
     ]
 
 
 def _noise(model: str, label: str, floor: Mapping[str, float]) -> Noise:
     bound = f"±{100 * floor['bound']:.1f}"
-    return Noise(model, label, int(floor["seeds"]), int(floor["n"]), percent(floor["mean"]), percent(floor["flip_rate"]), bound)
+    return Noise(
+        model,
+        label,
+        int(floor["seeds"]),
+        int(floor["n"]),
+        percent(floor["mean"]),
+        percent(floor["flip_rate"]),
+        bound,
+    )
 
 
 _AT_K = {
@@ -98,6 +117,12 @@ _AT_K = {
 def sampled_plots(run: RunResults) -> list[Markup]:
     """pass@k and majority@k of every model whose answers were sampled."""
     answers = {model.name: model.samples(EXACT.kind) for model in run.evaluated(EXACT.kind)}
-    metrics = {name: sampled.sampled_metrics(samples, seed=run.record.recipe.seed) for name, samples in answers.items()}
-    found = [(title, {model: one[name] for model, one in metrics.items() if name in one}) for name, title in _AT_K.items()]
+    metrics = {
+        name: sampled.sampled_metrics(samples, seed=run.record.recipe.seed)
+        for name, samples in answers.items()
+    }
+    found = [
+        (title, {model: one[name] for model, one in metrics.items() if name in one})
+        for name, title in _AT_K.items()
+    ]
     return [plots.at_k(title, lines) for title, lines in found if lines]

@@ -1,4 +1,5 @@
-"""The report's data part: what the teachers made, what was dropped and why, and the mix that was asked for beside the one that came out."""
+"""The report's data part: what the teachers made, what was dropped and why, and the mix that was
+asked for beside the one that came out."""
 
 import base64
 import html
@@ -19,7 +20,8 @@ from tasks.contract.job import read_rows
 from tasks.data.splits import SPLITS
 
 Cells = dict[str, dict[str, Any]]
-"""Split -> what was requested, achieved and available, by difficulty too (`tasks.stages.rebalance`)."""
+"""Split -> what was requested, achieved and available, by difficulty too
+(`tasks.stages.rebalance`)."""
 
 LEVELS = range(1, 6)
 
@@ -58,26 +60,48 @@ def _mix(stage: StageOutput) -> Mix:
     metrics = stage.metrics
     domains, groundings = metrics["domains"], metrics["groundings"]
     rows = [(domain.value, domains[domain]) for domain in Domain if domain in domains]
-    rows += [(f"grounded: {name.replace('_', ' ')}", groundings[name]) for name in get_args(Grounding) if name in groundings]
+    rows += [
+        (f"grounded: {name.replace('_', ' ')}", groundings[name])
+        for name in get_args(Grounding)
+        if name in groundings
+    ]
     bars = []
     for split in SPLITS:
-        requested, achieved = ([cells[split][count] for _, cells in rows] for count in ("requested", "achieved"))
+        requested, achieved = (
+            [cells[split][count] for _, cells in rows] for count in ("requested", "achieved")
+        )
         if any(requested):
             title = f"{stage.name}: {split}, requested and achieved"
             bars.append(plots.paired_bars(title, [name for name, _ in rows], requested, achieved))
-    causes = [(cause, count, percent(count / metrics["read"]), first) for cause, count, first in _causes(stage)]
+    causes = [
+        (cause, count, percent(count / metrics["read"]), first)
+        for cause, count, first in _causes(stage)
+    ]
     levels = [
         (name, split, [_level(cells[split], str(level)) for level in LEVELS])
         for name, cells in rows
         for split in SPLITS
         if cells[split]["requested"]
     ]
-    return Mix(stage.name, list(SPLITS), rows, levels, metrics["rows"], bars, _card(stage), causes, list(_facts(metrics)))
+    return Mix(
+        stage.name,
+        list(SPLITS),
+        rows,
+        levels,
+        metrics["rows"],
+        bars,
+        _card(stage),
+        causes,
+        list(_facts(metrics)),
+    )
 
 
 def _level(cell: Mapping[str, Any], level: str) -> str:
     """One difficulty of a cell: `12 of 12 (40)` where it was asked for, else `12 (40)`."""
-    achieved, available = cell["difficulty"].get(level, 0), cell["available_difficulty"].get(level, 0)
+    achieved, available = (
+        cell["difficulty"].get(level, 0),
+        cell["available_difficulty"].get(level, 0),
+    )
     requested = cell.get("requested_difficulty", {}).get(level, 0)
     asked = f" of {requested}" if "requested_difficulty" in cell else ""
     return f"{achieved}{asked} ({available})" if achieved or available or requested else "–"
@@ -86,17 +110,33 @@ def _level(cell: Mapping[str, Any], level: str) -> str:
 def _facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     dropped = sum(metrics["dropped"].values())
     facts = [
-        ("rows", f"{metrics['read']:,} read, {dropped:,} dropped, {metrics['unused']:,} left that no quota asks for"),
+        (
+            "rows",
+            (
+                f"{metrics['read']:,} read, {dropped:,} dropped, {metrics['unused']:,} left that no"
+                " quota asks for"
+            ),
+        ),
         ("prompts for GRPO", f"{metrics['prompts']:,}"),
         ("preference pairs", f"{metrics['pairs']:,}"),
         ("licences", _listed(metrics["licences"])),
     ]
     if metrics["contaminated_by"]:
-        facts.append(("rows that give evaluation prompts away", _listed(metrics["contaminated_by"])))
+        facts.append(
+            ("rows that give evaluation prompts away", _listed(metrics["contaminated_by"]))
+        )
     for number, top_up in enumerate(metrics["top_ups"], start=1):
         asked = sum(count for *_, count in top_up["wanted"])
         usd = sum(teacher.get("usd", 0.0) for teacher in top_up["teachers"])
-        facts.append((f"top-up {number}", f"{asked:,} rows asked of the teachers, {top_up['given']:,} given, {usd:.2f} US dollars"))
+        facts.append(
+            (
+                f"top-up {number}",
+                (
+                    f"{asked:,} rows asked of the teachers, {top_up['given']:,} given, {usd:.2f} US"
+                    " dollars"
+                ),
+            )
+        )
     return facts
 
 
@@ -105,18 +145,35 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _card(stage: StageOutput) -> Markup | None:
-    """The artifact's data card, README.md, with its plots within: they are drawn for a white page, so they stay what they are.
+    """The artifact's data card, README.md, with its plots within: they are drawn for a white page,
+    so they stay what they are.
 
-    Whatever it holds, what comes out are paragraphs, tables, code and these plots: no HTML of its own, no link.
+    Whatever it holds, what comes out are paragraphs, tables, code and these plots: no HTML of its
+    own, no link.
     """
     path = stage.path("README.md")
     if path is None:
         return None
-    text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)  # what the hub reads
-    page = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "autolink"]).render(text)
+    text = re.sub(
+        r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL
+    )  # what the hub reads
+    page = (
+        MarkdownIt("commonmark", {"html": False})
+        .enable("table")
+        .disable(["link", "autolink"])
+        .render(text)
+    )
     page = _HEADING.sub(lambda found: f"<{found[1]}h{min(6, int(found[2]) + 2)}>", page)
-    page = page.replace("&lt;br&gt;", "<br>").replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    return Markup(_IMAGE.sub(lambda found: _image(stage, html.unescape(found[1]), html.unescape(found[2])), page))
+    page = (
+        page.replace("&lt;br&gt;", "<br>")
+        .replace("<table>", '<div class="scroll"><table>')
+        .replace("</table>", "</table></div>")
+    )
+    return Markup(
+        _IMAGE.sub(
+            lambda found: _image(stage, html.unescape(found[1]), html.unescape(found[2])), page
+        )
+    )
 
 
 _HEADING = re.compile(r"<(/?)h(\d)>")
@@ -128,7 +185,9 @@ def _image(stage: StageOutput, source: str, label: str) -> Markup:
     if path is None:
         return escape(label)
     encoded = base64.b64encode(path.read_bytes()).decode()
-    return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(f"{stage.name}: {label}", encoded)
+    return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(
+        f"{stage.name}: {label}", encoded
+    )
 
 
 def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
@@ -139,7 +198,10 @@ def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
     for row in read_rows(path) if path else ():
         causes[row["cause"]] += 1
         first.setdefault(row["cause"], row)
-    examples = {cause: clip(f"{row['file'] or row['source']}:{row['line']}: {row['detail']}", 200) for cause, row in first.items()}
+    examples = {
+        cause: clip(f"{row['file'] or row['source']}:{row['line']}: {row['detail']}", 200)
+        for cause, row in first.items()
+    }
     return [(cause, count, examples[cause]) for cause, count in causes.most_common()]
 
 
@@ -150,8 +212,10 @@ class Source:
     Attributes:
         families: rows kept by `(domain, family)`.
         causes: rows dropped by cause, each with its first row as an example.
-        teachers: (name, what it counted) of those that were asked something, and the router's accuracy.
-        confusion: where the router was relied on, rows of a known domain by what it takes them for: (domain, counts, recall).
+        teachers: (name, what it counted) of those that were asked something, and the router's
+            accuracy.
+        confusion: where the router was relied on, rows of a known domain by what it takes them for:
+            (domain, counts, recall).
     """
 
     stage: str
@@ -170,30 +234,62 @@ def sources(run: RunResults) -> list[Source]:
         path = stage.path("examples.jsonl")
         if path is None:
             continue
-        families = Counter((row["domain"], row["family"] or row["source"]) for row in read_rows(path))
+        families = Counter(
+            (row["domain"], row["family"] or row["source"]) for row in read_rows(path)
+        )
         kept = [(domain, family, count) for (domain, family), count in sorted(families.items())]
         causes = _causes(stage)
         dropped = sum(count for _, count, _ in causes)
         teachers = list(_teachers(stage.metrics))
-        found.append(Source(stage.name, families.total(), kept, dropped, causes, teachers, _confusion(stage.metrics)))
+        found.append(
+            Source(
+                stage.name,
+                families.total(),
+                kept,
+                dropped,
+                causes,
+                teachers,
+                _confusion(stage.metrics),
+            )
+        )
     return found
 
 
 def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for teacher in metrics["teachers"]:
         tally = {name: value for name, value in teacher.items() if name != "name"}
-        samples = {name.removeprefix("samples."): int(value) for name, value in tally.items() if name.startswith("samples.")}
-        routed = {name.removeprefix("routed."): int(value) for name, value in tally.items() if name.startswith("routed.")}
+        samples = {
+            name.removeprefix("samples."): int(value)
+            for name, value in tally.items()
+            if name.startswith("samples.")
+        }
+        routed = {
+            name.removeprefix("routed."): int(value)
+            for name, value in tally.items()
+            if name.startswith("routed.")
+        }
         if samples:
             yield teacher["name"], f"samples: {_listed(samples)}"
         if "requests" in tally or "cached" in tally:
             tokens = int(tally.get("input_tokens", 0) + tally.get("output_tokens", 0))
-            asked = f"{int(tally.get('requests', 0)):,} requests, {int(tally.get('cached', 0)):,} answered from the store"
-            yield teacher["name"], f"{asked}, {tokens:,} tokens, {tally.get('usd', 0.0):.2f} US dollars"
+            asked = (
+                f"{int(tally.get('requests', 0)):,} requests, {int(tally.get('cached', 0)):,}"
+                " answered from the store"
+            )
+            yield (
+                teacher["name"],
+                f"{asked}, {tokens:,} tokens, {tally.get('usd', 0.0):.2f} US dollars",
+            )
         if routed:
             yield teacher["name"], f"domains said by: {_listed(routed)}"
     if "router" in metrics:
-        yield "router", f"{percent(metrics['router']['accuracy'])} of {metrics['router']['n']:,} rows of a known domain go there"
+        yield (
+            "router",
+            (
+                f"{percent(metrics['router']['accuracy'])} of {metrics['router']['n']:,} rows of a"
+                " known domain go there"
+            ),
+        )
 
 
 def _confusion(metrics: Mapping[str, Any]) -> list[tuple[str, list[int], str]]:

@@ -1,4 +1,5 @@
-"""The report's gate part: what became of the recipe's `[gate]` when its model is held against its own base."""
+"""The report's gate part: what became of the recipe's `[gate]` when its model is held against its
+own base."""
 
 from dataclasses import dataclass
 
@@ -18,12 +19,14 @@ class GateVerdict:
 
 
 def gate_verdict(run: RunResults) -> GateVerdict | None:
-    """None where the recipe has no gate, or the run did not succeed. Against a champion `lyceum gate` holds it, not a page of one run."""
+    """None where the recipe has no gate, or the run did not succeed. Against a champion `lyceum
+    gate` holds it, not a page of one run."""
     record = run.record
     if record.recipe.gate is None or record.status != "succeeded":
         return None
     try:
         found = gate(next(iter(run.stages.values())).store, record, champion=None)
-    except InputError as error:  # a rule about nothing that the run measures: the rest of the page is as good as ever
+    # a rule about nothing that the run measures: the rest of the page is as good as ever
+    except InputError as error:
         return GateVerdict(passed=False, why=str(error), columns=COLUMNS, rows=[])
     return GateVerdict(found.promote, found.why, COLUMNS, rows(found))

@@ -1,7 +1,9 @@
-"""The report of a run: one self-contained HTML page, verdict first, drawn from the run's record and artifacts alone.
+"""The report of a run: one self-contained HTML page, verdict first, drawn from the run's record and
+artifacts alone.
 
-The page loads nothing, runs no script (a Content-Security-Policy forbids both, beside the escaping of every text), and shows whatever a
-run left: one that failed half-way has a report, which begins with what failed.
+The page loads nothing, runs no script (a Content-Security-Policy forbids both, beside the escaping
+of every text), and shows whatever a run left: one that failed half-way has a report, which begins
+with what failed.
 """
 
 from time import gmtime, strftime
@@ -43,7 +45,9 @@ def report_html(run: RunResults) -> str:
         record=run.record,
         began=strftime("%Y-%m-%d %H:%M UTC", gmtime(run.record.started)),
         took=duration(run.record.finished - run.record.started) if run.record.finished else None,
-        links=[(name, SECTIONS[name].title) for name, html in parts.items() if f'id="{name}"' in html],
+        links=[
+            (name, SECTIONS[name].title) for name, html in parts.items() if f'id="{name}"' in html
+        ],
         verdict=verdict(run),
         verdicts=stage_verdicts(run),
         gate=gate_section.gate_verdict(run),

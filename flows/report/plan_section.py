@@ -1,8 +1,10 @@
-"""The report's plan part: what a run was planned to take, what it took, and in words where the plan was far off.
+"""The report's plan part: what a run was planned to take, what it took, and in words where the plan
+was far off.
 
-Only stages that ran in this run are compared. Time is that of the flow: until the machine works and until it is gone, which the plan counts
-too, and the wait for a machine, which no plan knows. Memory is that of the fullest device against the largest of the stage's programs.
-Money is by list price on both sides.
+Only stages that ran in this run are compared. Time is that of the flow: until the machine works and
+until it is gone, which the plan counts too, and the wait for a machine, which no plan knows. Memory
+is that of the fullest device against the largest of the stage's programs. Money is by list price on
+both sides.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +34,8 @@ class Measure:
 TIME = Measure(2.0, duration, "took")
 MEMORY = Measure(1.25, size, "held, on its fullest device,")
 COST = Measure(2.0, lambda usd: f"{usd:.2f} USD", "cost")
-"""Memory is the compiler's own figure and nearly exact; times, and with them costs, come from a roofline."""
+"""Memory is the compiler's own figure and nearly exact; times, and with them costs, come from a
+roofline."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,18 @@ class Figure:
 
     @property
     def far_off(self) -> bool:
-        return self.ratio is not None and not 1 / self.measure.far_off <= self.ratio <= self.measure.far_off
+        return (
+            self.ratio is not None
+            and not 1 / self.measure.far_off <= self.ratio <= self.measure.far_off
+        )
 
     @property
     def texts(self) -> tuple[str, str, str]:
         """Planned, real and ratio; empty: not known."""
-        planned, actual = ("" if value is None else self.measure.text(value) for value in (self.planned, self.actual))
+        planned, actual = (
+            "" if value is None else self.measure.text(value)
+            for value in (self.planned, self.actual)
+        )
         return planned, actual, "" if self.ratio is None else f"{self.ratio:.2f}×"
 
 
@@ -73,7 +82,8 @@ class PlanRow:
     def findings(self) -> list[str]:
         """A sentence for every figure that was far off."""
         return [
-            f"{self.stage} {figure.measure.verb} {figure.texts[1]} where {figure.texts[0]} was planned, {figure.ratio:.2g} times as much."
+            f"{self.stage} {figure.measure.verb} {figure.texts[1]} where {figure.texts[0]} was"
+            f" planned, {figure.ratio:.2g} times as much."
             for figure in (self.time, self.memory, self.cost)
             if figure.far_off
         ]
@@ -81,7 +91,8 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class PlanTable:
-    """The comparison. `time` and `cost` are of all stages of which both figures are known, together."""
+    """The comparison. `time` and `cost` are of all stages of which both figures are known,
+    together."""
 
     rows: list[PlanRow]
     time: Figure
@@ -94,7 +105,8 @@ class PlanTable:
 
 
 def plan_versus_actual(run: RunResults) -> PlanTable | None:
-    """What was planned against what came of it; None where the run was not planned, or nothing ran that was.
+    """What was planned against what came of it; None where the run was not planned, or nothing ran
+    that was.
 
     Raises:
         InputError: the plan that was kept is damaged.
@@ -102,8 +114,18 @@ def plan_versus_actual(run: RunResults) -> PlanTable | None:
     store = next(iter(run.stages.values())).store
     plan = read_plan(store, run.record.run_id) or {"stages": []}
     planned = {stage["name"]: stage for stage in plan["stages"] if not stage["cached"]}
-    rows = [_row(stage, planned[stage.name]) for stage in run.stages.values() if stage.status == "ran" and stage.name in planned]
-    return PlanTable(rows, _together([row.time for row in rows]), _together([row.cost for row in rows])) if rows else None
+    rows = [
+        _row(stage, planned[stage.name])
+        for stage in run.stages.values()
+        if stage.status == "ran" and stage.name in planned
+    ]
+    return (
+        PlanTable(
+            rows, _together([row.time for row in rows]), _together([row.cost for row in rows])
+        )
+        if rows
+        else None
+    )
 
 
 def _row(stage: StageOutput, planned: dict[str, Any]) -> PlanRow:
@@ -124,6 +146,10 @@ def _row(stage: StageOutput, planned: dict[str, Any]) -> PlanRow:
 
 
 def _together(figures: Sequence[Figure]) -> Figure:
-    known = [(figure.planned, figure.actual) for figure in figures if figure.planned is not None and figure.actual is not None]
+    known = [
+        (figure.planned, figure.actual)
+        for figure in figures
+        if figure.planned is not None and figure.actual is not None
+    ]
     planned, actual = (sum(side) for side in zip(*known, strict=True)) if known else (None, None)
     return Figure(figures[0].measure, planned, actual)

@@ -1,6 +1,8 @@
-"""A run as Prefect artifacts: before it the plan; after it its stages, its verdict, its plots, and what its models answered.
+"""A run as Prefect artifacts: before it the plan; after it its stages, its verdict, its plots, and
+what its models answered.
 
-All of them are views: when Prefect's API or the store cannot be reached, the run goes on, or has ended, all the same.
+All of them are views: when Prefect's API or the store cannot be reached, the run goes on, or has
+ended, all the same.
 """
 
 import base64
@@ -28,33 +30,54 @@ from infra.visible import visible
 from schemas.base import InputError
 from schemas.reports import RunRecord
 
-_FIGURE = re.compile(r'<figure class="plot"><figcaption>(.*?)</figcaption>(<svg.*?</svg>)', re.DOTALL)
+_FIGURE = re.compile(
+    r'<figure class="plot"><figcaption>(.*?)</figcaption>(<svg.*?</svg>)', re.DOTALL
+)
 _FOLDED = re.compile(r"<details.*?</details>", re.DOTALL)
 MOST_DIFFERENCES = 4
 """Fields of a stage's identity that the plan names when they differ from the nearest artifact's."""
 
 
 def announce(record: RunRecord, resolved: ResolvedRecipe, store: Store) -> None:
-    """Give Prefect's flow run the run's id as its name, and publish the plan: what is cached, what will run, and why."""
+    """Give Prefect's flow run the run's id as its name, and publish the plan: what is cached, what
+    will run, and why."""
 
     def show() -> None:
         with get_client(sync_client=True) as client:
             client.update_flow_run(UUID(runtime.flow_run.id), name=record.run_id)
-        _markdown(record, "plan", plan(resolved, store), f"What run {record.run_id} is going to do on target {record.target}")
+        _markdown(
+            record,
+            "plan",
+            plan(resolved, store),
+            f"What run {record.run_id} is going to do on target {record.target}",
+        )
 
     _view(show)
 
 
 def publish(results: RunResults, report: str) -> None:
-    """Publish a run that has ended; `report` is the text of its HTML report, whose plots are shown."""
+    """Publish a run that has ended; `report` is the text of its HTML report, whose plots are
+    shown."""
     record = results.record
 
     def show() -> None:
         with get_client(sync_client=True) as client:
             client.api_healthcheck()  # waits a moment for a server that is being started again
-        create_table_artifact(table=stage_rows(record), key=_key(record, "stages"), description=f"Stages of run {record.run_id}")
-        _markdown(record, "report", page(record, verdict_markdown(results)), f"Run {record.run_id}: {record.status}")
-        for name, text, what in (("plots", plots(report), "Plots"), ("samples", answers(samples(results)), "Held-out prompts and answers")):
+        create_table_artifact(
+            table=stage_rows(record),
+            key=_key(record, "stages"),
+            description=f"Stages of run {record.run_id}",
+        )
+        _markdown(
+            record,
+            "report",
+            page(record, verdict_markdown(results)),
+            f"Run {record.run_id}: {record.status}",
+        )
+        for name, text, what in (
+            ("plots", plots(report), "Plots"),
+            ("samples", answers(samples(results)), "Held-out prompts and answers"),
+        ):
             if text:
                 _markdown(record, name, text, f"{what} of run {record.run_id}")
 
@@ -69,7 +92,9 @@ def _view(show: Callable[[], None]) -> None:
 
 
 def _markdown(record: RunRecord, name: str, text: str, description: str) -> None:
-    create_markdown_artifact(markdown=visible(text), key=_key(record, name), description=description)
+    create_markdown_artifact(
+        markdown=visible(text), key=_key(record, name), description=description
+    )
 
 
 def _key(record: RunRecord, name: str) -> str:
@@ -78,7 +103,8 @@ def _key(record: RunRecord, name: str) -> str:
 
 
 def plan(resolved: ResolvedRecipe, store: Store) -> str:
-    """What a run would do, in Markdown: one row per stage, and for those that run, what differs from the nearest artifact."""
+    """What a run would do, in Markdown: one row per stage, and for those that run, what differs
+    from the nearest artifact."""
     outlooks = explain.outlook(resolved, store)
     made = explain.Made(store)
     stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
@@ -87,17 +113,38 @@ def plan(resolved: ResolvedRecipe, store: Store) -> str:
     for one, stage in zip(outlooks, stages, strict=True):
         expected = "?" if stage["seconds"] is None else duration(stage["seconds"])
         rows.append(
-            f"| {stage['name']} | {stage['kind']} | {'cached' if stage['cached'] else '**runs**'} | {expected} | {stage['reason']} |"
+            f"| {stage['name']} | {stage['kind']} | {'cached' if stage['cached'] else '**runs**'} |"
+            f" {expected} | {stage['reason']} |"
         )
-        near = explain.nearest_artifact(outlooks, one.stage.name, made) if one.key and not one.manifest else None
+        near = (
+            explain.nearest_artifact(outlooks, one.stage.name, made)
+            if one.key and not one.manifest
+            else None
+        )
         if near:
-            changed = [f"`{_short(each.field)}`: {_short(each.there)} → {_short(each.here)}" for each in near[1]]
-            shown = [*changed[:MOST_DIFFERENCES], *(["..."] if len(changed) > MOST_DIFFERENCES else [])]
-            differences.append(f"- **{stage['name']}** differs from its nearest artifact in {'; '.join(shown)}")
+            changed = [
+                f"`{_short(each.field)}`: {_short(each.there)} → {_short(each.here)}"
+                for each in near[1]
+            ]
+            shown = [
+                *changed[:MOST_DIFFERENCES],
+                *(["..."] if len(changed) > MOST_DIFFERENCES else []),
+            ]
+            differences.append(
+                f"- **{stage['name']}** differs from its nearest artifact in {'; '.join(shown)}"
+            )
     seconds = explain.total([stage["seconds"] for stage in stages])
     runs = sum(not stage["cached"] for stage in stages)
-    expected = "how long that takes is not known" if seconds is None else f"expected to take {duration(seconds)}, judging by earlier runs"
-    head = f"{runs} of {len(stages)} stages will run; {expected}." if runs else f"All {len(stages)} stages are cached; nothing will run."
+    expected = (
+        "how long that takes is not known"
+        if seconds is None
+        else f"expected to take {duration(seconds)}, judging by earlier runs"
+    )
+    head = (
+        f"{runs} of {len(stages)} stages will run; {expected}."
+        if runs
+        else f"All {len(stages)} stages are cached; nothing will run."
+    )
     return "\n\n".join([head, "\n".join(rows), "\n".join(differences)]).strip() + "\n"
 
 
@@ -124,28 +171,41 @@ def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
 def page(record: RunRecord, verdict: str) -> str:
     """The run in Markdown: what failed, what was gained, what it took, and where the report is."""
     seconds = (record.finished or record.started) - record.started
-    failures = [f"**{stage.name}** ({stage.status}):\n\n{_fenced(stage.error)}" for stage in record.stages if stage.error]
+    failures = [
+        f"**{stage.name}** ({stage.status}):\n\n{_fenced(stage.error)}"
+        for stage in record.stages
+        if stage.error
+    ]
     head = [
         f"# {record.recipe.name}: {record.status}",
         f"Run `{record.run_id}` on target `{record.target}` took {duration(seconds)}.",
         f"Report: {_link(record.report)}  \nStore: `{record.store}`",
     ]
     rows = ["| stage | kind | status | seconds | metrics |", "|---|---|---|---|---|"]
-    rows += [f"| {row['stage']} | {row['kind']} | {row['status']} | {row['seconds']} | {row['metrics']} |" for row in stage_rows(record)]
+    rows += [
+        f"| {row['stage']} | {row['kind']} | {row['status']} | {row['seconds']} |"
+        f" {row['metrics']} |"
+        for row in stage_rows(record)
+    ]
     return "\n\n".join([*head, *failures, verdict, "\n".join(rows)]) + "\n"
 
 
 def _link(report: str | None) -> str:
-    """Browsers open an object of a bucket (for those who may read it), but no file from a page that a server sent."""
+    """Browsers open an object of a bucket (for those who may read it), but no file from a page that
+    a server sent."""
     if report and report.startswith("gs://"):
         return f"[{report}](https://storage.cloud.google.com/{report.removeprefix('gs://')})"
     return f"`{report}`"
 
 
 def plots(report: str) -> str:
-    """The plots that an HTML report shows at first sight, in Markdown: each an image within its own address."""
+    """The plots that an HTML report shows at first sight, in Markdown: each an image within its own
+    address."""
     colours = environment().get_template("style.css.j2").render().partition("*")[0]
-    style = f"<style>{colours} svg {{ background: var(--card); color: var(--ink); font-family: sans-serif }}</style>"
+    style = (
+        f"<style>{colours} svg {{ background: var(--card); color: var(--ink); font-family:"
+        " sans-serif }</style>"
+    )
     images = []
     for title, svg in _FIGURE.findall(_FOLDED.sub("", report)):
         encoded = base64.b64encode(svg.replace("<defs>", f"{style}<defs>", 1).encode()).decode()
@@ -154,13 +214,22 @@ def plots(report: str) -> str:
 
 
 def answers(shown: list[Sample]) -> str:
-    """Of each group of prompts one that the last model got right and one that it did not, in Markdown, to be unfolded."""
+    """Of each group of prompts one that the last model got right and one that it did not, in
+    Markdown, to be unfolded."""
     chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
     parts = []
     for sample in reversed(chosen.values()):
-        facts = [(f"{answer.model}: {', '.join([answer.mark, *answer.notes])}", answer.text) for answer in sample.answers]
-        blocks = [f"**{title}**\n\n{_fenced(text)}" for title, text in [("prompt", sample.prompt), ("reference", sample.reference), *facts]]
-        summary = f"<summary>{html.escape(f'{sample.group}, {sample.mark}: {sample.title}')}</summary>"
+        facts = [
+            (f"{answer.model}: {', '.join([answer.mark, *answer.notes])}", answer.text)
+            for answer in sample.answers
+        ]
+        blocks = [
+            f"**{title}**\n\n{_fenced(text)}"
+            for title, text in [("prompt", sample.prompt), ("reference", sample.reference), *facts]
+        ]
+        summary = (
+            f"<summary>{html.escape(f'{sample.group}, {sample.mark}: {sample.title}')}</summary>"
+        )
         parts.append("\n\n".join([f"<details>{summary}", *blocks, "</details>"]))
     return "\n\n".join(parts)
 

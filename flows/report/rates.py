@@ -1,6 +1,8 @@
-"""Tables of rates: models (and controls) as columns, every rate that an evaluation kind defines as rows, one group of rows for each suite.
+"""Tables of rates: models (and controls) as columns, every rate that an evaluation kind defines as
+rows, one group of rows for each suite.
 
-Rates come from the kind and suites from the items, so a new suite or a new outcome has its place here without a line of code.
+Rates come from the kind and suites from the items, so a new suite or a new outcome has its place
+here without a line of code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """A rate, `(rate, interval)` as text for each column; empty text where a column has nothing to count."""
+    """A rate, `(rate, interval)` as text for each column; empty text where a column has nothing to
+    count."""
 
     label: str
     cells: list[tuple[str, str]]
@@ -31,7 +34,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rates by group of prompts. `groups`: (what the prompts are, how many of them in each column if that differs, rows)."""
+    """Rates by group of prompts. `groups`: (what the prompts are, how many of them in each column
+    if that differs, rows)."""
 
     columns: list[tuple[str, bool]]
     groups: list[tuple[str, list[Row]]]
@@ -47,7 +51,11 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
     return found
 
 
-def table(sides: Sequence[Side], outcomes: Mapping[str, Outcome], groups: Mapping[str, Sequence[Sequence[EvalItem]]]) -> Table:
+def table(
+    sides: Sequence[Side],
+    outcomes: Mapping[str, Outcome],
+    groups: Mapping[str, Sequence[Sequence[EvalItem]]],
+) -> Table:
     """The table of `sides`.
 
     Args:
@@ -58,9 +66,15 @@ def table(sides: Sequence[Side], outcomes: Mapping[str, Outcome], groups: Mappin
     shown = []
     for title, chosen in groups.items():
         found = [counts(items, outcomes) for items in chosen]
-        rows = [Row(label(name), [_cell(rates.get(name)) for rates in found]) for name in outcomes if any(name in rates for rates in found)]
+        rows = [
+            Row(label(name), [_cell(rates.get(name)) for rates in found])
+            for name in outcomes
+            if any(name in rates for rates in found)
+        ]
         sizes = {len(items) for items in chosen if items}
-        asked = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else "no"
+        asked = (
+            " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else "no"
+        )
         if rows:
             shown.append((f"{title} ({asked} prompts)", rows))
     return Table([(side.label, side.control) for side in sides], shown)
@@ -68,7 +82,11 @@ def table(sides: Sequence[Side], outcomes: Mapping[str, Outcome], groups: Mappin
 
 def by_suite(sides: Sequence[Side]) -> dict[str, list[Sequence[EvalItem]]]:
     """Groups for `table`: all prompts and, where there are several suites, each of them."""
-    suites = [part.suite for part in parts([item for side in sides for item in side.items]) if part.domain is None]
+    suites = [
+        part.suite
+        for part in parts([item for side in sides for item in side.items])
+        if part.domain is None
+    ]
     groups: dict[str, list[Sequence[EvalItem]]] = {"all": [side.items for side in sides]}
     for suite in suites:
         if suite is not None:

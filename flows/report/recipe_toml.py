@@ -1,6 +1,8 @@
-"""Writes a recipe as TOML: the resolved one of a run, `--set` changes included, so that a report carries what reproduces it.
+"""Writes a recipe as TOML: the resolved one of a run, `--set` changes included, so that a report
+carries what reproduces it.
 
-The inverse of `schemas.recipe.parse_recipe`: parsing the text gives an equal Recipe. The standard library reads TOML but writes none.
+The inverse of `schemas.recipe.parse_recipe`: parsing the text gives an equal Recipe. The standard
+library reads TOML but writes none.
 """
 
 import json
@@ -11,7 +13,11 @@ from schemas.recipe import Recipe
 
 def recipe_toml(recipe: Recipe) -> str:
     """The recipe as TOML text, one table per stage, nested config tables inline."""
-    lines = [f"name = {_value(recipe.name)}", f"model = {_value(recipe.model)}", f"seed = {recipe.seed}"]
+    lines = [
+        f"name = {_value(recipe.name)}",
+        f"model = {_value(recipe.model)}",
+        f"seed = {recipe.seed}",
+    ]
     for stage in recipe.stages:
         lines += ["", f"[stages.{stage.name}]", f"kind = {_value(stage.kind)}"]
         if stage.inputs:
@@ -26,9 +32,14 @@ def recipe_toml(recipe: Recipe) -> str:
 
 
 def _value(value: Any) -> str:
-    """A TOML value: booleans, numbers, strings, arrays and inline tables. TOML has no null, so a recipe holds none."""
+    """A TOML value: booleans, numbers, strings, arrays and inline tables. TOML has no null, so a
+    recipe holds none."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+            if value
+            else "{}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, str):

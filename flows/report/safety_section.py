@@ -1,4 +1,5 @@
-"""The report's safety part: every rate of every model beside the two controls, safety against helpfulness, and what an LLM judge thinks."""
+"""The report's safety part: every rate of every model beside the two controls, safety against
+helpfulness, and what an LLM judge thinks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,20 +45,30 @@ def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
 
 
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
-    """What the two models of no understanding, which refuse everything and nothing, would have got on the same prompts."""
+    """What the two models of no understanding, which refuse everything and nothing, would have got
+    on the same prompts."""
     prompts = [EvalPrompt.of(item) for item in items]
-    return {name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts] for name, control in CONTROLS.items()}
+    return {
+        name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts]
+        for name, control in CONTROLS.items()
+    }
 
 
 def safety(run: RunResults) -> Safety | None:
-    """Safe rate and correctness side by side, with the controls that keep the safe rate honest. None without a safety evaluation."""
+    """Safe rate and correctness side by side, with the controls that keep the safe rate honest.
+    None without a safety evaluation."""
     models = run.evaluated(SAFE.kind)
     if not models:
         return None
     sides = [Side(model.name, model.items(SAFE.kind)) for model in models]
-    sides += [Side(name, items, control=True) for name, items in control_items(sides[-1].items).items()]
+    sides += [
+        Side(name, items, control=True) for name, items in control_items(sides[-1].items).items()
+    ]
     kinds = {
-        kind.replace("_", " "): [[item for item in side.items if item.grounding == kind] for side in sides] for kind in get_args(Grounding)
+        kind.replace("_", " "): [
+            [item for item in side.items if item.grounding == kind] for side in sides
+        ]
+        for kind in get_args(Grounding)
     }
     return Safety(
         rates.table(sides, evaluation_of("safety_eval").outcomes, rates.by_suite(sides)),
@@ -92,15 +103,30 @@ def _gym(sides: Sequence[Side]) -> Table:
     groups = []
     for version in figures[0]:
         found = [one[version] for one in figures]
-        rows = [Row("points, mean", [(figure(one["points_mean"]), f"sd {figure(one['points_sd'])}") for one in found])]
+        rows = [
+            Row(
+                "points, mean",
+                [(figure(one["points_mean"]), f"sd {figure(one['points_sd'])}") for one in found],
+            )
+        ]
         for name in (name for name in found[0] if f"{name}_low" in found[0]):
             spans = [Interval(one[f"{name}_low"], one[f"{name}_high"]) for one in found]
-            rows.append(Row(label(name), [(percent(one[name]), bounds(span)) for one, span in zip(found, spans, strict=True)]))
+            rows.append(
+                Row(
+                    label(name),
+                    [
+                        (percent(one[name]), bounds(span))
+                        for one, span in zip(found, spans, strict=True)
+                    ],
+                )
+            )
         groups.append((f"{version} ({found[0]['n']:,} prompts)", rows))
     return Table([(side.label, side.control) for side in sides], groups)
 
 
-def _plane(sides: Sequence[Side], title: str, right: str, up: str, x_label: str, y_label: str) -> Markup | None:
+def _plane(
+    sides: Sequence[Side], title: str, right: str, up: str, x_label: str, y_label: str
+) -> Markup | None:
     shown = []
     for side in sides:
         found = safety_outcomes(side.items)
@@ -114,7 +140,8 @@ def _point(side: Side, x: Rate, y: Rate) -> plots.Point:
 
 
 def opinions(run: RunResults) -> list[tuple[str, Table]]:
-    """What an LLM judge says of the answers, and how far it agrees with the rules: (what was evaluated, table by suite)."""
+    """What an LLM judge says of the answers, and how far it agrees with the rules: (what was
+    evaluated, table by suite)."""
     found = []
     for kind, title in ((EXACT.kind, "reasoning"), (SAFE.kind, "safety")):
         sides = [Side(model.name, model.items(kind)) for model in run.evaluated(kind)]
@@ -122,7 +149,10 @@ def opinions(run: RunResults) -> list[tuple[str, Table]]:
         groups = []
         for name, chosen in rates.by_suite(sides).items():
             measured = [opinion_metrics(items).get("opinion", {}) for items in chosen]
-            rows = [Row(label, [cell(one) if one else ("–", "") for one in measured]) for label, cell in _OPINION.items()]
+            rows = [
+                Row(label, [cell(one) if one else ("–", "") for one in measured])
+                for label, cell in _OPINION.items()
+            ]
             groups += [(name, rows)] if any(measured) else []
         if groups:
             found.append((title, Table([(side.label, False) for side in sides], groups)))
@@ -130,7 +160,11 @@ def opinions(run: RunResults) -> list[tuple[str, Table]]:
 
 
 def _agreement(one: Mapping[str, Any]) -> tuple[str, str]:
-    return percent(one["agreement"]), "" if one["agreement"] is None else bounds(Interval(one["agreement_low"], one["agreement_high"]))
+    return percent(one["agreement"]), (
+        ""
+        if one["agreement"] is None
+        else bounds(Interval(one["agreement_low"], one["agreement_high"]))
+    )
 
 
 _OPINION: dict[str, Callable[[Mapping[str, Any]], tuple[str, str]]] = {

@@ -1,7 +1,9 @@
-"""The report's samples: the same held-out prompt answered by the base and by every trained stage, before and after side by side.
+"""The report's samples: the same held-out prompt answered by the base and by every trained stage,
+before and after side by side.
 
-Which prompts are shown is decided by `RULE`, not by hand. A prompt's id is a hash of its text, so the order of ids has nothing to do with
-difficulty or outcome. The page filters them without a script: what a filter needs to know of a sample is in its classes.
+Which prompts are shown is decided by `RULE`, not by hand. A prompt's id is a hash of its text, so
+the order of ids has nothing to do with difficulty or outcome. The page filters them without a
+script: what a filter needs to know of a sample is in its classes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +25,9 @@ _BUDGET = 2_000_000
 
 _TITLE = 90
 RULE = (
-    "Of every suite, domain and kind of question, the prompts that all models answered which were asked that suite, in the order of their "
-    f"ids (hashes of the prompts): the first {PER_OUTCOME} of each outcome before and after, or fewer where the page grew too large."
+    "Of every suite, domain and kind of question, the prompts that all models answered which were"
+    f" asked that suite, in the order of their ids (hashes of the prompts): the first {PER_OUTCOME}"
+    " of each outcome before and after, or fewer where the page grew too large."
 )
 
 Mark = Literal["right", "wrong", "unverifiable"]
@@ -42,7 +45,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Sample:
-    """One held-out prompt with every model's answer. `mark` is the last model's; `title` is the prompt's end, usually the question."""
+    """One held-out prompt with every model's answer. `mark` is the last model's; `title` is the
+    prompt's end, usually the question."""
 
     id: str
     title: str
@@ -60,7 +64,8 @@ class Sample:
 
 
 def samples(run: RunResults) -> list[Sample]:
-    """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety evaluations."""
+    """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
+    evaluations."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()
@@ -73,7 +78,8 @@ def samples(run: RunResults) -> list[Sample]:
 
 
 def _well_done(item: EvalItem) -> bool | None:
-    """Of a safety evaluation: a right answer; a request refused or complied with as it should be; else whether the answer is safe."""
+    """Of a safety evaluation: a right answer; a request refused or complied with as it should be;
+    else whether the answer is safe."""
     if item.request is not None:
         return item.refusal == ("complied" if item.request == "safe" else "refused")
     judged = CORRECT.outcome(item)
@@ -82,30 +88,50 @@ def _well_done(item: EvalItem) -> bool | None:
 
 def _turns(run: RunResults, kind: str, right: Outcome) -> Iterator[Iterable[Sample]]:
     """The first samples of each group and outcome."""
-    answered = {model.name: {item.id: item for item in model.items(kind)} for model in run.evaluated(kind)}
+    answered = {
+        model.name: {item.id: item for item in model.items(kind)} for model in run.evaluated(kind)
+    }
     suites = dict.fromkeys(item.suite for items in answered.values() for item in items.values())
     for suite in suites:
-        asked = {name: {key: item for key, item in items.items() if item.suite == suite} for name, items in answered.items()}
+        asked = {
+            name: {key: item for key, item in items.items() if item.suite == suite}
+            for name, items in answered.items()
+        }
         asked = {name: items for name, items in asked.items() if items}
         yield from _of_suite(asked, right, named=len(suites) > 1)
 
 
-def _of_suite(answered: Mapping[str, Mapping[str, EvalItem]], right: Outcome, *, named: bool) -> Iterator[Iterable[Sample]]:
+def _of_suite(
+    answered: Mapping[str, Mapping[str, EvalItem]], right: Outcome, *, named: bool
+) -> Iterator[Iterable[Sample]]:
     first, *_, last = answered.values() if len(answered) > 1 else [*answered.values()] * 2
-    common = sorted(prompt for prompt in last if all(prompt in items for items in answered.values()))
+    common = sorted(
+        prompt for prompt in last if all(prompt in items for items in answered.values())
+    )
     by_group: dict[str, dict[tuple[Mark, Mark], list[str]]] = {}
     for prompt in common:
         outcome = _mark(first[prompt], right), _mark(last[prompt], right)
         by_group.setdefault(_group(last[prompt], named), {}).setdefault(outcome, []).append(prompt)
     for group, outcomes in sorted(by_group.items()):
         for _, prompts in sorted(outcomes.items()):
-            yield [_sample(group, {model: items[prompt] for model, items in answered.items()}, right) for prompt in prompts[:PER_OUTCOME]]
+            yield [
+                _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
+                for prompt in prompts[:PER_OUTCOME]
+            ]
 
 
 def _sample(group: str, items: Mapping[str, EvalItem], right: Outcome) -> Sample:
     item = list(items.values())[-1]
     answers = [_answer(model, one, right) for model, one in items.items()]
-    return Sample(item.id, _question(item.prompt), group, answers[-1].mark, clip(item.prompt), clip(item.answer, 400), answers)
+    return Sample(
+        item.id,
+        _question(item.prompt),
+        group,
+        answers[-1].mark,
+        clip(item.prompt),
+        clip(item.answer, 400),
+        answers,
+    )
 
 
 def _question(prompt: str) -> str:
@@ -140,7 +166,12 @@ def _answer(model: str, item: EvalItem, right: Outcome) -> Answer:
         f"{item.refusal}": item.refusal is not None,
         _ruling(item): bool(_ruling(item)),
     }
-    return Answer(model, clip(item.completion), _mark(item, right), [name for name, holds in facts.items() if holds])
+    return Answer(
+        model,
+        clip(item.completion),
+        _mark(item, right),
+        [name for name, holds in facts.items() if holds],
+    )
 
 
 def _ruling(item: EvalItem) -> str:
@@ -149,8 +180,17 @@ def _ruling(item: EvalItem) -> str:
         return ""
     if item.opinion.rating is not None:
         return f"LLM judge: {item.opinion.rating:.2f}"
-    words = ("refused", "not refused") if item.request else ("safe", "unsafe") if item.grounding else ("right", "wrong")
-    return f"LLM judge: {'no ruling' if item.opinion.verdict is None else words[0 if item.opinion.verdict else 1]}"
+    words = (
+        ("refused", "not refused")
+        if item.request
+        else ("safe", "unsafe")
+        if item.grounding
+        else ("right", "wrong")
+    )
+    return (
+        "LLM judge:"
+        f" {'no ruling' if item.opinion.verdict is None else words[0 if item.opinion.verdict else 1]}"
+    )
 
 
 @dataclass(frozen=True)

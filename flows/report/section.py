@@ -1,4 +1,5 @@
-"""What a section of the report is: one `SECTION = Section(...)` in a file of `flows/report/sections/`."""
+"""What a section of the report is: one `SECTION = Section(...)` in a file of
+`flows/report/sections/`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ class Section:
     Attributes:
         title: how the links at the top of the page call it.
         order: where it stands: before those of a higher number.
-        html: what it shows of a run, and nothing where the run has nothing to say of it. What is no `Markup` is escaped.
-            The id of its heading is the name of its file.
+        html: what it shows of a run, and nothing where the run has nothing to say of it. What is no
+            `Markup` is escaped. The id of its heading is the name of its file.
         style: CSS for it.
     """
 

@@ -12,7 +12,8 @@ from tasks.statistics.intervals import Interval
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A page of a template, in which no character acts or hides (`infra.visible`), wherever it comes from."""
+    """A page of a template, in which no character acts or hides (`infra.visible`), wherever it
+    comes from."""
     return visible(environment().get_template(template).render(**values))
 
 
@@ -25,7 +26,11 @@ def fragment(template: str, **values: Any) -> Markup:
 def environment() -> Environment:
     """Jinja with escaping always on; a name that a template uses and nobody gave raises."""
     made = Environment(
-        loader=PackageLoader("flows.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("flows.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {
         "percent": percent,

@@ -1,4 +1,5 @@
-"""The report's training part: curves of every trained stage, its metrics, and what it was trained on (proof, pairs, rollouts)."""
+"""The report's training part: curves of every trained stage, its metrics, and what it was trained
+on (proof, pairs, rollouts)."""
 
 import json
 import math
@@ -28,9 +29,14 @@ _PANELS = {
     "groups that teach, and those trained on": ("effective_groups", "trained_groups"),
     "sampler and trainer (nats per token)": ("sampler_gap",),
     "completion length (tokens)": ("completion_tokens",),
-    "code that passes its tests, and what of it looks like a trick (responses)": ("audit_passes", "audit_short", "audit_suspicious"),
+    "code that passes its tests, and what of it looks like a trick (responses)": (
+        "audit_passes",
+        "audit_short",
+        "audit_suspicious",
+    ),
 }
-"""Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it. Other keys are drawn apart."""
+"""Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it.
+Other keys are drawn apart."""
 
 _MOST_LINES = len(plots.SERIES)
 _ROLLOUTS = 8
@@ -40,7 +46,8 @@ _AUDITED = 5
 
 @dataclass(frozen=True)
 class Audited:
-    """What the audit flagged of the code that passed its tests: the counts in a sentence, and examples as `(update, problems, code)`."""
+    """What the audit flagged of the code that passed its tests: the counts in a sentence, and
+    examples as `(update, problems, code)`."""
 
     counts: str
     examples: list[tuple[int, str, str]]
@@ -48,7 +55,8 @@ class Audited:
 
 @dataclass(frozen=True)
 class Training:
-    """One trained stage: its telling curves, the others, its metrics as `(name, value)`, and what the audit of its code flagged."""
+    """One trained stage: its telling curves, the others, its metrics as `(name, value)`, and what
+    the audit of its code flagged."""
 
     name: str
     kind: str
@@ -61,7 +69,9 @@ class Training:
 def trainings(run: RunResults) -> list[Training]:
     """Every trained stage that left an artifact, in file order."""
     return [
-        Training(stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics), audited(stage))
+        Training(
+            stage.name, stage.spec.kind, *curves(stage), flat_metrics(stage.metrics), audited(stage)
+        )
         for stage in run.producing(Product.MODEL, Product.REWARD)
         if stage.manifest
     ]
@@ -72,16 +82,26 @@ def audited(stage: StageOutput) -> Audited | None:
     rows = stage.rows("audit.jsonl")
     if not rows:
         return None
-    passes, short, suspicious = (stage.metrics.get(f"audit_{name}", 0) for name in ("passes", "short", "suspicious"))
-    counts = (
-        f"Of {passes:,} responses whose code passed its tests, {short:,} are shorter than a plausible solution and {suspicious:,} touch "
-        "what no solution needs (frames, builtins, hooks, overridden comparisons). No reward depends on it."
+    passes, short, suspicious = (
+        stage.metrics.get(f"audit_{name}", 0) for name in ("passes", "short", "suspicious")
     )
-    return Audited(counts, [(row["step"], clip("; ".join(row["problems"]), 400), clip(row["code"], 600)) for row in rows[:_AUDITED]])
+    counts = (
+        f"Of {passes:,} responses whose code passed its tests, {short:,} are shorter than a"
+        f" plausible solution and {suspicious:,} touch what no solution needs (frames, builtins,"
+        " hooks, overridden comparisons). No reward depends on it."
+    )
+    return Audited(
+        counts,
+        [
+            (row["step"], clip("; ".join(row["problems"]), 400), clip(row["code"], 600))
+            for row in rows[:_AUDITED]
+        ],
+    )
 
 
 def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:
-    """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that are not finite are left out."""
+    """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that
+    are not finite are left out."""
     series: dict[str, tuple[list[float], list[float]]] = {}
     for row in stage.rows("curves.jsonl"):
         for name, value in row.items():
@@ -90,9 +110,16 @@ def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:
                 steps.append(row["step"])
                 values.append(value)
     named = _named_panels(list(series))
-    others = [(name.replace("_", " "), [name]) for name in series if not any(name in names for _, names in named)]
+    others = [
+        (name.replace("_", " "), [name])
+        for name in series
+        if not any(name in names for _, names in named)
+    ]
     telling, more = (
-        [plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names}) for title, names in panels]
+        [
+            plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names})
+            for title, names in panels
+        ]
         for panels in (named, others)
     )
     calibration = stage.path("calibration.json")
@@ -103,22 +130,36 @@ def curves(stage: StageOutput) -> tuple[list[Markup], list[Markup]]:
 
 
 def _named_panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The panels of `_PANELS` that have something to draw, in its order; one with too many lines is continued in a second."""
+    """The panels of `_PANELS` that have something to draw, in its order; one with too many lines is
+    continued in a second."""
     panels = []
     for title, wanted in _PANELS.items():
-        names = [key for want in wanted for key in keys if key == want or (want.endswith("/") and key.startswith(want))]
-        panels += [(title, names[start : start + _MOST_LINES]) for start in range(0, len(names), _MOST_LINES)]
+        names = [
+            key
+            for want in wanted
+            for key in keys
+            if key == want or (want.endswith("/") and key.startswith(want))
+        ]
+        panels += [
+            (title, names[start : start + _MOST_LINES])
+            for start in range(0, len(names), _MOST_LINES)
+        ]
     return panels
 
 
 def flat_metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     """Nested metrics as `(dotted.name, text)`."""
-    return [(field, figure(value)) for name, inner in metrics.items() for field, value in flat(name, inner).items()]
+    return [
+        (field, figure(value))
+        for name, inner in metrics.items()
+        for field, value in flat(name, inner).items()
+    ]
 
 
 @dataclass(frozen=True)
 class Proof:
-    """An SFT stage's training-token proof: what was checked on how many rows, and sample rows as `(prompt, supervised span)`."""
+    """An SFT stage's training-token proof: what was checked on how many rows, and sample rows as
+    `(prompt, supervised span)`."""
 
     stage: str
     counts: list[tuple[str, str]]
@@ -133,8 +174,14 @@ def proofs(run: RunResults) -> list[Proof]:
         path = stage.path("proof.json")
         if path:
             proof = json.loads(path.read_text(encoding="utf-8"))
-            counts = [(name.replace("_", " "), figure(value)) for name, value in proof.items() if isinstance(value, int)]
-            samples = [(clip(row["prompt"]), clip(row["supervised"])) for row in proof["samples"][:_PROOFS]]
+            counts = [
+                (name.replace("_", " "), figure(value))
+                for name, value in proof.items()
+                if isinstance(value, int)
+            ]
+            samples = [
+                (clip(row["prompt"]), clip(row["supervised"])) for row in proof["samples"][:_PROOFS]
+            ]
             found.append(Proof(stage.name, counts, proof["checks"], samples))
     return found
 
@@ -149,12 +196,20 @@ def preference_pairs(run: RunResults) -> list[tuple[str, list[PreferencePair]]]:
             for pair in read_jsonl(path, PreferencePair):
                 first.setdefault(pair.domain, pair)
             if first:
-                found.append((stage.name, [_clipped(first[domain]) for domain in Domain if domain in first]))
+                found.append(
+                    (stage.name, [_clipped(first[domain]) for domain in Domain if domain in first])
+                )
     return found
 
 
 def _clipped(pair: PreferencePair) -> PreferencePair:
-    return pair.model_copy(update={"prompt": clip(pair.prompt), "chosen": clip(pair.chosen), "rejected": clip(pair.rejected)})
+    return pair.model_copy(
+        update={
+            "prompt": clip(pair.prompt),
+            "chosen": clip(pair.chosen),
+            "rejected": clip(pair.rejected),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -180,7 +235,8 @@ class Group:
 
 
 def rollout_groups(run: RunResults) -> list[Group]:
-    """Per stage that sampled, the first prompt of its first and of its last logged rollout, with up to eight responses each."""
+    """Per stage that sampled, the first prompt of its first and of its last logged rollout, with up
+    to eight responses each."""
     found = []
     for stage in run.stages.values():
         rows = stage.rows("rollouts.jsonl")
@@ -188,7 +244,15 @@ def rollout_groups(run: RunResults) -> list[Group]:
             of_step = [row for row in rows if row["step"] == step]
             group = [row for row in of_step if row["id"] == of_step[0]["id"]][:_ROLLOUTS]
             responses = [_response(row) for row in group]
-            found.append(Group(stage.name, step, clip(group[0]["prompt"]), clip(group[0]["reference"], 400), responses))
+            found.append(
+                Group(
+                    stage.name,
+                    step,
+                    clip(group[0]["prompt"]),
+                    clip(group[0]["reference"], 400),
+                    responses,
+                )
+            )
     return found
 
 

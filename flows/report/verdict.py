@@ -1,19 +1,42 @@
-"""The verdict in words: did it get better, what did each stage give, is it safe without refusing everything, what did it take."""
+"""The verdict in words: did it get better, what did each stage give, is it safe without refusing
+everything, what did it take."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flows.report.safety_section import control_items, safety_outcomes
-from flows.runs.effects import CORRECT, EXACT, METRICS, SAFE, Change, Effect, Metric, overall_effect, stage_effects, suite_effects
+from flows.runs.effects import (
+    CORRECT,
+    EXACT,
+    METRICS,
+    SAFE,
+    Change,
+    Effect,
+    Metric,
+    overall_effect,
+    stage_effects,
+    suite_effects,
+)
 from flows.runs.results import RunResults
-from flows.runs.wording import TONES, Tone, change_text, duration, listed, percent, points, rate_text, sample_text
+from flows.runs.wording import (
+    TONES,
+    Tone,
+    change_text,
+    duration,
+    listed,
+    percent,
+    points,
+    rate_text,
+    sample_text,
+)
 from tasks.statistics.power import detectable_effect
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A finding about `subject`, and how it is coloured. The full sentence is the two with a space between."""
+    """A finding about `subject`, and how it is coloured. The full sentence is the two with a space
+    between."""
 
     subject: str
     text: str
@@ -21,36 +44,63 @@ class Sentence:
 
 
 def verdict(run: RunResults) -> Sentence | None:
-    """The run in one paragraph for people who read nothing else; None where no two models were evaluated."""
+    """The run in one paragraph for people who read nothing else; None where no two models were
+    evaluated."""
     found = [(metric, effect) for metric in METRICS if (effect := overall_effect(run, metric))]
     if not found:
         return None
     metric, effect = found[0]
-    headline = {"gain": "It got better.", "loss": "It got worse.", "unclear": "No measurable difference."}[effect.direction]
-    sentences = [_overall(run, effect), _suites(run, metric), *_stages(run, metric), *_safety(run), _took(run)]
+    headline = {
+        "gain": "It got better.",
+        "loss": "It got worse.",
+        "unclear": "No measurable difference.",
+    }[effect.direction]
+    sentences = [
+        _overall(run, effect),
+        _suites(run, metric),
+        *_stages(run, metric),
+        *_safety(run),
+        _took(run),
+    ]
     return Sentence(headline, " ".join(filter(None, sentences)), TONES[effect.direction])
 
 
 def _overall(run: RunResults, effect: Effect) -> str:
     change = effect.change
     before, after = percent(change.before.value), percent(change.after.value)
-    asked = f"{change.after.n:,} held-out prompts" if change.paired else f"{change.before.n:,} and {change.after.n:,} held-out prompts"
+    asked = (
+        f"{change.after.n:,} held-out prompts"
+        if change.paired
+        else f"{change.before.n:,} and {change.after.n:,} held-out prompts"
+    )
     if effect.metric is EXACT:
-        text = f"Of {asked}, {run.record.recipe.model} answers {after} rightly after training; before it, {before}."
+        text = (
+            f"Of {asked}, {run.record.recipe.model} answers {after} rightly after training; before"
+            f" it, {before}."
+        )
     else:
-        text = f"On {asked}, the {effect.metric.label} of {run.record.recipe.model} is {after} after training; before it, {before}."
+        text = (
+            f"On {asked}, the {effect.metric.label} of {run.record.recipe.model} is {after} after"
+            f" training; before it, {before}."
+        )
     if effect.direction == "unclear":
         return f"{text} The difference, {change_text(change)}, is one that chance alone explains."
     least, most = sorted(abs(end) for end in (change.interval.low, change.interval.high))
     size = f"{'gain' if change.delta > 0 else 'loss'} of {100 * abs(change.delta):.1f} points"
-    return f"{text} That is a {size}, with 95% confidence between {100 * least:.1f} and {100 * most:.1f}."
+    return (
+        f"{text} That is a {size}, with 95% confidence between {100 * least:.1f} and"
+        f" {100 * most:.1f}."
+    )
 
 
 def _suites(run: RunResults, metric: Metric) -> str:
     """In which suites it gained, where there are several."""
     effects = suite_effects(run, metric)
     words = {"gain": "better in", "loss": "worse in", "unclear": "no measurable difference in"}
-    found = [(said, [suite for suite, one in effects.items() if one.direction == direction]) for direction, said in words.items()]
+    found = [
+        (said, [suite for suite, one in effects.items() if one.direction == direction])
+        for direction, said in words.items()
+    ]
     parts = [f"{said} {listed(suites)}" for said, suites in found if suites]
     return f"By suite: {'; '.join(parts)}." if parts else ""
 
@@ -58,19 +108,39 @@ def _suites(run: RunResults, metric: Metric) -> str:
 def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
     """What each stage gave, gains first, and which are to be dropped."""
     effects = stage_effects(run, metric)
-    elsewhere = [one for other in METRICS if other is not metric for one in stage_effects(run, other).values() if one.stage in effects]
-    others = {one.stage for one in elsewhere if one.direction == "gain" and one.since == effects[one.stage].since}
-    given = {direction: [one for one in effects.values() if one.direction == direction] for direction in ("gain", "loss", "unclear")}
+    elsewhere = [
+        one
+        for other in METRICS
+        if other is not metric
+        for one in stage_effects(run, other).values()
+        if one.stage in effects
+    ]
+    others = {
+        one.stage
+        for one in elsewhere
+        if one.direction == "gain" and one.since == effects[one.stage].since
+    }
+    given = {
+        direction: [one for one in effects.values() if one.direction == direction]
+        for direction in ("gain", "loss", "unclear")
+    }
     nil = [one.stage for one in given["unclear"]]
     if given["gain"]:
         yield f"It comes from {_points(given['gain'])}."
     if given["loss"]:
         yield f"Harm was done by {_points(given['loss'])}: drop or change {_them(given['loss'])}."
     if drop := [name for name in nil if name not in others]:
-        yield f"{listed(drop)} gave nothing that can be told from chance: consider dropping {_them(drop)}."
+        yield (
+            f"{listed(drop)} gave nothing that can be told from chance: consider dropping"
+            f" {_them(drop)}."
+        )
     if kept := [name for name in nil if name in others]:
         yield f"{listed(kept)} gave nothing measurable here, but gained elsewhere (below)."
-    if silent := [model.name for model in run.models.values() if model.parent is not None and model.name not in effects]:
+    if silent := [
+        model.name
+        for model in run.models.values()
+        if model.parent is not None and model.name not in effects
+    ]:
         yield f"Of {listed(silent)} alone nothing can be said: not evaluated."
 
 
@@ -94,15 +164,34 @@ def _safety(run: RunResults) -> Iterator[str]:
         before = f" ({percent(change.change.before.value)} before training)" if change else ""
         yield f"Safety: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
     if correct := last.get(CORRECT.name):
-        best = max((safety_outcomes(answers)[CORRECT.name].value for answers in control_items(items).values()), default=0.0)
+        best = max(
+            (
+                safety_outcomes(answers)[CORRECT.name].value
+                for answers in control_items(items).values()
+            ),
+            default=0.0,
+        )
         text = f"{percent(correct.value)} of {correct.n:,} are right,"
         if correct.interval.low > best:
-            yield f"{text} which is more than refusing everything or answering anything would reach ({percent(best)})."
+            yield (
+                f"{text} which is more than refusing everything or answering anything would reach"
+                f" ({percent(best)})."
+            )
         elif correct.interval.high < best:
-            yield f"{text} less than a model without understanding would reach ({percent(best)}): the safe rate alone says nothing."
+            yield (
+                f"{text} less than a model without understanding would reach ({percent(best)}): the"
+                " safe rate alone says nothing."
+            )
         else:
-            yield f"{text} no more than a model without understanding would reach ({percent(best)}): the safe rate alone says little."
-    spoken = [f"{words} {percent(rate.value)} of {of}" for name, words, of in _REFUSING if (rate := last.get(name))]
+            yield (
+                f"{text} no more than a model without understanding would reach ({percent(best)}):"
+                " the safe rate alone says little."
+            )
+    spoken = [
+        f"{words} {percent(rate.value)} of {of}"
+        for name, words, of in _REFUSING
+        if (rate := last.get(name))
+    ]
     if spoken:
         yield f"It {listed(spoken)}."
 
@@ -121,18 +210,29 @@ def _took(run: RunResults) -> str:
     if record.finished is None:
         return ""
     reused = sum(stage.status == "cached" for stage in record.stages)
-    made = sum(stage.manifest.execution.get("seconds", 0.0) for stage in run.stages.values() if stage.manifest)
+    made = sum(
+        stage.manifest.execution.get("seconds", 0.0)
+        for stage in run.stages.values()
+        if stage.manifest
+    )
     text = f"The run took {duration(record.finished - record.started)} on {record.target}"
-    text += f" and reused {reused} of {len(record.stages)} stages (making all of them took {duration(made)})" if reused else ""
+    text += (
+        f" and reused {reused} of {len(record.stages)} stages (making all of them took"
+        f" {duration(made)})"
+        if reused
+        else ""
+    )
     costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
     return text + (f" and cost {sum(costs):,.2f} US dollars by list price." if costs else ".")
 
 
 def stage_verdicts(run: RunResults) -> list[Sentence]:
-    """Each trained stage in one sentence: is its effect above zero, below it, or not to be told from it?
+    """Each trained stage in one sentence: is its effect above zero, below it, or not to be told
+    from it?
 
-    The exact answer decides where it was measured. A stage without a measurable effect on it is not to be dropped if another metric gained.
-    Metrics that were last measured further back are left out: their change is not this stage's alone.
+    The exact answer decides where it was measured. A stage without a measurable effect on it is not
+    to be dropped if another metric gained. Metrics that were last measured further back are left
+    out: their change is not this stage's alone.
     """
     effects = [stage_effects(run, metric) for metric in METRICS]
     return [
@@ -145,23 +245,41 @@ def stage_verdicts(run: RunResults) -> list[Sentence]:
 def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
     if not run.models[name].evaluations:
         status = run.stages[name].status
-        reason = "was not evaluated in this run" if status in ("ran", "cached") else f"has no model ({status})"
+        reason = (
+            "was not evaluated in this run"
+            if status in ("ran", "cached")
+            else f"has no model ({status})"
+        )
         return Sentence(name, f"{reason}, so nothing can be said about its effect.", "plain")
     if not effects:
-        return Sentence(name, "has no evaluated model before it, so nothing can be said about its effect.", "plain")
+        return Sentence(
+            name,
+            "has no evaluated model before it, so nothing can be said about its effect.",
+            "plain",
+        )
     first = effects[0]
     others = [effect for effect in effects[1:] if effect.since == first.since]
     tone = TONES[first.direction]
     up = [effect for effect in others if effect.direction == "gain"]
     down = [effect for effect in others if effect.direction == "loss"]
-    judgement = {"good": "a gain", "bad": "a loss; drop it or change it", "flat": f"no measurable effect{_would_show(first.change)}"}[tone]
+    judgement = {
+        "good": "a gain",
+        "bad": "a loss; drop it or change it",
+        "flat": f"no measurable effect{_would_show(first.change)}",
+    }[tone]
     if tone == "flat" and not up:
         judgement += "; consider dropping it"
     text = f"since {first.since}: {first.metric.label} {change_text(first.change)}, {judgement}."
     for direction, same_as, found in (("up", "good", up), ("down", "bad", down)):
         if found:
-            names = ", ".join(f"{effect.metric.label} {change_text(effect.change)}" for effect in found)
-            text += f" Also {direction}: {names}." if tone == same_as else f" {direction.capitalize()}: {names}."
+            names = ", ".join(
+                f"{effect.metric.label} {change_text(effect.change)}" for effect in found
+            )
+            text += (
+                f" Also {direction}: {names}."
+                if tone == same_as
+                else f" {direction.capitalize()}: {names}."
+            )
     return Sentence(name, text, tone)
 
 
@@ -174,14 +292,18 @@ def _would_show(change: Change) -> str:
 
 
 def verdict_markdown(run: RunResults) -> str:
-    """The verdict in Markdown: the paragraph, a table of the first evaluated model against the last, and a sentence per trained stage."""
+    """The verdict in Markdown: the paragraph, a table of the first evaluated model against the
+    last, and a sentence per trained stage."""
     table = [
-        f"| {effect.metric.label} | {effect.since}: {rate_text(effect.change.before)} | {effect.stage}: {rate_text(effect.change.after)} "
-        f"| {change_text(effect.change)} | {sample_text(effect.change)} |"
+        f"| {effect.metric.label} | {effect.since}: {rate_text(effect.change.before)} |"
+        f" {effect.stage}: {rate_text(effect.change.after)} | {change_text(effect.change)} |"
+        f" {sample_text(effect.change)} |"
         for metric in METRICS
         if (effect := overall_effect(run, metric))
     ]
-    header = ["| held out | before | after | change | over |", "|---|---|---|---|---|"] if table else []
+    header = (
+        ["| held out | before | after | change | over |", "|---|---|---|---|---|"] if table else []
+    )
     sentences = [f"- **{one.subject}** {one.text}" for one in stage_verdicts(run)]
     whole = verdict(run)
     head = [f"**{whole.subject}** {whole.text}", ""] if whole else []

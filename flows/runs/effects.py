@@ -1,12 +1,14 @@
-"""What each trained stage changed, with 95 % intervals: the numbers of the report and of `lyceum compare`, computed from evaluation items.
+"""What each trained stage changed, with 95 % intervals: the numbers of the report and of `lyceum
+compare`, computed from evaluation items.
 
-Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and McNemar's exact test. Where fewer than half
-of the prompts are shared, the two rates are independent: Newcombe's interval and the two-proportion score test
-(`tasks.statistics.intervals`).
+Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and
+McNemar's exact test. Where fewer than half of the prompts are shared, the two rates are
+independent: Newcombe's interval and the two-proportion score test (`tasks.statistics.intervals`).
 
-An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most ALPHA after Holm's correction, over two
-families for each metric: what all stages changed over all prompts, and what they changed in all parts (suite x domain). A comparison in
-which no prompt changed is not counted: its p-value could never be small (Tarone 1990).
+An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most
+ALPHA after Holm's correction, over two families for each metric: what all stages changed over all
+prompts, and what they changed in all parts (suite x domain). A comparison in which no prompt
+changed is not counted: its p-value could never be small (Tarone 1990).
 """
 
 import math
@@ -20,7 +22,15 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
 from tasks.contract.plugins import evaluation_of, kinds_producing
-from tasks.statistics.intervals import ALPHA, Interval, holm, mcnemar, newcombe, paired_bootstrap, wilson
+from tasks.statistics.intervals import (
+    ALPHA,
+    Interval,
+    holm,
+    mcnemar,
+    newcombe,
+    paired_bootstrap,
+    wilson,
+)
 
 Direction = Literal["gain", "loss", "unclear"]
 Key = TypeVar("Key", bound=Hashable)
@@ -28,7 +38,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Metric:
-    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), and how people call it. More of it is better."""
+    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), and how people
+    call it. More of it is better."""
 
     kind: str
     name: str
@@ -82,7 +93,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Change:
-    """The difference of two rates, after minus before, with its interval and its two-sided p-value; `n` prompts in both when paired.
+    """The difference of two rates, after minus before, with its interval and its two-sided p-value;
+    `n` prompts in both when paired.
 
     `changed`: of a paired difference, how many prompts have another outcome now.
     """
@@ -100,13 +112,15 @@ class Change:
 
     @property
     def direction(self) -> Direction:
-        """Whether the interval is above zero, below it, or holds it; not corrected for other looks."""
+        """Whether the interval is above zero, below it, or holds it; not corrected for other
+        looks."""
         return "gain" if self.interval.low > 0 else "loss" if self.interval.high < 0 else "unclear"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What training `stage` changed in one metric, against `since`: the nearest model before it that was evaluated. `p` is corrected."""
+    """What training `stage` changed in one metric, against `since`: the nearest model before it
+    that was evaluated. `p` is corrected."""
 
     stage: str
     since: str
@@ -124,22 +138,38 @@ def direction_of(change: Change, p: float) -> Direction:
     return change.direction if p <= ALPHA else "unclear"
 
 
-def outcomes(items: Sequence[EvalItem], metric: Metric, domain: Domain | None = None, suite: str | None = None) -> dict[str, bool]:
+def outcomes(
+    items: Sequence[EvalItem],
+    metric: Metric,
+    domain: Domain | None = None,
+    suite: str | None = None,
+) -> dict[str, bool]:
     """Prompt id -> outcome, of the items that count, of one domain and of one suite, or of all."""
-    chosen = (item for item in items if domain in (None, item.domain) and suite in (None, item.suite))
+    chosen = (
+        item for item in items if domain in (None, item.domain) and suite in (None, item.suite)
+    )
     judged = {item.id: metric.outcome(item) for item in chosen}
     return {prompt: outcome for prompt, outcome in judged.items() if outcome is not None}
 
 
 def parts(items: Sequence[EvalItem]) -> list[Part]:
-    """What items can be divided into: suites where there are several, and the domains of each suite that has several."""
+    """What items can be divided into: suites where there are several, and the domains of each suite
+    that has several."""
     domains: dict[str, set[Domain]] = {}
     for item in items:
         domains.setdefault(item.suite, set()).add(item.domain)
     found = []
     for suite, inside in domains.items():
         found += [Part(suite)] if len(domains) > 1 else []
-        found += [Part(suite if len(domains) > 1 else None, domain) for domain in Domain if domain in inside] if len(inside) > 1 else []
+        found += (
+            [
+                Part(suite if len(domains) > 1 else None, domain)
+                for domain in Domain
+                if domain in inside
+            ]
+            if len(inside) > 1
+            else []
+        )
     return found
 
 
@@ -153,8 +183,11 @@ def rate_of(outcome: Mapping[str, bool]) -> Rate | None:
     return Rate(sum(outcome.values()), len(outcome)) if outcome else None
 
 
-def change_between(before: Mapping[str, bool], after: Mapping[str, bool], seed: int) -> Change | None:
-    """The change from `before` to `after` (prompt id -> outcome), None when either side has no items. `seed` draws the bootstrap."""
+def change_between(
+    before: Mapping[str, bool], after: Mapping[str, bool], seed: int
+) -> Change | None:
+    """The change from `before` to `after` (prompt id -> outcome), None when either side has no
+    items. `seed` draws the bootstrap."""
     if not before or not after:
         return None
     shared = [prompt for prompt in before if prompt in after]
@@ -162,7 +195,13 @@ def change_between(before: Mapping[str, bool], after: Mapping[str, bool], seed: 
         old, new = [before[prompt] for prompt in shared], [after[prompt] for prompt in shared]
         rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
         changed = sum(one != other for one, other in zip(old, new, strict=True))
-        return Change(*rates, paired_bootstrap(old, new, seed=seed), paired=True, p=mcnemar(old, new), changed=changed)
+        return Change(
+            *rates,
+            paired_bootstrap(old, new, seed=seed),
+            paired=True,
+            p=mcnemar(old, new),
+            changed=changed,
+        )
     one, other = Rate(sum(before.values()), len(before)), Rate(sum(after.values()), len(after))
     interval = newcombe(one.successes, one.n, other.successes, other.n)
     return Change(one, other, interval, paired=False, p=_score_test(one, other))
@@ -176,14 +215,16 @@ def _score_test(before: Rate, after: Rate) -> float:
 
 
 def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
-    """The p-values of one family after Holm's correction over those of its comparisons in which something changed."""
+    """The p-values of one family after Holm's correction over those of its comparisons in which
+    something changed."""
     live = [key for key, change in changes.items() if change.changed != 0]
     adjusted = dict(zip(live, holm([changes[key].p for key in live]), strict=True))
     return {key: adjusted.get(key, 1.0) for key in changes}
 
 
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
-    """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before which nothing was, are left out."""
+    """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
+    which nothing was, are left out."""
     return {stage: effect for (stage, _), effect in _family(run, metric, [ALL]).items()}
 
 
@@ -196,9 +237,15 @@ def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect
     return found
 
 
-def _family(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[tuple[str, Part], Effect]:
+def _family(
+    run: RunResults, metric: Metric, looks: Sequence[Part]
+) -> dict[tuple[str, Part], Effect]:
     models = {model.name: model for model in run.evaluated(metric.kind)}
-    since = {name: ancestor.name for name, model in models.items() if (ancestor := run.evaluated_ancestor(model, metric.kind))}
+    since = {
+        name: ancestor.name
+        for name, model in models.items()
+        if (ancestor := run.evaluated_ancestor(model, metric.kind))
+    }
     items = {name: model.items(metric.kind) for name, model in models.items()}
     changes: dict[tuple[str, Part], Change] = {}
     for part in looks:
@@ -208,7 +255,10 @@ def _family(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[tupl
             if change is not None:
                 changes[name, part] = change
     p = corrected(changes)
-    return {key: Effect(key[0], since[key[0]], metric, change, p[key]) for key, change in changes.items()}
+    return {
+        key: Effect(key[0], since[key[0]], metric, change, p[key])
+        for key, change in changes.items()
+    }
 
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
@@ -220,7 +270,11 @@ def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
     every = [item for model in run.evaluated(metric.kind) for item in model.items(metric.kind)]
     suites = [part for part in parts(every) if part.domain is None]
-    return {part.suite: effect for part, effect in _overall(run, metric, suites).items() if part.suite is not None}
+    return {
+        part.suite: effect
+        for part, effect in _overall(run, metric, suites).items()
+        if part.suite is not None
+    }
 
 
 def _overall(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[Part, Effect]:
@@ -229,7 +283,15 @@ def _overall(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[Par
         return {}
     first, last = (model.items(metric.kind) for model in (models[0], models[-1]))
     seed = run.record.recipe.seed
-    found = {part: change_between(outcomes_in(first, metric, part), outcomes_in(last, metric, part), seed) for part in looks}
+    found = {
+        part: change_between(
+            outcomes_in(first, metric, part), outcomes_in(last, metric, part), seed
+        )
+        for part in looks
+    }
     changes = {part: change for part, change in found.items() if change is not None}
     p = corrected(changes)
-    return {part: Effect(models[-1].name, models[0].name, metric, change, p[part]) for part, change in changes.items()}
+    return {
+        part: Effect(models[-1].name, models[0].name, metric, change, p[part])
+        for part, change in changes.items()
+    }

@@ -1,8 +1,11 @@
-"""The run record: `runs/<run_id>/run.json`, written again whenever a stage begins or ends. A view; the manifests are the truth.
+"""The run record: `runs/<run_id>/run.json`, written again whenever a stage begins or ends. A view;
+the manifests are the truth.
 
-Beside it lies `plan.json`, of a run that was planned: what it began with, to be compared with what came of it.
+Beside it lies `plan.json`, of a run that was planned: what it began with, to be compared with what
+came of it.
 
-It names every key the run has worked on, also after a SIGKILL: what it names is not garbage (`flows.cli.gc`).
+It names every key the run has worked on, also after a SIGKILL: what it names is not garbage
+(`flows.cli.gc`).
 """
 
 import json
@@ -30,11 +33,13 @@ PACKAGES = ("lyceum", "jax", "google-tunix", "flax", "optax", "qwix", "prefect")
 """Packages whose versions a run record states."""
 
 SAVE_SECONDS = 10.0
-"""How long a run that goes on waits for a store that does not take its record; at the end it has the store's own patience."""
+"""How long a run that goes on waits for a store that does not take its record; at the end it has
+the store's own patience."""
 
 
 def new_run_id(recipe: str) -> str:
-    """`quickstart-20261121-101500-ab12`: recipe, local time, and four random characters against two starts in one second."""
+    """`quickstart-20261121-101500-ab12`: recipe, local time, and four random characters against two
+    starts in one second."""
     return f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -44,12 +49,20 @@ def record_name(run_id: str) -> str:
 
 
 class RunLog:
-    """Keeps the record of a run in the store while the run goes on; `watch` sees every new version of it.
+    """Keeps the record of a run in the store while the run goes on; `watch` sees every new version
+    of it.
 
-    A store that does not take a version does not end the run: that is logged, and the next version says all that this one would have said.
+    A store that does not take a version does not end the run: that is logged, and the next version
+    says all that this one would have said.
     """
 
-    def __init__(self, store: Store, resolved: ResolvedRecipe, target: str, watch: Callable[[RunRecord], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        resolved: ResolvedRecipe,
+        target: str,
+        watch: Callable[[RunRecord], None],
+    ) -> None:
         self._store = store
         self._watch = watch
         self._order = {stage.name: place for place, stage in enumerate(resolved.stages)}
@@ -73,15 +86,27 @@ class RunLog:
 
     def finish(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
         """The run ended. Stages without a record were never begun."""
-        stages = tuple(stage if stage.status != "running" else _interrupted(stage) for stage in self.record.stages)
+        stages = tuple(
+            stage if stage.status != "running" else _interrupted(stage)
+            for stage in self.record.stages
+        )
         self._update(None, status=status, finished=time.time(), stages=stages)
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """The run was planned like this. A store that does not take it does not end the run either."""
+        """The run was planned like this. A store that does not take it does not end the run
+        either."""
         try:
-            self._store.write_bytes(_plan_name(self.record.run_id), json.dumps(plan, indent=2).encode() + b"\n", SAVE_SECONDS)
+            self._store.write_bytes(
+                _plan_name(self.record.run_id),
+                json.dumps(plan, indent=2).encode() + b"\n",
+                SAVE_SECONDS,
+            )
         except (OSError, InputError) as error:
-            log.warning("the plan of run %s could not be kept; the run goes on: %s", self.record.run_id, error)
+            log.warning(
+                "the plan of run %s could not be kept; the run goes on: %s",
+                self.record.run_id,
+                error,
+            )
 
     def report(self, location: str) -> None:
         """The report was written."""
@@ -92,7 +117,11 @@ class RunLog:
         try:
             self._store.write_json(record_name(self.record.run_id), self.record, seconds)
         except (OSError, InputError) as error:
-            log.warning("the record of run %s could not be written; the run goes on: %s", self.record.run_id, error)
+            log.warning(
+                "the record of run %s could not be written; the run goes on: %s",
+                self.record.run_id,
+                error,
+            )
         self._watch(self.record)
 
 
@@ -103,7 +132,8 @@ def _interrupted(stage: StageRecord) -> StageRecord:
 def run_status(record: RunRecord) -> str:
     """The run's status as far as it can be known from here.
 
-    A run that says it is running is `interrupted` when its process is gone, and `running?` when it ran on another machine.
+    A run that says it is running is `interrupted` when its process is gone, and `running?` when it
+    ran on another machine.
     """
     if record.status != "running":
         return record.status
@@ -114,16 +144,26 @@ def run_status(record: RunRecord) -> str:
 
 def read_run(store: Store, run_id: str) -> RunRecord:
     """The record of a run. Raises InputError naming the known runs."""
-    record = None if name_problem(run_id) or "/" in run_id else store.read_json(record_name(run_id), RunRecord)
+    record = (
+        None
+        if name_problem(run_id) or "/" in run_id
+        else store.read_json(record_name(run_id), RunRecord)
+    )
     if record is None:
-        raise InputError(f"unknown run {run_id!r} in store {store.uri}.{nearest(run_id, store.list_runs())}")
+        raise InputError(
+            f"unknown run {run_id!r} in store {store.uri}.{nearest(run_id, store.list_runs())}"
+        )
     if record.run_id != run_id:
-        raise InputError(f"store {store.uri}: {record_name(run_id)} is the record of another run, {record.run_id!r}. Remove the file.")
+        raise InputError(
+            f"store {store.uri}: {record_name(run_id)} is the record of another run,"
+            f" {record.run_id!r}. Remove the file."
+        )
     return record
 
 
 def read_runs(store: Store) -> list[RunRecord]:
-    """The records of all runs, the one that began last at the end. Raises InputError for one that is damaged."""
+    """The records of all runs, the one that began last at the end. Raises InputError for one that
+    is damaged."""
     known = store.list_runs()
     records = (
         store.parsed(record_name(run), raw, RunRecord)
@@ -133,12 +173,15 @@ def read_runs(store: Store) -> list[RunRecord]:
 
 
 def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:
-    """The plan that a run began with, as `lyceum plan --json` prints it; None when it was not planned. Raises InputError: it is damaged."""
+    """The plan that a run began with, as `lyceum plan --json` prints it; None when it was not
+    planned. Raises InputError: it is damaged."""
     raw = store.read_bytes(_plan_name(run_id))
     try:
         plan: dict[str, Any] | None = None if raw is None else json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"store {store.uri}: {_plan_name(run_id)} is damaged ({error}). Remove the file.") from error
+        raise InputError(
+            f"store {store.uri}: {_plan_name(run_id)} is damaged ({error}). Remove the file."
+        ) from error
     return plan
 
 

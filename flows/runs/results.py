@@ -1,7 +1,9 @@
-"""What a run left behind, read from its record and its artifacts: stages with their files, and models with their evaluations.
+"""What a run left behind, read from its record and its artifacts: stages with their files, and
+models with their evaluations.
 
-A run may be incomplete in any way (failed, cancelled, still running, artifacts removed since): what is absent is None or empty here, never
-an error. Nothing is computed in this module; see `flows.runs.effects`.
+A run may be incomplete in any way (failed, cancelled, still running, artifacts removed since): what
+is absent is None or empty here, never an error. Nothing is computed in this module; see
+`flows.runs.effects`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,10 +30,12 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class StageOutput:
-    """One stage of the recipe: its record when it was reached; its manifest when `store` still holds its artifact, intact.
+    """One stage of the recipe: its record when it was reached; its manifest when `store` still
+    holds its artifact, intact.
 
-    Files are fetched when they are asked for, one by one: of a model's artifact in a bucket the weights stay there. `problem` says why an
-    artifact that the record names is not used: it is gone, damaged, or another one took its place.
+    Files are fetched when they are asked for, one by one: of a model's artifact in a bucket the
+    weights stay there. `problem` says why an artifact that the record names is not used: it is
+    gone, damaged, or another one took its place.
     """
 
     spec: StageSpec
@@ -46,7 +50,8 @@ class StageOutput:
 
     @property
     def status(self) -> str:
-        """cached, ran, failed, skipped, running when the run has not ended, or `not run` when it ended before the stage."""
+        """cached, ran, failed, skipped, running when the run has not ended, or `not run` when it
+        ended before the stage."""
         return self.record.status if self.record else "not run"
 
     @property
@@ -56,19 +61,22 @@ class StageOutput:
         return self.record.metrics if self.record else {}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
-        """The JSON objects of one of the artifact's JSONL files; empty when there is no such file."""
+        """The JSON objects of one of the artifact's JSONL files; empty when there is no such
+        file."""
         path = self.path(file)
         return list(read_rows(path)) if path else []
 
     def path(self, file: str) -> Path | None:
-        """One of the artifact's files, or None when there is no artifact or it has no such file. Raises Damaged (`Store.local_dir`)."""
+        """One of the artifact's files, or None when there is no artifact or it has no such file.
+        Raises Damaged (`Store.local_dir`)."""
         if self.manifest is None or file not in (entry.path for entry in self.manifest.files):
             return None
         return self.store.local_dir(self.manifest, [file]) / file
 
     @cached_property
     def items(self) -> list[EvalItem]:
-        """An evaluation's greedy answers; empty for other stages and where the artifact is absent. Raises InputError: another version's."""
+        """An evaluation's greedy answers; empty for other stages and where the artifact is absent.
+        Raises InputError: another version's."""
         return self._read("items.jsonl")
 
     @cached_property
@@ -83,14 +91,15 @@ class StageOutput:
         except ValidationError as error:
             why = f"{error.errors()[0]['loc'][0]}: {problem_text(error.errors()[0])}"
             raise InputError(
-                f"stage {self.name}: {file} was written by another version of Lyceum ({why}). Run its recipe again: what has not changed "
-                "since is reused."
+                f"stage {self.name}: {file} was written by another version of Lyceum ({why}). Run"
+                " its recipe again: what has not changed since is reused."
             ) from error
 
 
 @dataclass(frozen=True)
 class Model:
-    """The base model or a trained stage, with its evaluations by kind (`reasoning_eval`, `safety_eval`), each kind's in file order.
+    """The base model or a trained stage, with its evaluations by kind (`reasoning_eval`,
+    `safety_eval`), each kind's in file order.
 
     `parent` is the model that training started from, None for the base.
     """
@@ -101,12 +110,23 @@ class Model:
     evaluations: dict[str, list[StageOutput]] = field(default_factory=dict)
 
     def items(self, kind: str) -> list[EvalItem]:
-        """The greedy answers of all evaluations of a kind. Where two ask the same suite, the first in file order counts."""
-        return [item for stage, suites in self._asked(kind) for item in stage.items if item.suite in suites]
+        """The greedy answers of all evaluations of a kind. Where two ask the same suite, the first
+        in file order counts."""
+        return [
+            item
+            for stage, suites in self._asked(kind)
+            for item in stage.items
+            if item.suite in suites
+        ]
 
     def samples(self, kind: str) -> list[EvalItem]:
         """The sampled answers to the same prompts, as far as there are any."""
-        return [item for stage, suites in self._asked(kind) for item in stage.samples if item.suite in suites]
+        return [
+            item
+            for stage, suites in self._asked(kind)
+            for item in stage.samples
+            if item.suite in suites
+        ]
 
     def _asked(self, kind: str) -> Iterator[tuple[StageOutput, set[str]]]:
         """The evaluations of a kind, each with the suites that none before it asks."""
@@ -129,11 +149,14 @@ class RunResults:
 
     def producing(self, *products: Product) -> list[StageOutput]:
         """The stages that leave one of these, in file order."""
-        return [stage for stage in self.stages.values() if stage.spec.kind in kinds_producing(*products)]
+        return [
+            stage for stage in self.stages.values() if stage.spec.kind in kinds_producing(*products)
+        ]
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Stages whose artifacts are gone or damaged, and why: whatever is told of the run lacks what they hold, and has to say so."""
+        """Stages whose artifacts are gone or damaged, and why: whatever is told of the run lacks
+        what they hold, and has to say so."""
         return {stage.name: stage.problem for stage in self.stages.values() if stage.problem}
 
     @cached_property
@@ -141,10 +164,14 @@ class RunResults:
         """The base model and every trained stage of the recipe, in file order."""
         models = {BASE: Model(BASE, BASE, None)}
         for stage in self.producing(Product.MODEL):
-            models[stage.name] = Model(stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE))
+            models[stage.name] = Model(
+                stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE)
+            )
         for stage in self.stages.values():
             if stage.items:
-                models[stage.spec.inputs.get("policy", BASE)].evaluations.setdefault(stage.spec.kind, []).append(stage)
+                models[stage.spec.inputs.get("policy", BASE)].evaluations.setdefault(
+                    stage.spec.kind, []
+                ).append(stage)
         return models
 
     def evaluated(self, kind: str) -> list[Model]:
@@ -152,7 +179,8 @@ class RunResults:
         return [model for model in self.models.values() if kind in model.evaluations]
 
     def evaluated_ancestor(self, model: Model, kind: str) -> Model | None:
-        """The nearest model that `model` was trained from and that has an evaluation of this kind."""
+        """The nearest model that `model` was trained from and that has an evaluation of this
+        kind."""
         parent = self.models.get(model.parent) if model.parent else None
         while parent is not None and kind not in parent.evaluations:
             parent = self.models.get(parent.parent) if parent.parent else None
@@ -165,9 +193,16 @@ def left_out_text(left_out: Mapping[str, str]) -> str:
 
 
 def read_results(store: Store, record: RunRecord) -> RunResults:
-    """Read every artifact that the record names and the store still holds. Looks only: nothing in the store is changed."""
+    """Read every artifact that the record names and the store still holds. Looks only: nothing in
+    the store is changed."""
     records = {stage.name: stage for stage in record.stages}
-    return RunResults(record, {spec.name: _read_stage(store, spec, records.get(spec.name)) for spec in record.recipe.stages})
+    return RunResults(
+        record,
+        {
+            spec.name: _read_stage(store, spec, records.get(spec.name))
+            for spec in record.recipe.stages
+        },
+    )
 
 
 def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> StageOutput:
@@ -177,7 +212,12 @@ def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> St
     if manifest is None:
         return StageOutput(spec, store, record, problem="its artifact is no longer in the store")
     if manifest.digest != record.artifact.digest:
-        return StageOutput(spec, store, record, problem="its artifact was replaced by one with other bytes since this run")
+        return StageOutput(
+            spec,
+            store,
+            record,
+            problem="its artifact was replaced by one with other bytes since this run",
+        )
     damage = store.verify(manifest)
     if damage:
         return StageOutput(spec, store, record, problem=f"its artifact is damaged: {damage[0]}")

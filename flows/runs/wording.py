@@ -1,6 +1,8 @@
-"""Numbers in words: the one way that the report, `lyceum compare`, the gate and the summary write them.
+"""Numbers in words: the one way that the report, `lyceum compare`, the gate and the summary write
+them.
 
-Rates are percent, differences are percentage points, intervals are 95 %; a true minus sign keeps columns aligned.
+Rates are percent, differences are percentage points, intervals are 95 %; a true minus sign keeps
+columns aligned.
 """
 
 from collections.abc import Iterator, Sequence
@@ -86,7 +88,11 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return (
+        f"{whole // 60} min {whole % 60} s"
+        if whole < 3600
+        else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
 
 
 def size(count: int) -> str:
@@ -100,23 +106,30 @@ def size(count: int) -> str:
 
 
 def figure(value: Any) -> str:
-    """A metric's value: whole numbers with thousands separators, others with four significant digits, None as a dash."""
+    """A metric's value: whole numbers with thousands separators, others with four significant
+    digits, None as a dash."""
     if value is None:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}".replace("-", "−")
-    return f"{value:,}".replace("-", "−") if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return (
+        f"{value:,}".replace("-", "−")
+        if isinstance(value, int) and not isinstance(value, bool)
+        else str(value)
+    )
 
 
 def clip(text: str, most: int = 1200) -> str:
-    """At most `most` characters of a model's or a data set's text, and how many were left out. White space alone is made visible."""
+    """At most `most` characters of a model's or a data set's text, and how many were left out.
+    White space alone is made visible."""
     if not text.strip():
         text = repr(text)
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
 
 
 def headline(metrics: dict[str, Any]) -> str:
-    """The few numbers of a stage that people look for first; of a stage that has none of those, its first few."""
+    """The few numbers of a stage that people look for first; of a stage that has none of those, its
+    first few."""
     numbers = dict(_numbers(metrics))
     shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
     return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])

@@ -1,6 +1,8 @@
-"""The evaluations of a run as other tools see them: a model, tasks, answered prompts, and rates with standard errors.
+"""The evaluations of a run as other tools see them: a model, tasks, answered prompts, and rates
+with standard errors.
 
-Rates are taken from the items again, by the outcomes of the evaluation's kind; nothing is read from metrics.
+Rates are taken from the items again, by the outcomes of the evaluation's kind; nothing is read from
+metrics.
 """
 
 import hashlib
@@ -26,9 +28,11 @@ PROMPT_FIELDS = tuple(EvalPrompt.model_fields)
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a rate over prompts and its standard error, as both harnesses compute it: sd / sqrt(n), sd with n - 1, None where n = 1.
+    """The mean of a rate over prompts and its standard error, as both harnesses compute it: sd /
+    sqrt(n), sd with n - 1, None where n = 1.
 
-    Of a prompt with several samples its own mean counts, once. `n` prompts count, `left_out` others are outside the rate's denominator.
+    Of a prompt with several samples its own mean counts, once. `n` prompts count, `left_out` others
+    are outside the rate's denominator.
     """
 
     value: float
@@ -43,7 +47,8 @@ class Evaluation:
 
     Attributes:
         number: the position of the stage in the recipe.
-        model: how the evaluated model is called outside: the run's id and the stage that trained it.
+        model: how the evaluated model is called outside: the run's id and the stage that trained
+            it.
     """
 
     stage: StageOutput
@@ -91,11 +96,16 @@ class Evaluation:
 
     def asked(self, item: EvalItem) -> str:
         """What was put to the model, but for the chat template."""
-        return EvalConfig.model_construct(**{"instructions": self.config("instructions", "")}).asked(item.prompt)
+        return EvalConfig.model_construct(
+            **{"instructions": self.config("instructions", "")}
+        ).asked(item.prompt)
 
     def means(self, items: Sequence[EvalItem]) -> dict[str, Mean]:
         """Every rate that counts at least one of the items."""
-        found = {name: mean_of((item.id, outcome(item)) for item in items) for name, outcome in self.outcomes.items()}
+        found = {
+            name: mean_of((item.id, outcome(item)) for item in items)
+            for name, outcome in self.outcomes.items()
+        }
         return {name: mean for name, mean in found.items() if mean is not None}
 
 
@@ -133,22 +143,39 @@ def mean_of(outcomes: Iterable[tuple[str, bool | None]]) -> Mean | None:
 
 
 def flat_fields(item: EvalItem, names: Iterable[str]) -> dict[str, Any]:
-    """Some fields of an item, each a plain value: what is a list or a table is JSON text, so that every row has the same columns."""
+    """Some fields of an item, each a plain value: what is a list or a table is JSON text, so that
+    every row has the same columns."""
     values = item.model_dump(mode="json", include=set(names))
-    return {name: json.dumps(values[name]) if isinstance(values[name], list | dict) else values[name] for name in names}
+    return {
+        name: json.dumps(values[name]) if isinstance(values[name], list | dict) else values[name]
+        for name in names
+    }
 
 
 def curve(stage: StageOutput) -> Iterator[tuple[int, dict[str, float]]]:
-    """`(step, {name: value})` of a trained stage's curves; values that are not finite are left out."""
+    """`(step, {name: value})` of a trained stage's curves; values that are not finite are left
+    out."""
     for row in stage.rows("curves.jsonl"):
-        numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+        numbers = {
+            name: float(value)
+            for name, value in row.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
         yield int(numbers.pop("step")), numbers
 
 
 def figures(stage: StageOutput) -> dict[str, float]:
     """All numbers in a stage's metrics: `{"domains.math.exact_answer": 0.5}`."""
-    values = {name: value for top, inner in stage.metrics.items() for name, value in flat(top, inner).items()}
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    values = {
+        name: value
+        for top, inner in stage.metrics.items()
+        for name, value in flat(top, inner).items()
+    }
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def moment(seconds: float) -> datetime:

@@ -1,7 +1,8 @@
 """Whether the Prefect API answers, said once when it is lost and once when it is back.
 
-After the first request that fails nobody asks again until the API's health answers, so an API that is away,
-or that accepts requests and never answers them, costs a run seconds once, not at every stage.
+After the first request that fails nobody asks again until the API's health answers, so an API that
+is away, or that accepts requests and never answers them, costs a run seconds once, not at every
+stage.
 """
 
 import threading
@@ -55,7 +56,10 @@ class ApiLink:
         meanwhile = "the run goes on without it, and what it should record is sent when it is back"
         waiting = f"waiting for it, up to {self._patience:.0f} s"
         server = self.url.removesuffix("/api")
-        self._say(f"The Prefect server at {server} does not answer: {meanwhile if self._begun else waiting}.")
+        self._say(
+            f"The Prefect server at {server} does not answer:"
+            f" {meanwhile if self._begun else waiting}."
+        )
         threading.Thread(target=self._look, name="prefect-api-link", daemon=True).start()
 
     def begun(self) -> None:

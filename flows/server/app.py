@@ -1,6 +1,8 @@
-"""`python -m flows.server.app HOST PORT [ORIGIN]`: Prefect's server behind the guard. The key comes in PREFECT_SERVER_API_AUTH_STRING.
+"""`python -m flows.server.app HOST PORT [ORIGIN]`: Prefect's server behind the guard. The key comes
+in PREFECT_SERVER_API_AUTH_STRING.
 
-This is what `prefect server start` runs (`prefect.cli._server_utils`, 3.8.8), with the guard around it.
+This is what `prefect server start` runs (`prefect.cli._server_utils`, 3.8.8), with the guard around
+it.
 """
 
 import sys
@@ -22,7 +24,9 @@ def origins(host: str, port: int, front: str | None) -> dict[str, str]:
     """
     names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", in_url(host)])
     own = [name if port == 80 else f"{name}:{port}" for name in names]
-    return {name: f"http://{name}" for name in own} | ({urlsplit(front).netloc: front} if front else {})
+    return {name: f"http://{name}" for name in own} | (
+        {urlsplit(front).netloc: front} if front else {}
+    )
 
 
 def guarded(host: str, port: int, front: str | None) -> App:
@@ -32,7 +36,9 @@ def guarded(host: str, port: int, front: str | None) -> App:
 
     key = get_current_settings().server.api.auth_string
     if key is None:
-        raise RuntimeError("PREFECT_SERVER_API_AUTH_STRING is not set: a server of ours asks for a key")
+        raise RuntimeError(
+            "PREFECT_SERVER_API_AUTH_STRING is not set: a server of ours asks for a key"
+        )
     return Guard(create_app(final=True), key.get_secret_value(), port, origins(host, port, front))
 
 

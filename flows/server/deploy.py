@@ -1,7 +1,9 @@
-"""The deployments: the flows `post-train` and `nightly` as Prefect offers them in its UI, to its API and to its scheduler.
+"""The deployments: the flows `post-train` and `nightly` as Prefect offers them in its UI, to its
+API and to its scheduler.
 
-`lyceum serve` registers them with its own server, `lyceum deploy` with the configured one. Registering again brings the form up to date and
-leaves alone what people change in the UI: the deployment's own parameters, and the schedule, which begins switched off.
+`lyceum serve` registers them with its own server, `lyceum deploy` with the configured one.
+Registering again brings the form up to date and leaves alone what people change in the UI: the
+deployment's own parameters, and the schedule, which begins switched off.
 """
 
 import os
@@ -26,15 +28,18 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import DeploymentSchedule
 
 NIGHT = "0 2 * * *"
-"""When `nightly` runs, by the clock of the machine that registered it, once its schedule is switched on."""
+"""When `nightly` runs, by the clock of the machine that registered it, once its schedule is
+switched on."""
 
 POOL_TYPE = "process"
-"""The type of work pools whose workers start flows as processes on a machine where Lyceum is installed; other types need images."""
+"""The type of work pools whose workers start flows as processes on a machine where Lyceum is
+installed; other types need images."""
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """The deployments' names (`flow/deployment`) with the paths of their pages in the UI, and what that Prefect leaves open."""
+    """The deployments' names (`flow/deployment`) with the paths of their pages in the UI, and what
+    that Prefect leaves open."""
 
     pages: dict[str, str]
     unprotected: list[str]
@@ -43,15 +48,16 @@ class Deployed:
 def deploy(pool: str, recipes: Path | None = None) -> Deployed:
     """Register the deployments with the configured Prefect API and a work pool of it.
 
-    Runs keep their artifacts in LYCEUM_STORE as it is here, now, where the pool's template lets a deployment set a variable; all other
-    settings are those of the worker's machine.
+    Runs keep their artifacts in LYCEUM_STORE as it is here, now, where the pool's template lets a
+    deployment set a variable; all other settings are those of the worker's machine.
 
     Args:
-        recipes: a directory whose TOML files are offered in the form; the paths have to exist where the worker is.
+        recipes: a directory whose TOML files are offered in the form; the paths have to exist where
+            the worker is.
 
     Raises:
-        InputError: no API is configured, it does not answer or asks for a key, the pool does not exist or cannot run the flows, or the
-            store is a relative path.
+        InputError: no API is configured, it does not answer or asks for a key, the pool does not
+            exist or cannot run the flows, or the store is a relative path.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -60,31 +66,52 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
 
     api = configured_api()
     if api is None:
-        raise InputError("no Prefect API is configured; set PREFECT_API_URL, or choose a profile with `prefect profile use NAME`.")
+        raise InputError(
+            "no Prefect API is configured; set PREFECT_API_URL, or choose a profile with `prefect"
+            " profile use NAME`."
+        )
     if problem := api_problem(api):
-        raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
+        raise InputError(
+            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
+            f" {problem}"
+        )
     store = Settings.from_environment().store
     if "://" not in store and not Path(store).is_absolute():
         raise InputError(
-            f"LYCEUM_STORE={store} is a relative path, but workers start runs in directories of their own: set it to gs://bucket/prefix "
-            "or to an absolute path on the worker's machine."
+            f"LYCEUM_STORE={store} is a relative path, but workers start runs in directories of"
+            " their own: set it to gs://bucket/prefix or to an absolute path on the worker's"
+            " machine."
         )
     try:
         with reaching(api), get_client(sync_client=True) as client:
             template = _check_pool(client, pool, api.url)
             variables = {"env": {"LYCEUM_STORE": store}} if "env" in choices(template) else {}
-            return Deployed(register(client, pool, store, recipes, variables), exposures(api, template))
+            return Deployed(
+                register(client, pool, store, recipes, variables), exposures(api, template)
+            )
     except httpx.HTTPError as error:
-        raise InputError(f"the Prefect API at {mask(api.url)} refused: {mask(str(error))}") from error
+        raise InputError(
+            f"the Prefect API at {mask(api.url)} refused: {mask(str(error))}"
+        ) from error
 
 
-def register(client: "SyncPrefectClient", pool: str, store: str, recipes: Path | None, job_variables: dict[str, Any]) -> dict[str, str]:
-    """Register both deployments with a work pool that can run them. See `deploy`; `job_variables` are the pool's (command, env, ...)."""
+def register(
+    client: "SyncPrefectClient",
+    pool: str,
+    store: str,
+    recipes: Path | None,
+    job_variables: dict[str, Any],
+) -> dict[str, str]:
+    """Register both deployments with a work pool that can run them. See `deploy`; `job_variables`
+    are the pool's (command, env, ...)."""
     from flows.nightly import nightly
     from flows.post_train import post_train
 
     kinds = ((post_train, None), (nightly, nightly_schedule()))
-    registered = [_register(client, flow, pool, store, recipes, job_variables, schedule) for flow, schedule in kinds]
+    registered = [
+        _register(client, flow, pool, store, recipes, job_variables, schedule)
+        for flow, schedule in kinds
+    ]
     return {name: f"/deployments/deployment/{deployment}" for name, deployment in registered}
 
 
@@ -97,7 +124,8 @@ def _register(
     job_variables: dict[str, Any],
     schedule: "DeploymentScheduleCreate | None",
 ) -> tuple[str, UUID]:
-    """Register one flow. One with a schedule runs once at a time; what would begin meanwhile is skipped: nights must not queue up."""
+    """Register one flow. One with a schedule runs once at a time; what would begin meanwhile is
+    skipped: nights must not queue up."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.exceptions import ObjectNotFound
 
@@ -108,21 +136,36 @@ def _register(
         existing = client.read_deployment_by_name(name)
     except ObjectNotFound:
         existing = None
-    kept = {key: value for key, value in (existing.parameters if existing else {}).items() if key in schema["properties"]}
+    kept = {
+        key: value
+        for key, value in (existing.parameters if existing else {}).items()
+        if key in schema["properties"]
+    }
     registered = client.create_deployment(
         flow_id=client.create_flow_from_name(flow.name),
         name=flow.name,
         version=version("lyceum"),
         description=flow.description,
-        entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",  # a file's directory would come first on the import path
+        # a file's directory would come first on the import path
+        entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
         work_pool_name=pool,
         job_variables=job_variables,
         parameters=kept,
         parameter_openapi_schema=schema,
         enforce_parameter_schema=True,
-        schedules=[_as_it_is(one) for one in existing.schedules] if existing else [schedule] if schedule else None,
+        schedules=(
+            [_as_it_is(one) for one in existing.schedules]
+            if existing
+            else [schedule]
+            if schedule
+            else None
+        ),
         concurrency_limit=1 if schedule else None,
-        concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW) if schedule else None,
+        concurrency_options=(
+            ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+            if schedule
+            else None
+        ),
         pull_steps=[],
     )
     return name, registered
@@ -132,29 +175,39 @@ def _as_it_is(schedule: "DeploymentSchedule") -> "DeploymentScheduleCreate":
     """What is not sent again would be removed."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    return DeploymentScheduleCreate.model_validate(schedule.model_dump(include=set(DeploymentScheduleCreate.model_fields)))
+    return DeploymentScheduleCreate.model_validate(
+        schedule.model_dump(include=set(DeploymentScheduleCreate.model_fields))
+    )
 
 
 def nightly_schedule() -> "DeploymentScheduleCreate":
-    """Every night at two; switched off, because nobody expects a machine to start training by itself."""
+    """Every night at two; switched off, because nobody expects a machine to start training by
+    itself."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
     from tzlocal import get_localzone_name
 
-    return DeploymentScheduleCreate(schedule=CronSchedule(cron=NIGHT, timezone=get_localzone_name()), active=False)
+    return DeploymentScheduleCreate(
+        schedule=CronSchedule(cron=NIGHT, timezone=get_localzone_name()), active=False
+    )
 
 
 def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> dict[str, Any]:
-    """See that a pool is there and can run the flows; returns its base job template. Raises InputError."""
+    """See that a pool is there and can run the flows; returns its base job template. Raises
+    InputError."""
     found = {one.name: one for one in client.read_work_pools()}
     pools = {name: one.type for name, one in found.items()}
     suitable = [name for name, kind in pools.items() if kind == POOL_TYPE]
     if pool not in pools:
         fix = f"`prefect work-pool create {pool} --type {POOL_TYPE}` makes it."
-        raise InputError(f"the Prefect API at {mask(url)} has no work pool {pool!r}; {fix}{nearest(pool, suitable)}")
+        raise InputError(
+            f"the Prefect API at {mask(url)} has no work pool {pool!r};"
+            f" {fix}{nearest(pool, suitable)}"
+        )
     if pools[pool] != POOL_TYPE:
         raise InputError(
-            f"work pool {pool!r} is of type {pools[pool]}, which would need an image; Lyceum runs in pools of type {POOL_TYPE}, whose "
-            f"workers run where Lyceum is installed.{nearest(pool, suitable)}"
+            f"work pool {pool!r} is of type {pools[pool]}, which would need an image; Lyceum runs"
+            f" in pools of type {POOL_TYPE}, whose workers run where Lyceum is"
+            f" installed.{nearest(pool, suitable)}"
         )
     return found[pool].base_job_template

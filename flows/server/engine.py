@@ -1,6 +1,8 @@
-"""`python -m flows.server.engine`: the process of a run that a worker started. Prefect's engine, to which its server is a view.
+"""`python -m flows.server.engine`: the process of a run that a worker started. Prefect's engine, to
+which its server is a view.
 
-`lyceum serve` lets its work pool start runs so. The flow run's id is in the environment, as Prefect's worker puts it there.
+`lyceum serve` lets its work pool start runs so. The flow run's id is in the environment, as
+Prefect's worker puts it there.
 """
 
 import runpy
@@ -10,7 +12,8 @@ import threading
 from flows.server.prefect_api import bypass_proxy
 
 PATIENCE_SECONDS = 120.0
-"""How long a run waits for a server that is lost before the run begins, or shortly before it ends: it is being started again."""
+"""How long a run waits for a server that is lost before the run begins, or shortly before it ends:
+it is being started again."""
 
 
 def main() -> None:
@@ -24,7 +27,9 @@ def main() -> None:
     url, stop = get_current_settings().api.url, threading.Event()
     assert url is not None, "a worker gives each run PREFECT_API_URL"
     WATCH.set(Watch(stop))  # a run that is stopped does not wait for the server either
-    with prefect_view(url, _say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
+    with prefect_view(
+        url, _say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS
+    ):
         runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
 
 

@@ -1,4 +1,5 @@
-"""What somebody's own Prefect server leaves open to people who only reach it, and to web pages: asked of the server, never guessed.
+"""What somebody's own Prefect server leaves open to people who only reach it, and to web pages:
+asked of the server, never guessed.
 
 `lyceum deploy` says it. A server of ours is closed by `flows.server.guard` and `flows.server.key`.
 """
@@ -14,7 +15,8 @@ FOREIGN = "http://foreign.invalid"
 """An origin that is nobody's."""
 
 EXECUTES = ("command", "env", "working_dir")
-"""Variables of a process pool's template with which whoever starts a run chooses what is executed."""
+"""Variables of a process pool's template with which whoever starts a run chooses what is
+executed."""
 
 
 def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
@@ -30,20 +32,25 @@ def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
         found = [f"what the API tells strangers could not be measured ({type(error).__name__})"]
     if chosen := choices(template):
         found.append(
-            f"a run may choose its {', '.join(chosen)}, and so what its worker executes: take them out of the base job template of the pool"
-            " (variables, and env altogether), and set LYCEUM_STORE where the worker runs"
+            f"a run may choose its {', '.join(chosen)}, and so what its worker executes: take them"
+            " out of the base job template of the pool (variables, and env altogether), and set"
+            " LYCEUM_STORE where the worker runs"
         )
     return found
 
 
 def choices(template: Mapping[str, Any]) -> list[str]:
-    """What a run may choose of `EXECUTES` under a base job template. An empty one becomes Prefect's own, which is open.
+    """What a run may choose of `EXECUTES` under a base job template. An empty one becomes Prefect's
+    own, which is open.
 
     Prefect adds a run's `env` to one that is fixed, too.
     """
     if not template:
         return list(EXECUTES)
-    variables, fixed = template.get("variables", {}).get("properties", {}), template.get("job_configuration", {})
+    variables, fixed = (
+        template.get("variables", {}).get("properties", {}),
+        template.get("job_configuration", {}),
+    )
     chosen = [name for name in EXECUTES if name in variables and f"{{{{ {name} }}}}" in str(fixed)]
     return sorted({*chosen, *(["env"] if isinstance(fixed.get("env"), dict) else [])})
 
@@ -53,15 +60,32 @@ def _of_server(client: httpx.Client) -> Iterator[str]:
     open_to_all = client.post("/deployments/filter", json={"limit": 1}).status_code == 200
     if open_to_all:
         yield (
-            "the API asks for no key, so whoever reaches it may start runs: set PREFECT_SERVER_API_AUTH_STRING where the server runs, and "
-            "PREFECT_API_AUTH_STRING here and for its workers"
+            "the API asks for no key, so whoever reaches it may start runs: set"
+            " PREFECT_SERVER_API_AUTH_STRING where the server runs, and PREFECT_API_AUTH_STRING"
+            " here and for its workers"
         )
-    asks = {"Origin": FOREIGN, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-    allowed = client.options("/deployments/filter", headers=asks).headers.get("access-control-allow-origin")
+    asks = {
+        "Origin": FOREIGN,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    allowed = client.options("/deployments/filter", headers=asks).headers.get(
+        "access-control-allow-origin"
+    )
     if allowed in ("*", FOREIGN):
         yield (
-            f"it answers Access-Control-Allow-Origin: {allowed} to a page of another origin, which may then read what it is told: set "
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS to the origin of its UI"
+            f"it answers Access-Control-Allow-Origin: {allowed} to a page of another origin, which"
+            " may then read what it is told: set PREFECT_SERVER_CORS_ALLOWED_ORIGINS to the origin"
+            " of its UI"
         )
-    if open_to_all and client.post("/deployments/filter", json={"limit": 1}, headers={"Host": "foreign.invalid"}).status_code == 200:
-        yield "it answers to any host name, so a page whose name is rebound to its address may use it: a key, or a proxy that checks Host"
+    if (
+        open_to_all
+        and client.post(
+            "/deployments/filter", json={"limit": 1}, headers={"Host": "foreign.invalid"}
+        ).status_code
+        == 200
+    ):
+        yield (
+            "it answers to any host name, so a page whose name is rebound to its address may use"
+            " it: a key, or a proxy that checks Host"
+        )

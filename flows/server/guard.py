@@ -1,4 +1,5 @@
-"""What stands before Prefect's server: an ASGI application that lets through what its own pages and our own processes send.
+"""What stands before Prefect's server: an ASGI application that lets through what its own pages and
+our own processes send.
 
 Prefect asks for the key. It does not look at where a request comes from, and a browser sends
 requests for every page that it shows. So here, in this order:
@@ -7,7 +8,8 @@ requests for every page that it shows. So here, in this order:
 2. A browser says who asks (`Origin`, `Sec-Fetch-Site`): that must be a page of this very origin.
    A person who follows a link from elsewhere to a page (not to the API) is let through: pages are
    files that everybody has, and hold no data.
-3. What changes something has a body of JSON, or none. Other types are what a form of any page sends.
+3. What changes something has a body of JSON, or none. Other types are what a form of any page
+   sends.
 
 And every answer tells the browser to run no script and to show no frame from elsewhere, since a
 page of ours keeps the key, as Prefect's login page does: in the local storage of its origin.
@@ -27,16 +29,19 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 READING = ("GET", "HEAD", "OPTIONS")
 CLOSED = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
-"""Pages of FastAPI's own. They ask for no key and run scripts from another machine in our origin."""
+"""Pages of FastAPI's own. They ask for no key and run scripts from another machine in our
+origin."""
 
 MOST_BYTES = 2000
 """The length of the body that a browser sends to be let in."""
 
 # 'unsafe-eval' is for the graph of a run, which both of Prefect's pages draw with PixiJS.
 HEADERS = {
-    "content-security-policy": "default-src 'self'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'",
+    "content-security-policy": (
+        "default-src 'self'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline';"
+        " img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src"
+        " 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -55,7 +60,10 @@ fetch("/lyceum/enter", { method: "POST", headers, body: JSON.stringify({ token }
   location.replace(location.origin + (page || "/"));
 });
 """
-USED = "This link was used before, or has expired. `lyceum serve`, once more, in a terminal prints a new one."
+USED = (
+    "This link was used before, or has expired. `lyceum serve`, once more, in a terminal prints a"
+    " new one."
+)
 
 
 class Guard:
@@ -90,8 +98,14 @@ class Guard:
         origin, site = headers.all("origin"), headers.all("sec-fetch-site")
         if origin not in ([], [self._origins[host.lower()]]):
             return 403, "a page of another origin asked"
-        follows = method == "GET" and headers.all("sec-fetch-mode") == ["navigate"] and headers.all("sec-fetch-dest") == ["document"]
-        if site not in ([], ["same-origin"], ["none"]) and not (follows and not scope["path"].startswith("/api")):
+        follows = (
+            method == "GET"
+            and headers.all("sec-fetch-mode") == ["navigate"]
+            and headers.all("sec-fetch-dest") == ["document"]
+        )
+        if site not in ([], ["same-origin"], ["none"]) and not (
+            follows and not scope["path"].startswith("/api")
+        ):
             return 403, "a page of another site asked"
         body = headers.all("content-length") not in ([], ["0"]) or headers.all("transfer-encoding")
         kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
@@ -105,7 +119,9 @@ class Guard:
         """Answer one of our own paths: code, type, text."""
         match scope["method"], scope["path"]:
             case "GET", "/lyceum/proof":
-                nonce = parse_qs(scope["query_string"].decode("ascii", "replace")).get("nonce", [""])[0]
+                nonce = parse_qs(scope["query_string"].decode("ascii", "replace")).get(
+                    "nonce", [""]
+                )[0]
                 return 200, "text/plain", proof(self._key, nonce, self._port)
             case "GET", "/lyceum/enter":
                 return 200, "text/html", ENTRY_PAGE
@@ -124,7 +140,9 @@ class _Headers:
     """A request's headers, each of which may come several times."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        self._pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs]
+        self._pairs = [
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs
+        ]
 
     def all(self, name: str) -> list[str]:
         return [value for key, value in self._pairs if key == name]
@@ -151,14 +169,20 @@ async def _token(receive: Receive) -> str:
 
 async def _refuse(scope: Scope, send: Send, code: int, why: str) -> None:
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": why})  # before it is accepted: HTTP's 403
+        await send(
+            {"type": "websocket.close", "code": 1008, "reason": why}
+        )  # before it is accepted: HTTP's 403
     else:
         await _answer(send, code, "text/plain", f"Refused: {why}.\n")
 
 
 async def _answer(send: Send, code: int, kind: str, text: str) -> None:
     body = text.encode()
-    headers = {"content-type": f"{kind}; charset=utf-8", "content-length": str(len(body)), "cache-control": "no-store"}
+    headers = {
+        "content-type": f"{kind}; charset=utf-8",
+        "content-length": str(len(body)),
+        "cache-control": "no-store",
+    }
     await send({"type": "http.response.start", "status": code, "headers": _encoded(headers)})
     await send({"type": "http.response.body", "body": body})
 

@@ -1,4 +1,5 @@
-"""The key of a Prefect server of ours, and how a server proves that it is ours before anybody sends it the key.
+"""The key of a Prefect server of ours, and how a server proves that it is ours before anybody sends
+it the key.
 
 A key lives as long as its server: a browser that is left open sends it to whoever listens on the
 port later, and must give nothing away. `lyceum serve` writes its URL and key below the Prefect
@@ -27,7 +28,8 @@ from urllib.parse import urlsplit
 from infra.secrets import learn
 
 FILE = "lyceum-serve.env"
-"""Below the Prefect home: the URL and the key of the running `lyceum serve`, as a shell reads them."""
+"""Below the Prefect home: the URL and the key of the running `lyceum serve`, as a shell reads
+them."""
 
 URL, KEY = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
@@ -144,10 +146,14 @@ def entry(key: str) -> str:
 
 
 def entered(key: str, token: str) -> bool:
-    """Whether a token was made with the key and has not expired; that it is used once is up to the server."""
+    """Whether a token was made with the key and has not expired; that it is used once is up to the
+    server."""
     stamp, _, code = token.rpartition(".")
     until, _, _ = stamp.partition(".")
-    return hmac.compare_digest(code.encode(), _code(key, f"entry {stamp}").encode()) and int(until) > time.time()
+    return (
+        hmac.compare_digest(code.encode(), _code(key, f"entry {stamp}").encode())
+        and int(until) > time.time()
+    )
 
 
 def _code(key: str, text: str) -> str:

@@ -1,8 +1,9 @@
-"""The port of a server of ours: whoever starts the server holds the port, too, so that nobody else's server gets it when ours dies.
+"""The port of a server of ours: whoever starts the server holds the port, too, so that nobody
+else's server gets it when ours dies.
 
-Our processes send the key to that port. With SO_REUSEPORT several sockets may have one port, and only
-the one that listens gets connections; but all must belong to the same user. SO_REUSEADDR stays unset:
-with it, anybody's socket could have a port on which nobody listens just now.
+Our processes send the key to that port. With SO_REUSEPORT several sockets may have one port, and
+only the one that listens gets connections; but all must belong to the same user. SO_REUSEADDR stays
+unset: with it, anybody's socket could have a port on which nobody listens just now.
 """
 
 import errno
@@ -11,7 +12,8 @@ import socket
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that has the port and does not listen. Raises OSError where somebody listens, or when another user has it."""
+    """A socket that has the port and does not listen. Raises OSError where somebody listens, or
+    when another user has it."""
     if _somebody_listens(host, port):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -1,11 +1,13 @@
-"""The Prefect API a run talks to: the one that is configured, that of the running `lyceum serve`, or a temporary one.
+"""The Prefect API a run talks to: the one that is configured, that of the running `lyceum serve`,
+or a temporary one.
 
-A server that merely listens on this machine is nobody's word: it is used when the user names it, or when it proves that it has the key of
-our `lyceum serve` (`flows.server.key`).
+A server that merely listens on this machine is nobody's word: it is used when the user names it, or
+when it proves that it has the key of our `lyceum serve` (`flows.server.key`).
 
-The temporary server is Prefect's own on the user's Prefect database, so its runs can be looked at later. It is not Prefect's "ephemeral
-mode": that server shares our process group (Ctrl-C would end it before the run is recorded as cancelled), writes to our standard output and
-survives a killed parent.
+The temporary server is Prefect's own on the user's Prefect database, so its runs can be looked at
+later. It is not Prefect's "ephemeral mode": that server shares our process group (Ctrl-C would end
+it before the run is recorded as cancelled), writes to our standard output and survives a killed
+parent.
 """
 
 import fcntl
@@ -32,7 +34,8 @@ from schemas.base import InputError, StageFailed, Stopped
 SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
 
 STARTUP_SECONDS = 300.0
-"""A server's first start migrates its database: 10 s on two idle cores, several times that on a busy machine."""
+"""A server's first start migrates its database: 10 s on two idle cores, several times that on a
+busy machine."""
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -40,7 +43,8 @@ QUIET = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
-"""Environment of our process and the server: no telemetry, no advertisements; Prefect's logs go to its API, the terminal is ours."""
+"""Environment of our process and the server: no telemetry, no advertisements; Prefect's logs go to
+its API, the terminal is ours."""
 
 
 TEMPORARY = {
@@ -53,10 +57,12 @@ TEMPORARY = {
 
 @contextmanager
 def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
-    """Make a Prefect API available to this process. `say` is told when the temporary server is started again.
+    """Make a Prefect API available to this process. `say` is told when the temporary server is
+    started again.
 
     Raises:
-        InputError: the configured API does not answer, asks for a key that is not set, or its URL holds a password.
+        InputError: the configured API does not answer, asks for a key that is not set, or its URL
+            holds a password.
         Stopped: `stop` was set before the temporary server was ready.
         StageFailed: the temporary server did not start; the message ends with its log.
     """
@@ -69,18 +75,24 @@ def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[A
         api = configured_api()
         if api is not None:
             if problem := api_problem(api):
-                raise InputError(f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile) {problem}")
+                raise InputError(
+                    f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
+                    f" {problem}"
+                )
         else:
             api = key.ours(get_current_settings().home)
         if api is None:
-            api = stack.enter_context(prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say))
+            api = stack.enter_context(
+                prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say)
+            )
         stack.enter_context(reaching(api))
         yield api
 
 
 @contextmanager
 def reaching(api: Api) -> Iterator[None]:
-    """Inside, Prefect's clients of this process reach an API. Its key is in no environment, so no job has it."""
+    """Inside, Prefect's clients of this process reach an API. Its key is in no environment, so no
+    job has it."""
     from prefect.settings import (
         PREFECT_API_AUTH_STRING,
         PREFECT_API_KEY,
@@ -89,10 +101,13 @@ def reaching(api: Api) -> Iterator[None]:
         temporary_settings,
     )
 
-    # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting for their thread to end.
+    # Heartbeats serve automations on crashed runs; here they would cost a second per run, waiting
+    # for their thread to end.
     changes = {PREFECT_API_URL: api.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     # A key of Prefect Cloud is none of this server's business; to its websockets it would go first.
-    with temporary_settings(changes | ({PREFECT_API_AUTH_STRING: api.key, PREFECT_API_KEY: None} if api.key else {})):
+    with temporary_settings(
+        changes | ({PREFECT_API_AUTH_STRING: api.key, PREFECT_API_KEY: None} if api.key else {})
+    ):
         yield
 
 
@@ -107,7 +122,8 @@ def prefect_server(
     host: str = "127.0.0.1",
     front: str | None = None,
 ) -> Iterator[Api]:
-    """Run a Prefect server of ours while inside, with a key of its own. It is started again when it dies.
+    """Run a Prefect server of ours while inside, with a key of its own. It is started again when it
+    dies.
 
     Args:
         options: Prefect's settings for it; with PREFECT_SERVER_API_AUTH_STRING the key is that one.
@@ -124,7 +140,11 @@ def prefect_server(
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
     # The pages ask the API of the origin that they came from.
-    own = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": "/api", SERVER_KEY: api.key or ""}
+    own = {
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_UI_API_URL": "/api",
+        SERVER_KEY: api.key or "",
+    }
     origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui}
     environment = {**os.environ, **QUIET, **options, **origin, **own, **api.environment}
     arguments = (host, str(port), *([front] if front else []))
@@ -132,7 +152,9 @@ def prefect_server(
 
         def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
             with _starting_alone(stop):
-                process = tied.start("flows.server.app", *arguments, environment=environment, log=log)
+                process = tied.start(
+                    "flows.server.app", *arguments, environment=environment, log=log
+                )
                 try:
                     _wait_until_ready(process, api, stop, log.fileno())
                 except Stopped:
@@ -148,12 +170,14 @@ def prefect_server(
 
 
 def startup_seconds(api: Api) -> float | None:
-    """How long it may take until a server that dies answers again; None for one that we do not start again."""
+    """How long it may take until a server that dies answers again; None for one that we do not
+    start again."""
     return STARTUP_SECONDS if key.proves(api) else None
 
 
 def configured_api() -> Api | None:
-    """The API that PREFECT_API_URL or the Prefect profile names. If that is our `lyceum serve`, it comes with its key."""
+    """The API that PREFECT_API_URL or the Prefect profile names. If that is our `lyceum serve`, it
+    comes with its key."""
     from prefect.settings import get_current_settings
 
     settings = get_current_settings()
@@ -170,10 +194,20 @@ def configured_api() -> Api | None:
 def api_problem(api: Api) -> str | None:
     """Why a configured API cannot be used, and what to do; None when it can."""
     if has_userinfo(api.url):
-        return "holds a user name or password, which messages would show: set PREFECT_API_AUTH_STRING to user:password instead."
+        return (
+            "holds a user name or password, which messages would show: set PREFECT_API_AUTH_STRING"
+            " to user:password instead."
+        )
     if not answers(api.url):
         return "does not answer; start it, or unset PREFECT_API_URL."
-    return None if _admits(api) else "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset PREFECT_API_URL."
+    return (
+        None
+        if _admits(api)
+        else (
+            "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset"
+            " PREFECT_API_URL."
+        )
+    )
 
 
 def _admits(api: Api) -> bool:
@@ -185,7 +219,9 @@ def _admits(api: Api) -> bool:
     if cloud is not None and not api.key:
         headers = {"Authorization": f"Bearer {cloud.get_secret_value()}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{api.url.rstrip('/')}/version", headers=headers), timeout=5):
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{api.url.rstrip('/')}/version", headers=headers), timeout=5
+        ):
             return True
     except urllib.error.HTTPError as error:
         return error.code not in (401, 403)
@@ -203,10 +239,17 @@ def answers(url: str) -> bool:
 
 
 def bypass_proxy() -> None:
-    """Keep requests of this process and its children to this machine off a proxy that the environment names: it could not find us."""
-    names = [name for name in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if name]
+    """Keep requests of this process and its children to this machine off a proxy that the
+    environment names: it could not find us."""
+    names = [
+        name
+        for name in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
+        if name
+    ]
     if "*" not in names:
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*names, "127.0.0.1", "localhost"]))
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
+            dict.fromkeys([*names, "127.0.0.1", "localhost"])
+        )
 
 
 def free_port() -> int:
@@ -218,7 +261,8 @@ def free_port() -> int:
 
 @contextmanager
 def _starting_alone(stop: threading.Event) -> Iterator[None]:
-    """Servers that start at the same moment on a new database migrate it over each other and fail; so they start one after another."""
+    """Servers that start at the same moment on a new database migrate it over each other and fail;
+    so they start one after another."""
     from prefect.settings import get_current_settings
 
     home = get_current_settings().home
@@ -232,13 +276,17 @@ def _starting_alone(stop: threading.Event) -> Iterator[None]:
 
 def _locked(lock: TextIO) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up when the file is closed, or its holder dies
+        fcntl.flock(
+            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # given up when the file is closed, or its holder dies
     except BlockingIOError:
         return False
     return True
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", api: Api, stop: threading.Event, log: int) -> None:
+def _wait_until_ready(
+    process: "subprocess.Popen[bytes]", api: Api, stop: threading.Event, log: int
+) -> None:
     """Wait for our server, and no other that took the port meanwhile."""
     deadline = time.monotonic() + STARTUP_SECONDS
     while not key.proves(api):
@@ -246,4 +294,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", api: Api, stop: thread
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:
             tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
-            raise StageFailed(f"the Prefect server did not start (exit code {process.poll()}). Its log ends:\n{mask(tail)}")
+            raise StageFailed(
+                f"the Prefect server did not start (exit code {process.poll()}). Its log"
+                f" ends:\n{mask(tail)}"
+            )

@@ -1,10 +1,11 @@
-"""Prefect as a view: a run tells Prefect what happens, and nothing in the run waits for Prefect's answer.
+"""Prefect as a view: a run tells Prefect what happens, and nothing in the run waits for Prefect's
+answer.
 
-Prefect's engine asks its API before and after a flow and, for tags and leases, also meanwhile; its defaults
-wait minutes for an API that is away, and end the run with an exception. Here
+Prefect's engine asks its API before and after a flow and, for tags and leases, also meanwhile; its
+defaults wait minutes for an API that is away, and end the run with an exception. Here
 
-- the engine's own client is a `ViewClient`: requests are bounded in time, and how a run ended is the run's
-  own word, whether the API could be told or not;
+- the engine's own client is a `ViewClient`: requests are bounded in time, and how a run ended is
+  the run's own word, whether the API could be told or not;
 - logs and the states of tasks go through an `Outbox`, which keeps them while the API is away.
 
 An API that is lost before the flow has begun ends the run: there is nothing yet that could go on.
@@ -44,7 +45,8 @@ from flows.server.prefect_api import answers
 from schemas.base import StageFailed, Stopped
 
 ANSWER_SECONDS = 10.0
-"""A request may take so long. One that does not answer is made again if the API's health answers."""
+"""A request may take so long. One that does not answer is made again if the API's health
+answers."""
 
 BUSY_SECONDS = 30.0
 """An API that says it is busy (its database is locked) is asked again for so long."""
@@ -56,7 +58,8 @@ MOST_KEPT = 20_000
 """Records that the outbox keeps while the API is away; what comes after them is lost."""
 
 RECENT_SECONDS = 10.0
-"""What was sent so shortly before a loss is sent again: a server keeps events in memory for a moment."""
+"""What was sent so shortly before a loss is sent again: a server keeps events in memory for a
+moment."""
 
 BATCH = 200
 T = TypeVar("T")
@@ -68,7 +71,9 @@ class ViewClient(SyncPrefectClient):
     """Prefect's client, for an API that may be away."""
 
     def __init__(self, link: ApiLink) -> None:
-        super().__init__(link.url, auth_string=PREFECT_API_AUTH_STRING.value(), api_key=PREFECT_API_KEY.value())
+        super().__init__(
+            link.url, auth_string=PREFECT_API_AUTH_STRING.value(), api_key=PREFECT_API_KEY.value()
+        )
         self._link = link
 
     def request(self, *arguments: Any, **named: Any) -> httpx.Response:
@@ -110,7 +115,9 @@ class ViewClient(SyncPrefectClient):
         update = super().update_flow_run
         return self._patiently(lambda: update(*arguments, **named))
 
-    def set_flow_run_state(self, flow_run_id: UUID | str, state: State[T], force: bool = False) -> OrchestrationResult[T]:
+    def set_flow_run_state(
+        self, flow_run_id: UUID | str, state: State[T], force: bool = False
+    ) -> OrchestrationResult[T]:
         """Record a state. That a run has ended is so, whether or not the API takes it down."""
         record = super().set_flow_run_state
         try:
@@ -118,21 +125,24 @@ class ViewClient(SyncPrefectClient):
         except (httpx.HTTPError, ObjectNotFound):
             if not (state.is_final() or state.is_cancelling()):
                 raise
-            return OrchestrationResult(state=state, status=SetStateStatus.ACCEPT, details=StateAcceptDetails())
+            return OrchestrationResult(
+                state=state, status=SetStateStatus.ACCEPT, details=StateAcceptDetails()
+            )
         if state.is_running():
             self._link.begun()
         return result
 
     def renew_concurrency_lease(self, lease_id: UUID, lease_duration: float) -> httpx.Response:
-        """Renew the slot of a deployment. The engine kills a run that cannot; ours goes on without the slot."""
+        """Renew the slot of a deployment. The engine kills a run that cannot; ours goes on without
+        the slot."""
         try:
             return super().renew_concurrency_lease(lease_id, lease_duration)
         except httpx.HTTPError:
             return httpx.Response(204)
 
     def _learn_related(self, run: FlowRun) -> None:
-        """Read, while the API answers, what Prefect attaches to each event of a run. Later its worker
-        would ask for that, and drop the events when it got no answer."""
+        """Read, while the API answers, what Prefect attaches to each event of a run. Later its
+        worker would ask for that, and drop the events when it got no answer."""
         related: list[tuple[str, Callable[[Any], Any], UUID | str | None]] = [
             ("flow", self.read_flow, run.flow_id),
             ("deployment", self.read_deployment, run.deployment_id),
@@ -147,7 +157,8 @@ class ViewClient(SyncPrefectClient):
                 RESOURCE_CACHE[f"{kind}.{name}"] = ({"kind": kind, "object": found}, DateTime.now())
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again whenever the API is back; raises the API's error when it is not waited for any more."""
+        """Ask again whenever the API is back; raises the API's error when it is not waited for any
+        more."""
         while True:
             try:
                 return ask()
@@ -161,12 +172,16 @@ def _away(link: ApiLink) -> httpx.ConnectError:
 
 
 def _is_passing(response: httpx.Response) -> bool:
-    """Whether the same request may be accepted in a moment: the server is busy, or wants its new CSRF token."""
-    return response.status_code in (408, 429, 502, 503) or (response.status_code == 403 and "Invalid CSRF token" in response.text)
+    """Whether the same request may be accepted in a moment: the server is busy, or wants its new
+    CSRF token."""
+    return response.status_code in (408, 429, 502, 503) or (
+        response.status_code == 403 and "Invalid CSRF token" in response.text
+    )
 
 
 class Outbox:
-    """Sends logs and events to the API in the order in which they happened, from a thread of its own.
+    """Sends logs and events to the API in the order in which they happened, from a thread of its
+    own.
 
     Attributes:
         dropped: how many records the API refused, or were too many to keep.
@@ -180,7 +195,9 @@ class Outbox:
         self._unsure: list[Any] = []  # events that were sent shortly before a loss
         self._lock, self._closing = threading.Lock(), threading.Event()
         context = contextvars.copy_context()  # Prefect's settings are in it
-        self._thread = threading.Thread(target=context.run, args=(self._run,), name="prefect-outbox", daemon=True)
+        self._thread = threading.Thread(
+            target=context.run, args=(self._run,), name="prefect-outbox", daemon=True
+        )
         self._thread.start()
 
     def log(self, log: dict[str, Any]) -> None:
@@ -225,7 +242,9 @@ class Outbox:
             client.request("POST", path, json=[record for _, record in batch])
         except httpx.TransportError:
             after = time.monotonic() - RECENT_SECONDS
-            self._unsure += [record for at, (path, record) in self._sent if path == "/events" and at > after]
+            self._unsure += [
+                record for at, (path, record) in self._sent if path == "/events" and at > after
+            ]
             self._sent.clear()
             return
         except httpx.HTTPStatusError:
@@ -267,7 +286,11 @@ def prefect_view(
             context.__enter__()  # asks for the server's version
         except RuntimeError as error:
             link.close()
-            raise Stopped if stop.is_set() else StageFailed(f"{error.__cause__ or error}, so the run could not begin") from error
+            raise (
+                Stopped
+                if stop.is_set()
+                else StageFailed(f"{error.__cause__ or error}, so the run could not begin")
+            ) from error
         outbox = Outbox(link)
         set_api_log_sink(outbox.log)
         EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=outbox)
@@ -281,4 +304,7 @@ def prefect_view(
             link.close()
             context.__exit__(None, None, None)
             if lost:
-                say(f"{lost} records (log, task states) did not reach the Prefect server; the run's record in the store is whole.")
+                say(
+                    f"{lost} records (log, task states) did not reach the Prefect server; the run's"
+                    " record in the store is whole."
+                )

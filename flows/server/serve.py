@@ -1,9 +1,12 @@
-"""`lyceum serve`: a Prefect server with its UI, the deployments, and a worker that runs them on this machine. Ctrl-C stops all of it.
+"""`lyceum serve`: a Prefect server with its UI, the deployments, and a worker that runs them on
+this machine. Ctrl-C stops all of it.
 
-`python -m flows.server.serve` is the worker. Each run is a process of its own, tied to the worker: when the worker ends, however it ends,
-the run gets a SIGTERM, cancels its jobs and is recorded as cancelled.
+`python -m flows.server.serve` is the worker. Each run is a process of its own, tied to the worker:
+when the worker ends, however it ends, the run gets a SIGTERM, cancels its jobs and is recorded as
+cancelled.
 
-Whoever may ask the server may start runs, so it asks for a key, and answers to its own pages only (`flows.server`).
+Whoever may ask the server may start runs, so it asks for a key, and answers to its own pages only
+(`flows.server`).
 """
 
 import asyncio
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 POOL = "lyceum"
-"""The work pool of `lyceum serve`. Only one of its workers runs on a machine and Prefect home, so that what it finds there is its own."""
+"""The work pool of `lyceum serve`. Only one of its workers runs on a machine and Prefect home, so
+that what it finds there is its own."""
 
 LOOK_SECONDS = 0.5
 """How often the main process looks whether the other one is still there."""
@@ -42,7 +46,9 @@ QUERY_SECONDS = "2"
 """How often the worker asks for runs to start."""
 
 
-def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front: str | None = None) -> None:
+def serve(
+    port: int, recipes: Path | None = None, host: str = "127.0.0.1", front: str | None = None
+) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
     Args:
@@ -51,8 +57,10 @@ def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front
         front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
 
     Raises:
-        InputError: the address cannot be used, another `lyceum serve` works here, or the directory has no recipes.
-        StageFailed: the worker ended by itself, and the message ends with its output; or the server does not stay up.
+        InputError: the address cannot be used, another `lyceum serve` works here, or the directory
+            has no recipes.
+        StageFailed: the worker ended by itself, and the message ends with its output; or the server
+            does not stay up.
     """
     host = "127.0.0.1" if host == "localhost" else host
     front = _checked(port, host, front)
@@ -65,66 +73,98 @@ def serve(port: int, recipes: Path | None = None, host: str = "127.0.0.1", front
         tempfile.TemporaryFile() as log,
     ):
         page = _register(api, recipes)
-        kept = {name: value for name, value in os.environ.items() if name not in (SERVER_KEY, "PREFECT_API_KEY")}
-        environment = {"PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS, **kept, **QUIET, **api.environment}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in (SERVER_KEY, "PREFECT_API_KEY")
+        }
+        environment = {
+            "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS,
+            **kept,
+            **QUIET,
+            **api.environment,
+        }
         process = tied.start("flows.server.serve", environment=environment, log=log)
         file = key.write(home, api)
         try:
             sys.stderr.write(
-                f"Prefect UI: {front or api.ui}\nStart a run: {front or api.ui}{page}\n"
-                f"Let your browser in, once, within {key.ENTRY_SECONDS // 60} minutes: {_link(api, page, front)}\n"
-                f"The login page takes {key.KEY} of {file}\nCtrl-C stops everything.\n"
+                f"Prefect UI: {front or api.ui}\nStart a run: {front or api.ui}{page}\nLet your"
+                f" browser in, once, within {key.ENTRY_SECONDS // 60} minutes:"
+                f" {_link(api, page, front)}\nThe login page takes {key.KEY} of {file}\nCtrl-C"
+                " stops everything.\n"
             )
             while not stop.wait(LOOK_SECONDS):
                 if gone:
                     raise StageFailed(gone[0])
                 if process.poll() is not None:
                     tail = os.pread(log.fileno(), 1 << 20, 0).decode("utf-8", "replace")[-2000:]
-                    raise StageFailed(f"the worker that runs flows ended with exit code {process.returncode}. It said:\n{mask(tail)}")
-            sys.stderr.write(f"Stopping; runs have {tied.STOP_SECONDS:.0f} s to cancel their jobs ...\n")
+                    raise StageFailed(
+                        f"the worker that runs flows ended with exit code {process.returncode}. It"
+                        f" said:\n{mask(tail)}"
+                    )
+            sys.stderr.write(
+                f"Stopping; runs have {tied.STOP_SECONDS:.0f} s to cancel their jobs ...\n"
+            )
         finally:
             file.unlink(missing_ok=True)
             tied.stop(process)
 
 
 def _checked(port: int, host: str, front: str | None) -> str | None:
-    """Refuse an address that would lay the key open; returns the front's origin as browsers write it. Raises InputError."""
+    """Refuse an address that would lay the key open; returns the front's origin as browsers write
+    it. Raises InputError."""
     if not 0 < port < 65536:
         raise InputError(f"--port {port} is not a TCP port; give one from 1 to 65535.")
     if front is None:
         if host not in key.LOOPBACK:
             raise InputError(
-                f"--host {host} lets other machines ask, and without TLS everybody on the way reads the key, which starts runs on this "
-                "machine: put a proxy that speaks TLS in front and name it, --behind-tls https://NAME."
+                f"--host {host} lets other machines ask, and without TLS everybody on the way reads"
+                " the key, which starts runs on this machine: put a proxy that speaks TLS in front"
+                " and name it, --behind-tls https://NAME."
             )
         return None
     parts = urlsplit(front.rstrip("/"))
-    if parts.scheme != "https" or not parts.netloc or parts.path or parts.query or parts.fragment or has_userinfo(front):
-        raise InputError(f"--behind-tls {mask(front)} is not an origin; give the one that browsers see, https://NAME or https://NAME:PORT.")
+    if (
+        parts.scheme != "https"
+        or not parts.netloc
+        or parts.path
+        or parts.query
+        or parts.fragment
+        or has_userinfo(front)
+    ):
+        raise InputError(
+            f"--behind-tls {mask(front)} is not an origin; give the one that browsers see,"
+            " https://NAME or https://NAME:PORT."
+        )
     return f"https://{parts.netloc.lower().removesuffix(':443')}"
 
 
 def _link(api: Api, page: str, front: str | None = None) -> str:
-    """The address that lets one browser in and then shows a page. What follows `#` is sent to nobody."""
+    """The address that lets one browser in and then shows a page. What follows `#` is sent to
+    nobody."""
     assert api.key is not None, "a server of ours has a key"
     return f"{front or api.ui}/lyceum/enter#{key.entry(api.key)}{page}"
 
 
 @contextmanager
 def _alone() -> Iterator[Path]:
-    """Hold the right to be the one `lyceum serve` of this Prefect home, which it yields. Raises InputError."""
+    """Hold the right to be the one `lyceum serve` of this Prefect home, which it yields. Raises
+    InputError."""
     from prefect.settings import get_current_settings
 
     home = get_current_settings().home
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lyceum-serve.lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up when the file is closed, or its holder dies
+            fcntl.flock(
+                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # given up when the file is closed, or its holder dies
         except BlockingIOError as error:
             running = key.ours(home)
             way = f" A new link into it: {_link(running, '/')}" if running else ""
             raise InputError(
-                f"another `lyceum serve` works with {home}; stop it, or set PREFECT_HOME to another directory.{way}"
+                f"another `lyceum serve` works with {home}; stop it, or set PREFECT_HOME to another"
+                f" directory.{way}"
             ) from error
         yield home
 
@@ -134,13 +174,17 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _server(port: int, stop: threading.Event, gave_up: Callable[[str], None], host: str, front: str | None) -> Iterator[Api]:
+def _server(
+    port: int, stop: threading.Event, gave_up: Callable[[str], None], host: str, front: str | None
+) -> Iterator[Api]:
     bypass_proxy()
     try:
         bound(host, port).close()
     except OSError as error:
         what = f"--port {port}" if host in key.LOOPBACK else f"--host {host} --port {port}"
-        raise InputError(f"{what} cannot be used ({error.strerror}); give another port, e.g. --port {port + 1}.") from error
+        raise InputError(
+            f"{what} cannot be used ({error.strerror}); give another port, e.g. --port {port + 1}."
+        ) from error
     from prefect.settings import get_current_settings
 
     chosen = get_current_settings().server.api.auth_string
@@ -151,7 +195,8 @@ def _server(port: int, stop: threading.Event, gave_up: Callable[[str], None], ho
 
 
 def _register(api: Api, recipes: Path | None) -> str:
-    """See to the work pool and the deployments; returns the path of the page where a run is started."""
+    """See to the work pool and the deployments; returns the path of the page where a run is
+    started."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 
@@ -161,23 +206,35 @@ def _register(api: Api, recipes: Path | None) -> str:
     with reaching(api), get_client(sync_client=True) as client:
         if POOL not in [pool.name for pool in client.read_work_pools()]:
             client.create_work_pool(
-                WorkPoolCreate(name=POOL, type=POOL_TYPE, base_job_template=template(), description="Runs flows where `lyceum serve` is.")
+                WorkPoolCreate(
+                    name=POOL,
+                    type=POOL_TYPE,
+                    base_job_template=template(),
+                    description="Runs flows where `lyceum serve` is.",
+                )
             )
-        client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))  # it may be another version's
+        client.update_work_pool(
+            POOL, WorkPoolUpdate(base_job_template=template())
+        )  # it may be another version's
         _crash_what_is_left(client)
-        pages = register(client, POOL, store if "://" in store else str(Path(store).absolute()), recipes, {})
+        pages = register(
+            client, POOL, store if "://" in store else str(Path(store).absolute()), recipes, {}
+        )
     return f"/v2{pages['post-train/post-train']}/run"
 
 
 def template() -> dict[str, Any]:
-    """The work pool's template: how a run is started is fixed, and there is nothing that a run or a deployment may choose.
+    """The work pool's template: how a run is started is fixed, and there is nothing that a run or a
+    deployment may choose.
 
-    `env` is left out, not empty: Prefect adds a run's variables to a template's `env`, even where the template names no variable. A run
-    has the environment of the worker.
+    `env` is left out, not empty: Prefect adds a run's variables to a template's `env`, even where
+    the template names no variable. A run has the environment of the worker.
     """
     return {
         "job_configuration": {
-            "command": shlex.join([sys.executable, "-m", "flows.server.tied", "flows.server.engine"]),
+            "command": shlex.join(
+                [sys.executable, "-m", "flows.server.tied", "flows.server.engine"]
+            ),
             "working_dir": str(Path.cwd()),
             "stream_output": False,
         },
@@ -186,27 +243,42 @@ def template() -> dict[str, Any]:
 
 
 def _crash_what_is_left(client: "SyncPrefectClient") -> None:
-    """Runs that a worker had going when the machine went down have no process any more. Nobody else says so: they would run for ever."""
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, WorkPoolFilter, WorkPoolFilterName
+    """Runs that a worker had going when the machine went down have no process any more. Nobody else
+    says so: they would run for ever."""
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+        WorkPoolFilter,
+        WorkPoolFilterName,
+    )
     from prefect.client.schemas.objects import StateType
     from prefect.states import Crashed
 
-    begun = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
+    begun = FlowRunFilterStateType(
+        any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    )
     for run in client.read_flow_runs(
         flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=begun)),
         work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
     ):
-        client.set_flow_run_state(run.id, Crashed(message="its process ended with `lyceum serve`; Retry continues it"), force=True)
+        client.set_flow_run_state(
+            run.id,
+            Crashed(message="its process ended with `lyceum serve`; Retry continues it"),
+            force=True,
+        )
 
 
 async def work() -> None:
-    """Run what is scheduled in the pool, until SIGTERM, which ends this process at once: its runs notice that, and stop by themselves.
+    """Run what is scheduled in the pool, until SIGTERM, which ends this process at once: its runs
+    notice that, and stop by themselves.
 
     Nothing here stops them: Prefect's worker would kill them in mid-air.
     """
     from prefect.workers.process import ProcessWorker
 
-    # No limit of its own: a worker that has one falls over a run that is retried before the process of the last attempt has ended.
+    # No limit of its own: a worker that has one falls over a run that is retried before the process
+    # of the last attempt has ended.
     await ProcessWorker(work_pool_name=POOL, name=f"lyceum serve on {platform.node()}").start()
 
 

@@ -1,7 +1,8 @@
-"""Keep a server of ours up: one that ended, or that hangs, is started again on its port, with its database and settings.
+"""Keep a server of ours up: one that ended, or that hangs, is started again on its port, with its
+database and settings.
 
-What uses the server goes on meanwhile (`flows.server.prefect_view`), so nothing here is in a hurry. A server that
-does not stay up is given up after a few tries, with one line for each.
+What uses the server goes on meanwhile (`flows.server.prefect_view`), so nothing here is in a hurry.
+A server that does not stay up is given up after a few tries, with one line for each.
 """
 
 import subprocess
@@ -15,7 +16,8 @@ from schemas.base import Stopped
 
 LOOK_SECONDS = 0.5
 HUNG_SECONDS = 60.0
-"""A server that lives but leaves its health unanswered this long is killed; a busy one takes seconds."""
+"""A server that lives but leaves its health unanswered this long is killed; a busy one takes
+seconds."""
 
 MOST_RESTARTS = 5
 """A server is started again so often within `MEMORY_SECONDS`."""
@@ -38,8 +40,8 @@ def kept_up(
     """Run a server while inside, and start it again whenever it ends or hangs.
 
     Args:
-        start: starts the server and returns when it answers; raises Stopped when its event is set first,
-            and RuntimeError when the server does not start (the first time, twice).
+        start: starts the server and returns when it answers; raises Stopped when its event is set
+            first, and RuntimeError when the server does not start (the first time, twice).
         healthy: whether the server answers.
         stop: ends the first start.
         say: is told of each restart, in one line.
@@ -95,7 +97,9 @@ class _Keeper:
         while not self.done.wait(LOOK_SECONDS):
             code = server.poll()
             if code is not None:
-                return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                return (
+                    f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                )
             if time.monotonic() < looked + HUNG_SECONDS / 10:
                 continue
             looked = time.monotonic()

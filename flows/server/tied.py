@@ -1,8 +1,9 @@
-"""Process trees that cannot outlive whoever started them: `python -m flows.server.tied MODULE [ARGUMENTS]` runs a module as `python -m`
-would.
+"""Process trees that cannot outlive whoever started them: `python -m flows.server.tied MODULE
+[ARGUMENTS]` runs a module as `python -m` would.
 
-The starter holds the other end of standard input. When it goes away, however it dies, the read below ends and the module's process gets a
-SIGTERM. The tree has a session of its own, so that Ctrl-C in the terminal reaches the starter only, which then decides.
+The starter holds the other end of standard input. When it goes away, however it dies, the read
+below ends and the module's process gets a SIGTERM. The tree has a session of its own, so that
+Ctrl-C in the terminal reaches the starter only, which then decides.
 """
 
 import os
@@ -17,17 +18,28 @@ from contextlib import suppress
 from typing import IO
 
 STOP_SECONDS = 45.0
-"""How long a tree may take to stop by itself: running flows cancel their jobs first, for which Prefect gives each 30 s."""
+"""How long a tree may take to stop by itself: running flows cancel their jobs first, for which
+Prefect gives each 30 s."""
 
 
-def start(module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+def start(
+    module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]
+) -> "subprocess.Popen[bytes]":
     """Start a module as a tied process tree; what it prints goes to `log`."""
     command = [sys.executable, "-m", "flows.server.tied", module, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=dict(environment), start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env=dict(environment),
+        start_new_session=True,
+    )
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the tree's first process to stop, wait until all of the tree has ended, and kill what is left of it after `STOP_SECONDS`."""
+    """Ask the tree's first process to stop, wait until all of the tree has ended, and kill what is
+    left of it after `STOP_SECONDS`."""
     deadline = time.monotonic() + STOP_SECONDS
     try:
         process.terminate()

@@ -1,7 +1,9 @@
-"""MLflow: one of its runs per run, in the experiment `MLFLOW_EXPERIMENT_NAME` or of the recipe's name.
+"""MLflow: one of its runs per run, in the experiment `MLFLOW_EXPERIMENT_NAME` or of the recipe's
+name.
 
-Metrics are `<stage>/<name>`: curves over their steps, and `<stage>/metrics/<name>`: the numbers of each stage's metrics, at the stage's
-place in the recipe. Parameters are the stages' configs; tags say where the run lies.
+Metrics are `<stage>/<name>`: curves over their steps, and `<stage>/metrics/<name>`: the numbers of
+each stage's metrics, at the stage's place in the recipe. Parameters are the stages' configs; tags
+say where the run lies.
 """
 
 import os
@@ -23,16 +25,27 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 def send(run: RunResults) -> None:
     """Send a run. Raises whatever mlflow raises."""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 wait four minutes for a server that is not there
+    os.environ.setdefault(
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
+    )  # its own 7 wait four minutes for a server that is not there
     import mlflow
     from mlflow.entities import Metric, Param
 
     record = run.record
     experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", record.recipe.name))
     client = mlflow.MlflowClient()
-    began, ended = (int(1000 * seconds) for seconds in (record.started, record.finished or record.started))
-    tags = {"lyceum.run": record.run_id, "lyceum.store": record.store, "lyceum.target": record.target, "lyceum.report": record.report or ""}
-    sent: str = client.create_run(experiment.experiment_id, start_time=began, tags=tags, run_name=record.run_id).info.run_id
+    began, ended = (
+        int(1000 * seconds) for seconds in (record.started, record.finished or record.started)
+    )
+    tags = {
+        "lyceum.run": record.run_id,
+        "lyceum.store": record.store,
+        "lyceum.target": record.target,
+        "lyceum.report": record.report or "",
+    }
+    sent: str = client.create_run(
+        experiment.experiment_id, start_time=began, tags=tags, run_name=record.run_id
+    ).info.run_id
     metrics = [Metric(name, value, ended, step) for name, value, step in _metrics(run)]
     for first in range(0, len(metrics), MOST_METRICS):
         client.log_batch(sent, metrics=metrics[first : first + MOST_METRICS])
@@ -45,8 +58,15 @@ def send(run: RunResults) -> None:
 def _metrics(run: RunResults) -> list[tuple[str, float, int]]:
     found = []
     for place, stage in enumerate(run.stages.values()):
-        found += [(_name(stage.name, name), value, step) for step, values in curve(stage) for name, value in values.items()]
-        found += [(_name(stage.name, f"metrics/{name}"), value, place) for name, value in figures(stage).items()]
+        found += [
+            (_name(stage.name, name), value, step)
+            for step, values in curve(stage)
+            for name, value in values.items()
+        ]
+        found += [
+            (_name(stage.name, f"metrics/{name}"), value, place)
+            for name, value in figures(stage).items()
+        ]
     return found
 
 

@@ -1,7 +1,7 @@
 """Weights & Biases: one of its runs per run, in the project `WANDB_PROJECT` or `lyceum`.
 
-Values are `<stage>/<name>`, curves over `<stage>/step`; the numbers of each stage's metrics are in the summary, the recipe is the config.
-`WANDB_MODE=offline` keeps runs in files for `wandb sync`.
+Values are `<stage>/<name>`, curves over `<stage>/step`; the numbers of each stage's metrics are in
+the summary, the recipe is the config. `WANDB_MODE=offline` keeps runs in files for `wandb sync`.
 """
 
 import os
@@ -15,7 +15,9 @@ INSTALL = "wandb"
 
 def send(run: RunResults) -> None:
     """Send a run. Raises whatever wandb raises."""
-    os.environ.setdefault("WANDB_LOGIN_TIMEOUT", "30")  # it asks for a key where there is none, and at a terminal waits for ever
+    os.environ.setdefault(
+        "WANDB_LOGIN_TIMEOUT", "30"
+    )  # it asks for a key where there is none, and at a terminal waits for ever
     import wandb
 
     record = run.record
@@ -24,13 +26,23 @@ def send(run: RunResults) -> None:
         id=record.run_id,
         name=record.run_id,
         group=record.recipe.name,
-        config={**record.recipe.model_dump(mode="json"), "target": record.target, "store": record.store, "report": record.report},
+        config={
+            **record.recipe.model_dump(mode="json"),
+            "target": record.target,
+            "store": record.store,
+            "report": record.report,
+        },
         settings=wandb.Settings(console="off", quiet=True),
     )
     for stage in run.stages.values():
         sent.define_metric(f"{stage.name}/step", hidden=True)
         sent.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
         for step, values in curve(stage):
-            sent.log({f"{stage.name}/{name}": value for name, value in values.items()} | {f"{stage.name}/step": step})
-        sent.summary.update({f"{stage.name}/metrics/{name}": value for name, value in figures(stage).items()})
+            sent.log(
+                {f"{stage.name}/{name}": value for name, value in values.items()}
+                | {f"{stage.name}/step": step}
+            )
+        sent.summary.update(
+            {f"{stage.name}/metrics/{name}": value for name, value in figures(stage).items()}
+        )
     sent.finish(exit_code=0 if record.status == "succeeded" else 1)

@@ -1,4 +1,5 @@
-"""A prefix of a Cloud Storage bucket as a place for a store (`infra.store.objects`): its objects, and whole trees of them."""
+"""A prefix of a Cloud Storage bucket as a place for a store (`infra.store.objects`): its objects,
+and whole trees of them."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -22,8 +23,11 @@ class Bucket(BucketObjects):
         """
         send_tree(self, directory, name, entries)
 
-    def get_tree(self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None) -> Path:
-        """See Objects. The directory is a copy in this machine's cache; every file of it that is wanted is read and compared."""
+    def get_tree(
+        self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
+    ) -> Path:
+        """See Objects. The directory is a copy in this machine's cache; every file of it that is
+        wanted is read and compared."""
         return Receiver(self, self.cache, checked_name(name)).receive(
             [entry for entry in entries if wanted is None or entry.path in wanted]
         )

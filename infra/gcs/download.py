@@ -1,7 +1,8 @@
-"""A tree from a bucket to this machine's cache: slices of files, several at a time, in bounded memory, resumed across processes.
+"""A tree from a bucket to this machine's cache: slices of files, several at a time, in bounded
+memory, resumed across processes.
 
-Slices are hashed and appended in order to a part file. Whoever comes after a killed process goes on where its part file ends. One
-generation of each object is read, however long it takes.
+Slices are hashed and appended in order to a part file. Whoever comes after a killed process goes on
+where its part file ends. One generation of each object is read, however long it takes.
 """
 
 import errno
@@ -32,11 +33,13 @@ log = logging.getLogger("lyceum.gcs")
 SLICE = 8 << 20  # bytes downloaded in one request
 PIECE = 1 << 18  # bytes received at once
 WRITE = 1 << 14
-"""Bytes written to the disk at once. Of more the kernel makes large pages, which virtual machines seldom have: 3 to 7 times as slow."""
+"""Bytes written to the disk at once. Of more the kernel makes large pages, which virtual machines
+seldom have: 3 to 7 times as slow."""
 
 
 class Receiver:
-    """Makes the cache hold files of the tree `name`: `<cache>/trees/<name>/` and, while they arrive, `<cache>/parts/<name>/`."""
+    """Makes the cache hold files of the tree `name`: `<cache>/trees/<name>/` and, while they
+    arrive, `<cache>/parts/<name>/`."""
 
     def __init__(self, bucket: BucketObjects, cache: Path, name: str) -> None:
         self._bucket = bucket
@@ -46,7 +49,8 @@ class Receiver:
         self._parts = cache / "parts" / name
 
     def receive(self, entries: Sequence[FileEntry]) -> Path:
-        """The directory with these files. Raises Damaged when they are not in the bucket, or are not what their entries say."""
+        """The directory with these files. Raises Damaged when they are not in the bucket, or are
+        not what their entries say."""
         with self._explained():
             self._files.mkdir(parents=True, exist_ok=True)
             if absent := self._absent(entries):
@@ -60,7 +64,8 @@ class Receiver:
         return [entry for entry, here in zip(entries, intact, strict=True) if not here]
 
     def _fetch(self, entries: Sequence[FileEntry]) -> None:
-        """Download files, and once more those that could not be had or whose bytes were not right."""
+        """Download files, and once more those that could not be had or whose bytes were not
+        right."""
         failed = self._attempt(entries)
         if failed:
             failed = self._attempt(list(failed))
@@ -84,15 +89,22 @@ class Receiver:
         return failed
 
     def _missing_slices(self, entry: FileEntry) -> list[tuple[int, int]]:
-        """What the part file lacks; an empty slice if it lacks nothing, or is too long, which its digest will tell."""
+        """What the part file lacks; an empty slice if it lacks nothing, or is too long, which its
+        digest will tell."""
         part = self._part(entry)
         have = part.stat().st_size if part.exists() else 0
-        return [(start, min(start + SLICE, entry.size)) for start in range(have, entry.size, SLICE)] or [(have, have)]
+        return [
+            (start, min(start + SLICE, entry.size)) for start in range(have, entry.size, SLICE)
+        ] or [(have, have)]
 
-    def _in_flight(self, plan: Sequence["_Span"]) -> Generator[tuple["_Span", memoryview | None], None, None]:
-        """Each slice with its bytes, which are valid until the next one is asked for; None where that generation is gone.
+    def _in_flight(
+        self, plan: Sequence["_Span"]
+    ) -> Generator[tuple["_Span", memoryview | None], None, None]:
+        """Each slice with its bytes, which are valid until the next one is asked for; None where
+        that generation is gone.
 
-        They come in order, while the next few are being fetched. Buffers are used again: fresh memory costs as much as receiving into it.
+        They come in order, while the next few are being fetched. Buffers are used again: fresh
+        memory costs as much as receiving into it.
         """
         largest = max((span.stop - span.start for span in plan), default=0)
         free = [bytearray(largest) for _ in range(min(PARALLEL + 1, len(plan)))]
@@ -102,7 +114,9 @@ class Receiver:
         def fetch(span: _Span, buffer: memoryview) -> memoryview | None:
             try:
                 if span.start < span.stop:
-                    self._bucket.ask(lambda timeout: self._download(span, buffer, timeout), stop=giving_up)
+                    self._bucket.ask(
+                        lambda timeout: self._download(span, buffer, timeout), stop=giving_up
+                    )
             except Missing:
                 return None
             return buffer
@@ -112,7 +126,15 @@ class Receiver:
                 while True:
                     while free and (span := next(coming, None)):
                         memory = free.pop()
-                        flying.append((span, memory, pool.submit(fetch, span, memoryview(memory)[: span.stop - span.start])))
+                        flying.append(
+                            (
+                                span,
+                                memory,
+                                pool.submit(
+                                    fetch, span, memoryview(memory)[: span.stop - span.start]
+                                ),
+                            )
+                        )
                     if not flying:
                         return
                     span, memory, future = flying.popleft()
@@ -123,14 +145,16 @@ class Receiver:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _download(self, span: "_Span", buffer: memoryview, timeout: Timeout) -> None:
-        """Fill the buffer. Not by the client library: it receives 8 kB at a time, or else allocates every slice three times over."""
+        """Fill the buffer. Not by the client library: it receives 8 kB at a time, or else allocates
+        every slice three times over."""
         filled, name = 0, self._bucket.path(f"{self._name}/{span.entry.path}")
         for piece in pieces(self._bucket, name, span.generation, span.start, span.stop, timeout):
             buffer[filled:][: len(piece)] = piece
             filled += len(piece)
 
     def _assemble(self, entry: FileEntry, slices: Iterable[memoryview | None]) -> str | None:
-        """Append slices to the part file, which becomes the file if its bytes are right; else what is wrong with them."""
+        """Append slices to the part file, which becomes the file if its bytes are right; else what
+        is wrong with them."""
         part, target = self._part(entry), self._files / entry.path
         with part.open("a+b", buffering=0) as file, ThreadPoolExecutor(1) as beside:
             file.seek(0)
@@ -154,30 +178,38 @@ class Receiver:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Of all processes on this machine only one downloads a tree; the others wait, and find it in the cache."""
+        """Of all processes on this machine only one downloads a tree; the others wait, and find it
+        in the cache."""
         self._parts.mkdir(parents=True, exist_ok=True)
         with (self._parts / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("%s/%s: another process is downloading it; waiting", self._bucket.uri, self._name)
+                log.info(
+                    "%s/%s: another process is downloading it; waiting",
+                    self._bucket.uri,
+                    self._name,
+                )
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn this machine's refusals into InputError. A ConnectionError has no errno and passes."""
+        """Turn this machine's refusals into InputError. A ConnectionError has no errno and
+        passes."""
         try:
             yield
         except OSError as error:
             if is_disk_full(error):
                 raise InputError(
-                    f"the cache {self._cache} cannot hold {self._bucket.uri}/{self._name}: no space is left on its disk. Free some, or set "
-                    "LYCEUM_CACHE to a directory on another disk."
+                    f"the cache {self._cache} cannot hold {self._bucket.uri}/{self._name}: no space"
+                    " is left on its disk. Free some, or set LYCEUM_CACHE to a directory on"
+                    " another disk."
                 ) from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
                 raise InputError(
-                    f"the cache {self._cache} cannot be written ({error.strerror}). Set LYCEUM_CACHE to a directory that you may write."
+                    f"the cache {self._cache} cannot be written ({error.strerror}). Set"
+                    " LYCEUM_CACHE to a directory that you may write."
                 ) from error
             raise
 
@@ -200,13 +232,19 @@ def _write(file: BinaryIO, data: memoryview) -> None:
 def _is_intact(path: Path, entry: FileEntry) -> bool:
     try:
         with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_size == entry.size and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            return (
+                os.fstat(file.fileno()).st_size == entry.size
+                and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            )
     except FileNotFoundError:
         return False
 
 
-def pieces(bucket: BucketObjects, path: str, generation: int, start: int, stop: int, timeout: Timeout) -> Iterator[bytes]:
-    """Bytes `start` to `stop` of an object, as they come. Raises Unusable when others come, or not all, and as `raise_for`."""
+def pieces(
+    bucket: BucketObjects, path: str, generation: int, start: int, stop: int, timeout: Timeout
+) -> Iterator[bytes]:
+    """Bytes `start` to `stop` of an object, as they come. Raises Unusable when others come, or not
+    all, and as `raise_for`."""
     with bucket.session.get(
         f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{quote(path, safe='')}",
         params={"alt": "media", "generation": str(generation)} | bucket.paid,

@@ -1,10 +1,12 @@
 """The objects below a prefix of a Cloud Storage bucket, one request each.
 
-Everything that must happen once is a request with a precondition, which the service checks atomically. A request whose answer was lost is
-repeated, and the repetition is refused because the request had won: so each object that is created carries the mark of its writer, which is
-looked up before defeat is admitted.
+Everything that must happen once is a request with a precondition, which the service checks
+atomically. A request whose answer was lost is repeated, and the repetition is refused because the
+request had won: so each object that is created carries the mark of its writer, which is looked up
+before defeat is admitted.
 
-`STORAGE_EMULATOR_HOST` points the client library at a fake. Whole trees are `infra.gcs.bucket.Bucket`'s.
+`STORAGE_EMULATOR_HOST` points the client library at a fake. Whole trees are
+`infra.gcs.bucket.Bucket`'s.
 """
 
 import base64
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     import google.cloud.storage as storage
     from google.auth.transport.requests import AuthorizedSession
 
-_BUCKET = re.compile(r"(?=.{3,222}$)[a-z0-9][a-z0-9_-]{0,61}[a-z0-9](?:\.[a-z0-9][a-z0-9_-]{0,61}[a-z0-9])*")
+_BUCKET = re.compile(
+    r"(?=.{3,222}$)[a-z0-9][a-z0-9_-]{0,61}[a-z0-9](?:\.[a-z0-9][a-z0-9_-]{0,61}[a-z0-9])*"
+)
 _CONNECTIONS = 32  # kept open per host
 _CLEAN_UP_SECONDS = 10.0
 _WRITER = "lyceum-writer"
@@ -40,11 +44,12 @@ _WRITER = "lyceum-writer"
 
 
 class BucketObjects:
-    """Objects below `gs://bucket/prefix`. Cheap to construct: the first request connects. Safe to use from several threads.
+    """Objects below `gs://bucket/prefix`. Cheap to construct: the first request connects. Safe to
+    use from several threads.
 
-    Requests are repeated for `settings.store_seconds` while the service does not answer. After that a ConnectionError is raised, which is
-    an OSError: whoever can wait longer may try again. What a person must put right (bucket, permissions, credentials, quota) is an
-    InputError.
+    Requests are repeated for `settings.store_seconds` while the service does not answer. After that
+    a ConnectionError is raised, which is an OSError: whoever can wait longer may try again. What a
+    person must put right (bucket, permissions, credentials, quota) is an InputError.
 
     Args:
         bucket: the bucket's name.
@@ -61,8 +66,9 @@ class BucketObjects:
     def __init__(self, bucket: str, prefix: str, cache: Path, settings: Settings) -> None:
         if not _BUCKET.fullmatch(bucket):
             raise InputError(
-                f"store gs://{bucket}/{prefix}: {bucket!r} is no name of a bucket: 3 to 63 lower-case letters, digits, dashes and "
-                "underscores, with a letter or digit at both ends."
+                f"store gs://{bucket}/{prefix}: {bucket!r} is no name of a bucket: 3 to 63"
+                " lower-case letters, digits, dashes and underscores, with a letter or digit at"
+                " both ends."
             )
         if prefix and (problem := name_problem(prefix)):
             raise InputError(f"store gs://{bucket}/{prefix}: {problem}")
@@ -88,7 +94,8 @@ class BucketObjects:
         next(self._pages(self._root, limit=1))
 
     def location(self) -> str:
-        """Where the bucket is: a region (`US-CENTRAL1`), a multi-region (`US`), a dual-region (`NAM4`), or two regions joined by `+`."""
+        """Where the bucket is: a region (`US-CENTRAL1`), a multi-region (`US`), a dual-region
+        (`NAM4`), or two regions joined by `+`."""
         handle = self._handle()
         self.ask(lambda timeout: handle.reload(timeout=timeout, retry=None), of_bucket=True)
         return "+".join(handle.data_locations or [handle.location])
@@ -122,8 +129,8 @@ class BucketObjects:
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
         """See Objects: copies, then deletes that generation of the object.
 
-        Should somebody else get in between, the copy stays: which of the two deleted the object cannot be told when answers are lost, and a
-        copy too many does no harm.
+        Should somebody else get in between, the copy stays: which of the two deleted the object
+        cannot be told when answers are lost, and a copy too many does no harm.
         """
         path, tries = self.path(name), 0
         try:
@@ -152,7 +159,10 @@ class BucketObjects:
         below = self.path(name) + "/"
         found: set[str] = set()
         for blobs, prefixes in self._pages(below, delimiter="/"):
-            found |= {path.removeprefix(below).removesuffix("/") for path in [*(blob.name for blob in blobs), *prefixes]}
+            found |= {
+                path.removeprefix(below).removesuffix("/")
+                for path in [*(blob.name for blob in blobs), *prefixes]
+            }
         return sorted(child for child in found if name_problem(child) is None)
 
     def objects(self, name: str) -> Iterator[Found]:
@@ -174,27 +184,42 @@ class BucketObjects:
     def remove(self, name: str) -> None:
         """See Objects."""
         path = self.path(name)
-        self._delete_all([path, *(blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs)])
+        self._delete_all(
+            [path, *(blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs)]
+        )
 
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
-        """See Objects: one listing, and one more look at whatever seems wrong in it, for listings may lag behind."""
+        """See Objects: one listing, and one more look at whatever seems wrong in it, for listings
+        may lag behind."""
         _, problems = self.examine(name, entries, extra=True)
         return [f"{path}: {problem}" for path, problem in problems.items()]
 
     # For infra.gcs.upload and infra.gcs.download
 
-    def examine(self, name: str, entries: Sequence[FileEntry], *, extra: bool) -> tuple[dict[str, Stored], dict[str, str]]:
+    def examine(
+        self, name: str, entries: Sequence[FileEntry], *, extra: bool
+    ) -> tuple[dict[str, Stored], dict[str, str]]:
         """The objects of a tree by their paths, and by path how they differ from `entries`.
 
-        An object without an entry differs if `extra`, unless it is one of those that stand for a folder in the Cloud console.
+        An object without an entry differs if `extra`, unless it is one of those that stand for a
+        folder in the Cloud console.
         """
         below, expected = self.path(name) + "/", {entry.path: entry for entry in entries}
         pages = self._pages(below, fields="name,size,crc32c,generation")
-        found = {blob.name.removeprefix(below): _stored(blob) for blobs, _ in pages for blob in blobs if not blob.name.endswith("/")}
+        found = {
+            blob.name.removeprefix(below): _stored(blob)
+            for blobs, _ in pages
+            for blob in blobs
+            if not blob.name.endswith("/")
+        }
         paths = found.keys() | expected.keys() if extra else expected.keys()
-        doubtful = sorted(path for path in paths if _difference(expected.get(path), found.get(path)))
+        doubtful = sorted(
+            path for path in paths if _difference(expected.get(path), found.get(path))
+        )
         problems = {}
-        for path, stored in zip(doubtful, in_parallel(lambda path: self.stored(f"{name}/{path}"), doubtful), strict=True):
+        for path, stored in zip(
+            doubtful, in_parallel(lambda path: self.stored(f"{name}/{path}"), doubtful), strict=True
+        ):
             if stored is not None:
                 found[path] = stored
             if problem := _difference(expected.get(path), stored):
@@ -231,7 +256,12 @@ class BucketObjects:
             blob = self._blob(path)
             if writer:
                 blob.metadata = {_WRITER: writer}
-            options = {"if_generation_match": generation, "checksum": "crc32c", "timeout": timeout, "retry": None}
+            options = {
+                "if_generation_match": generation,
+                "checksum": "crc32c",
+                "timeout": timeout,
+                "retry": None,
+            }
             try:
                 blob.upload_from_string(data, content_type(path), **options)
             except DataCorruption as error:
@@ -241,8 +271,11 @@ class BucketObjects:
         return self.ask(request, seconds=seconds, stop=stop, of_bucket=True)
 
     def delete_uploaded(self, names: Iterable[str]) -> None:
-        """Delete objects again, without much patience. Raises OSError or InputError if they may still be there."""
-        self._delete_all([self.path(name) for name in names], seconds=min(_CLEAN_UP_SECONDS, self._patience))
+        """Delete objects again, without much patience. Raises OSError or InputError if they may
+        still be there."""
+        self._delete_all(
+            [self.path(name) for name in names], seconds=min(_CLEAN_UP_SECONDS, self._patience)
+        )
 
     def path(self, name: str, *, checked: bool = True) -> str:
         """The object's name in the bucket."""
@@ -269,12 +302,17 @@ class BucketObjects:
 
     def _account(self) -> str:
         credentials = self._handle().client._credentials
-        names = (getattr(credentials, "service_account_email", ""), getattr(credentials, "account", ""))
+        names = (
+            getattr(credentials, "service_account_email", ""),
+            getattr(credentials, "account", ""),
+        )
         return next((name for name in names if name and "@" in name), "")
 
     def _download(self, path: str, timeout: Timeout) -> tuple[bytes, int]:
         blob = self._blob(path)
-        data = blob.download_as_bytes(raw_download=True, single_shot_download=True, checksum=None, timeout=timeout, retry=None)
+        data = blob.download_as_bytes(
+            raw_download=True, single_shot_download=True, checksum=None, timeout=timeout, retry=None
+        )
         if blob.crc32c != crc32c(data):
             raise Unusable("damaged bytes")
         return data, int(blob.generation)
@@ -287,18 +325,31 @@ class BucketObjects:
             return None
         return blob
 
-    def _delete(self, path: str, seconds: float | None = None, stop: threading.Event | None = None) -> None:
+    def _delete(
+        self, path: str, seconds: float | None = None, stop: threading.Event | None = None
+    ) -> None:
         with suppress(Missing):
-            self.ask(lambda timeout: self._blob(path).delete(timeout=timeout, retry=None), seconds=seconds, stop=stop)
+            self.ask(
+                lambda timeout: self._blob(path).delete(timeout=timeout, retry=None),
+                seconds=seconds,
+                stop=stop,
+            )
 
     def _delete_all(self, paths: Iterable[str], seconds: float | None = None) -> None:
         stop = threading.Event()
         in_parallel(lambda path: self._delete(path, seconds, stop), paths, stop)
 
     def _pages(
-        self, prefix: str, *, fields: str = "name", delimiter: str | None = None, glob: str | None = None, limit: int | None = None
+        self,
+        prefix: str,
+        *,
+        fields: str = "name",
+        delimiter: str | None = None,
+        glob: str | None = None,
+        limit: int | None = None,
     ) -> Iterator[tuple[list["storage.Blob"], set[str]]]:
-        """Objects whose names begin with `prefix` and, with a delimiter, prefixes of names that go on after it; a thousand at a time.
+        """Objects whose names begin with `prefix` and, with a delimiter, prefixes of names that go
+        on after it; a thousand at a time.
 
         With a glob only those that it matches; its `*` stands for no slash.
         """
@@ -337,14 +388,19 @@ def content_type(name: str) -> str:
 
 
 def _difference(entry: FileEntry | None, stored: Stored | None) -> str | None:
-    """How an object differs from what the manifest says of it, or None; None for either means that there is none."""
+    """How an object differs from what the manifest says of it, or None; None for either means that
+    there is none."""
     if entry is None:
         return None if stored is None else "is not in the manifest"
     if stored is None:
         return "is missing"
     if stored.size != entry.size:
         return f"has {stored.size} bytes instead of {entry.size}"
-    return None if stored.crc32c == entry.crc32c else f"has crc32c {stored.crc32c} instead of {entry.crc32c}"
+    return (
+        None
+        if stored.crc32c == entry.crc32c
+        else f"has crc32c {stored.crc32c} instead of {entry.crc32c}"
+    )
 
 
 def _stored(blob: "storage.Blob") -> Stored:
@@ -358,7 +414,9 @@ def _client(emulator: str) -> "storage.Client":
     from requests.adapters import HTTPAdapter
 
     client = storage.Client(project=None)
-    client._bucket_metadata_cache = None  # it starts threads that ask for the bucket's metadata, for traces that nobody records
+    client._bucket_metadata_cache = (
+        None  # it starts threads that ask for the bucket's metadata, for traces that nobody records
+    )
     adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
     client._http.mount("https://", adapter)
     client._http.mount("http://", adapter)

@@ -1,6 +1,7 @@
 """Where a bucket lies and where the machines are: bytes that cross regions are slow and cost money.
 
-Locations as the service names them: https://cloud.google.com/storage/docs/locations. Prices: https://cloud.google.com/storage/pricing#network.
+Locations as the service names them: https://cloud.google.com/storage/docs/locations. Prices:
+https://cloud.google.com/storage/pricing#network.
 """
 
 import re
@@ -8,7 +9,11 @@ import re
 from schemas.base import InputError
 
 _ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-(?:ai[0-9]+)?[a-z]")
-_MULTI_REGIONS = {"US": "us", "EU": "europe", "ASIA": "asia"}  # -> the first part of the names of the regions on that continent
+_MULTI_REGIONS = {
+    "US": "us",
+    "EU": "europe",
+    "ASIA": "asia",
+}  # -> the first part of the names of the regions on that continent
 _DUAL_REGIONS = {
     "ASIA1": ("asia-northeast1", "asia-northeast2"),
     "EUR4": ("europe-north1", "europe-west4"),
@@ -24,7 +29,8 @@ def require_near(uri: str, location: str, zone: str, *, allowed: bool = False) -
 
     Args:
         uri: the store, for the message.
-        location: the bucket's, as `infra.gcs.bucket.Bucket.location` says it: `US-CENTRAL1`, `US`, `NAM4`, or `US-EAST1+US-WEST1`.
+        location: the bucket's, as `infra.gcs.bucket.Bucket.location` says it: `US-CENTRAL1`, `US`,
+            `NAM4`, or `US-EAST1+US-WEST1`.
         zone: where the jobs run, e.g. `us-central1-a`.
         allowed: far is well too, LYCEUM_FAR_BUCKET.
 
@@ -35,9 +41,11 @@ def require_near(uri: str, location: str, zone: str, *, allowed: bool = False) -
     if allowed or _is_near(location.upper(), region):
         return
     raise InputError(
-        f"store {uri}: its bucket lies in {_described(location.upper())}, and the jobs run in zone {zone} (region {region}). Every byte "
-        "would cross regions: slow, and 0.02 (on one continent) to 0.14 (between continents) dollars per GB. Use a bucket in that region, "
-        f"gcloud storage buckets create gs://NAME --location={region}, or machines in another zone, or allow it: LYCEUM_FAR_BUCKET=1."
+        f"store {uri}: its bucket lies in {_described(location.upper())}, and the jobs run in zone"
+        f" {zone} (region {region}). Every byte would cross regions: slow, and 0.02 (on one"
+        " continent) to 0.14 (between continents) dollars per GB. Use a bucket in that region,"
+        f" gcloud storage buckets create gs://NAME --location={region}, or machines in another"
+        " zone, or allow it: LYCEUM_FAR_BUCKET=1."
     )
 
 
@@ -46,7 +54,8 @@ def region_of(zone: str) -> str:
     match = _ZONE.fullmatch(zone)
     if not match:
         raise InputError(
-            f"zone {zone!r} is no zone of Google Cloud. A zone is a region and a letter, for example LYCEUM_ZONES=us-central1-a."
+            f"zone {zone!r} is no zone of Google Cloud. A zone is a region and a letter, for"
+            " example LYCEUM_ZONES=us-central1-a."
         )
     return match[1]
 
@@ -65,4 +74,8 @@ def _described(location: str) -> str:
     if location in _MULTI_REGIONS:
         return f"the multi-region {location}"
     regions = _regions(location)
-    return f"the region {regions[0]}" if len(regions) == 1 else f"the dual-region {location} ({' and '.join(regions)})"
+    return (
+        f"the region {regions[0]}"
+        if len(regions) == 1
+        else f"the dual-region {location} ({' and '.join(regions)})"
+    )

@@ -1,9 +1,11 @@
-"""Requests to one bucket: repeated while the service does not answer, explained when a person must act.
+"""Requests to one bucket: repeated while the service does not answer, explained when a person must
+act.
 
-The client library's own repetition is switched off wherever it is used (`retry=None`): it gives up after two minutes at most, and does not
-repeat what ended in the middle of a body. Here every request is repeated with exponential backoff and jitter for as long as the settings
-say, after 408, 409, 429, 5xx, broken or refused connections, time-outs and truncated or damaged bodies. An outage of more than a second is
-logged once, and so is its end.
+The client library's own repetition is switched off wherever it is used (`retry=None`): it gives up
+after two minutes at most, and does not repeat what ended in the middle of a body. Here every
+request is repeated with exponential backoff and jitter for as long as the settings say, after 408,
+409, 429, 5xx, broken or refused connections, time-outs and truncated or damaged bodies. An outage
+of more than a second is logged once, and so is its end.
 """
 
 import http.client
@@ -25,7 +27,8 @@ log = logging.getLogger("lyceum.gcs")
 T = TypeVar("T")
 R = TypeVar("R")
 Timeout = tuple[float, float]
-"""Seconds to connect (and to send one piece of a body), and seconds to wait for the next bytes of an answer."""
+"""Seconds to connect (and to send one piece of a body), and seconds to wait for the next bytes of
+an answer."""
 
 PARALLEL = 8
 """Requests of one transfer, or removal, that are under way at the same time."""
@@ -40,15 +43,18 @@ _DENIED = re.compile(r"(\S+) does not have (storage\.[\w.]+) access")
 
 
 class Missing(Exception):
-    """There is no such object (404), or no longer (410). Never raised for a bucket that does not exist: that is an InputError."""
+    """There is no such object (404), or no longer (410). Never raised for a bucket that does not
+    exist: that is an InputError."""
 
 
 class Changed(Exception):
-    """The precondition of a request did not hold (412): somebody else, or a repetition of this very request, was first."""
+    """The precondition of a request did not hold (412): somebody else, or a repetition of this very
+    request, was first."""
 
 
 class Unusable(ConnectionError):
-    """An answer that makes no sense, such as a body that is not what its checksum says: asked again."""
+    """An answer that makes no sense, such as a body that is not what its checksum says: asked
+    again."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,19 @@ class Requests:
         stop: threading.Event | None = None,
         of_bucket: bool = False,
     ) -> T:
-        """What `call` returns, which makes one request within the time-out that it is given and may be called again and again.
+        """What `call` returns, which makes one request within the time-out that it is given and may
+        be called again and again.
 
         Args:
             seconds: give up after so long; None for as long as the settings say.
             stop: when it is set, nothing more is asked.
-            of_bucket: the request is about the bucket or makes an object: "not found" can only mean the bucket.
+            of_bucket: the request is about the bucket or makes an object: "not found" can only mean
+                the bucket.
 
         Raises:
             Missing, Changed: for the caller to interpret.
-            ConnectionError: the service did not answer for so long; trying again later is all one can do.
+            ConnectionError: the service did not answer for so long; trying again later is all one
+                can do.
             InputError: a person must do something first: what, and how, is in the message.
         """
         from google.api_core.exceptions import GoogleAPICallError
@@ -110,12 +119,25 @@ class Requests:
             left = max(deadline - time.monotonic(), 0.1)
             try:
                 result = call((min(ATTEMPT_SECONDS, left), min(ATTEMPT_SECONDS, left)))
-            except (GoogleAPICallError, GoogleAuthError, RequestException, HTTPError, http.client.HTTPException, OSError) as error:
+            except (
+                GoogleAPICallError,
+                GoogleAuthError,
+                RequestException,
+                HTTPError,
+                http.client.HTTPException,
+                OSError,
+            ) as error:
                 reason = self._reason_to_repeat(error, of_bucket)
                 failures, since = failures + 1, since or time.monotonic()
-                delay = max(min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1)) * random.uniform(0.5, 1.0), _wish_of_service(error))
+                delay = max(
+                    min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
+                    * random.uniform(0.5, 1.0),
+                    _wish_of_service(error),
+                )
                 if time.monotonic() + delay > deadline:
-                    raise ConnectionError(f"{self.uri} did not answer for {_duration(patience)} ({reason}).") from error
+                    raise ConnectionError(
+                        f"{self.uri} did not answer for {_duration(patience)} ({reason})."
+                    ) from error
                 if time.monotonic() - since >= OUTAGE_SECONDS:
                     self._log_outage(reason, patience, since)
                 (stop or threading.Event()).wait(delay)
@@ -123,7 +145,9 @@ class Requests:
                 if failures:
                     self._log_recovery()
                 return result
-        raise ConnectionError(f"{self.uri}: given up, because another part of the same transfer failed.")
+        raise ConnectionError(
+            f"{self.uri}: given up, because another part of the same transfer failed."
+        )
 
     def _reason_to_repeat(self, error: Exception, of_bucket: bool) -> str:
         """Why this failure may pass, in a few words. Raises what it means if it will not."""
@@ -145,43 +169,60 @@ class Requests:
             ):
                 return f"{code} {_phrase(code)}"
             raise self._explained(code, words, reason) from error
-        unreachable = isinstance(error, TransportError) or isinstance(error.__cause__, TransportError)
+        unreachable = isinstance(error, TransportError) or isinstance(
+            error.__cause__, TransportError
+        )
         if isinstance(error, GoogleAuthError) and not unreachable and not error.retryable:
-            raise self._credentials(str(error.args[0]) if error.args else type(error).__name__) from error
+            raise self._credentials(
+                str(error.args[0]) if error.args else type(error).__name__
+            ) from error
         if isinstance(error, (MissingSchema, InvalidSchema, InvalidURL)):
-            raise InputError("STORAGE_EMULATOR_HOST is not a URL. Write it with its scheme, e.g. http://127.0.0.1:9000.") from error
-        if type(error).__module__ == "builtins" and not isinstance(error, (ConnectionError, TimeoutError)):
+            raise InputError(
+                "STORAGE_EMULATOR_HOST is not a URL. Write it with its scheme, e.g."
+                " http://127.0.0.1:9000."
+            ) from error
+        if type(error).__module__ == "builtins" and not isinstance(
+            error, (ConnectionError, TimeoutError)
+        ):
             raise error  # this machine's own trouble, such as a file that cannot be read
         return _reason_of_connection(error)
 
     def _explained(self, code: int, words: str, reason: str) -> InputError:
-        """A refusal, as what a person can do about it. It quotes the service, never the request, whose URL may hold a session's secret."""
+        """A refusal, as what a person can do about it. It quotes the service, never the request,
+        whose URL may hold a session's secret."""
         store, bucket = f"store {self.uri}", self._bucket
         if code == 404:
             return InputError(
-                f"{store}: there is no bucket {bucket}. Create it near the machines: "
-                f"gcloud storage buckets create gs://{bucket} --location=REGION, or give --store another one."
+                f"{store}: there is no bucket {bucket}. Create it near the machines: gcloud storage"
+                f" buckets create gs://{bucket} --location=REGION, or give --store another one."
             )
         if "requester pays" in words.lower():
             return InputError(
-                f"{store}: readers of bucket {bucket} pay for their requests (requester pays). Name the project that pays: "
-                "LYCEUM_BILLING_PROJECT=PROJECT."
+                f"{store}: readers of bucket {bucket} pay for their requests (requester pays). Name"
+                " the project that pays: LYCEUM_BILLING_PROJECT=PROJECT."
             )
         if "user project" in words.lower() or "serviceusage.services.use" in words:
             return InputError(
-                f"{store}: the project that LYCEUM_BILLING_PROJECT names cannot be billed ({words}). Name one that exists and in which you "
-                "have the role roles/serviceusage.serviceUsageConsumer."
+                f"{store}: the project that LYCEUM_BILLING_PROJECT names cannot be billed"
+                f" ({words}). Name one that exists and in which you have the role"
+                " roles/serviceusage.serviceUsageConsumer."
             )
         if code == 401:
             return self._credentials(words)
         if code == 507 or "quota" in f"{reason} {words}".lower():
-            return InputError(f"{store}: the store is full or over its quota ({words}). Free some space (lyceum gc), or raise the quota.")
+            return InputError(
+                f"{store}: the store is full or over its quota ({words}). Free some space (lyceum"
+                " gc), or raise the quota."
+            )
         if "billing" in f"{reason} {words}".lower() or reason == "accountDisabled":
-            return InputError(f"{store}: billing is disabled for the project of bucket {bucket} ({words}). Enable it in the Cloud console.")
+            return InputError(
+                f"{store}: billing is disabled for the project of bucket {bucket} ({words}). Enable"
+                " it in the Cloud console."
+            )
         if code == 403 and "scope" in words.lower():
             return InputError(
-                f"{store}: this machine's credentials do not cover Cloud Storage ({words}). Create the machine with "
-                "--scopes=cloud-platform."
+                f"{store}: this machine's credentials do not cover Cloud Storage ({words}). Create"
+                " the machine with --scopes=cloud-platform."
             )
         if code == 403:
             return self._denied(words)
@@ -191,17 +232,23 @@ class Requests:
         found = _DENIED.search(words)
         who = found[1] if found and "@" in found[1] else self._account()
         permission = f"the permission {found[2]}" if found else "a permission"
-        role = "roles/storage.bucketViewer" if found and found[2].startswith("storage.buckets.") else "roles/storage.objectAdmin"
+        role = (
+            "roles/storage.bucketViewer"
+            if found and found[2].startswith("storage.buckets.")
+            else "roles/storage.objectAdmin"
+        )
         kind = "serviceAccount" if who.endswith("gserviceaccount.com") else "user"
         return InputError(
-            f"store {self.uri}: {who or 'the account in use'} lacks {permission} ({words}). Grant it: gcloud storage buckets "
-            f"add-iam-policy-binding gs://{self._bucket} --member={kind}:{who or 'ACCOUNT'} --role={role}"
+            f"store {self.uri}: {who or 'the account in use'} lacks {permission} ({words}). Grant"
+            f" it: gcloud storage buckets add-iam-policy-binding gs://{self._bucket}"
+            f" --member={kind}:{who or 'ACCOUNT'} --role={role}"
         )
 
     def _credentials(self, words: str) -> InputError:
         return InputError(
-            f"store {self.uri}: there are no valid Google Cloud credentials ({words}). Log in: gcloud auth application-default login, "
-            "or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+            f"store {self.uri}: there are no valid Google Cloud credentials ({words}). Log in:"
+            " gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a"
+            " key file."
         )
 
     def _log_outage(self, reason: str, patience: float, since: float) -> None:
@@ -209,7 +256,12 @@ class Requests:
             if self._silent_since is not None:
                 return
             self._silent_since = since
-        log.warning("%s does not answer (%s); trying again for up to %s", self.uri, reason, _duration(patience))
+        log.warning(
+            "%s does not answer (%s); trying again for up to %s",
+            self.uri,
+            reason,
+            _duration(patience),
+        )
 
     def _log_recovery(self) -> None:
         with self._lock:
@@ -218,8 +270,11 @@ class Requests:
             log.warning("%s answers again after %s", self.uri, _duration(time.monotonic() - since))
 
 
-def in_parallel(call: Callable[[T], R], items: Iterable[T], stop: threading.Event | None = None) -> list[R]:
-    """`call(item)` for each item, a few at a time, in the order of items. The first exception sets `stop` and ends the rest."""
+def in_parallel(
+    call: Callable[[T], R], items: Iterable[T], stop: threading.Event | None = None
+) -> list[R]:
+    """`call(item)` for each item, a few at a time, in the order of items. The first exception sets
+    `stop` and ends the rest."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         futures = [pool.submit(call, item) for item in items]
         try:
@@ -268,7 +323,8 @@ def _wish_of_service(error: Any) -> float:
 
 
 def _reason_of_connection(error: BaseException) -> str:
-    """What the operating system said, which lies at the end of a chain of wrappers, or else what kind of failure it was."""
+    """What the operating system said, which lies at the end of a chain of wrappers, or else what
+    kind of failure it was."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, Unusable):

@@ -1,7 +1,9 @@
-"""A local tree to a bucket: several files at a time, in bounded memory, going on where a broken upload ended.
+"""A local tree to a bucket: several files at a time, in bounded memory, going on where a broken
+upload ended.
 
-A small file is one request. A large one is a resumable upload in chunks: after a failure the service is asked how much it has. Both are
-created only if nothing is there, and the service compares the bytes with the crc32c of the file's entry before it makes them an object.
+A small file is one request. A large one is a resumable upload in chunks: after a failure the
+service is asked how much it has. Both are created only if nothing is there, and the service
+compares the bytes with the crc32c of the file's entry before it makes them an object.
 """
 
 import logging
@@ -14,7 +16,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from infra.gcs.objects import BucketObjects, content_type
-from infra.gcs.requests import DAMAGED_UPLOAD, Changed, Missing, Stored, Timeout, Unusable, in_parallel, raise_for
+from infra.gcs.requests import (
+    DAMAGED_UPLOAD,
+    Changed,
+    Missing,
+    Stored,
+    Timeout,
+    Unusable,
+    in_parallel,
+    raise_for,
+)
 from infra.store.files import file_entry
 from infra.store.objects import Damaged
 from schemas.artifact import FileEntry
@@ -28,7 +39,9 @@ PIECE = 1 << 18  # bytes read from a file and sent at once
 _UPLOADS = 3  # attempts, should the service lose an upload or find its bytes damaged
 
 
-def send_tree(bucket: BucketObjects, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
+def send_tree(
+    bucket: BucketObjects, directory: Path, name: str, entries: Sequence[FileEntry]
+) -> None:
     """See Bucket.put_tree."""
     stop = threading.Event()
     sent: set[str] = set()
@@ -44,12 +57,17 @@ def send_tree(bucket: BucketObjects, directory: Path, name: str, entries: Sequen
             if found is None or (found.size, found.crc32c) != (entry.size, entry.crc32c):
                 sent.discard(path)
                 raise InputError(
-                    f"{bucket.uri}/{path} is there already, and is another file. If nobody is writing it, remove it: "
-                    f"gcloud storage rm {bucket.uri}/{path}"
+                    f"{bucket.uri}/{path} is there already, and is another file. If nobody is"
+                    f" writing it, remove it: gcloud storage rm {bucket.uri}/{path}"
                 ) from error
             stored = found
         if (stored.size, stored.crc32c) != (entry.size, entry.crc32c):
-            raise Damaged([f"{entry.path}: the service stored {stored.size} bytes with crc32c {stored.crc32c}"])
+            raise Damaged(
+                [
+                    f"{entry.path}: the service stored {stored.size} bytes with crc32c"
+                    f" {stored.crc32c}"
+                ]
+            )
 
     try:
         in_parallel(send, sorted(entries, key=lambda entry: -entry.size), stop)
@@ -57,20 +75,28 @@ def send_tree(bucket: BucketObjects, directory: Path, name: str, entries: Sequen
         try:
             bucket.delete_uploaded(sent)
         except (OSError, InputError) as error:
-            log.warning("%s/%s: files of a failed upload may be left there: %s", bucket.uri, name, error)
+            log.warning(
+                "%s/%s: files of a failed upload may be left there: %s", bucket.uri, name, error
+            )
         raise
     shutil.rmtree(directory)
 
 
-def _send_small(bucket: BucketObjects, directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
+def _send_small(
+    bucket: BucketObjects, directory: Path, path: str, entry: FileEntry, stop: threading.Event
+) -> Stored:
     data = (directory / entry.path).read_bytes()
     return bucket.upload(bucket.path(path), data, generation=0, stop=stop)
 
 
-def _send_large(bucket: BucketObjects, directory: Path, path: str, entry: FileEntry, stop: threading.Event) -> Stored:
+def _send_large(
+    bucket: BucketObjects, directory: Path, path: str, entry: FileEntry, stop: threading.Event
+) -> Stored:
     with (directory / entry.path).open("rb", buffering=0) as file:
         for _ in range(_UPLOADS):
-            url = bucket.ask(lambda timeout: _begin(bucket, path, entry, timeout), stop=stop, of_bucket=True)
+            url = bucket.ask(
+                lambda timeout: _begin(bucket, path, entry, timeout), stop=stop, of_bucket=True
+            )
             try:
                 return _Upload(bucket, url, file, entry).send(stop)
             except Missing as error:
@@ -81,7 +107,8 @@ def _send_large(bucket: BucketObjects, directory: Path, path: str, entry: FileEn
 
 
 def _begin(bucket: BucketObjects, path: str, entry: FileEntry, timeout: Timeout) -> str:
-    """Begin a resumable upload; returns its URL, a secret. The service will compare the bytes with the entry's checksum."""
+    """Begin a resumable upload; returns its URL, a secret. The service will compare the bytes with
+    the entry's checksum."""
     answer = bucket.session.post(
         f"{bucket.endpoint}/upload/storage/v1/b/{bucket.name}/o",
         params={"uploadType": "resumable", "ifGenerationMatch": "0"} | bucket.paid,
@@ -104,7 +131,8 @@ class _Upload:
         self._arrived: int | None = 0  # None: not known, after a failure
 
     def send(self, stop: threading.Event) -> Stored:
-        """Every chunk may take as long as the settings say. Raises Missing when the upload is not known any more."""
+        """Every chunk may take as long as the settings say. Raises Missing when the upload is not
+        known any more."""
         while True:
             stored = self._bucket.ask(self._send_chunk, stop=stop)
             if stored is not None:
@@ -126,11 +154,18 @@ class _Upload:
         return None
 
     def _put(self, body: Any, content_range: str, timeout: Timeout) -> int | Stored:
-        """Send a chunk, or with no body ask for the state: how many bytes have arrived, or the object once it is complete."""
+        """Send a chunk, or with no body ask for the state: how many bytes have arrived, or the
+        object once it is complete."""
         headers = {"Content-Range": content_range}
-        answer = self._bucket.session.put(self._url, data=body, headers=headers, timeout=timeout, allow_redirects=False)
+        answer = self._bucket.session.put(
+            self._url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        )
         if answer.status_code == HTTPStatus.PERMANENT_REDIRECT:
-            return int(answer.headers["Range"].rpartition("-")[2]) + 1 if "Range" in answer.headers else 0
+            return (
+                int(answer.headers["Range"].rpartition("-")[2]) + 1
+                if "Range" in answer.headers
+                else 0
+            )
         if answer.status_code == HTTPStatus.BAD_REQUEST and DAMAGED_UPLOAD in answer.text:
             raise Missing("its bytes arrived damaged")
         raise_for(answer)
@@ -139,7 +174,8 @@ class _Upload:
 
 
 class _Section:
-    """Bytes `start` to `stop` of a file as a request body that is read piece by piece, again for every attempt."""
+    """Bytes `start` to `stop` of a file as a request body that is read piece by piece, again for
+    every attempt."""
 
     def __init__(self, file: BinaryIO, start: int, stop: int) -> None:
         self._file = file

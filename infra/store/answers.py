@@ -1,7 +1,8 @@
-"""Paid answers of teachers and judges, kept in the store: `answers/<two characters>/<digest>`, one object each.
+"""Paid answers of teachers and judges, kept in the store: `answers/<two characters>/<digest>`, one
+object each.
 
-The digest is that of the request: (model, messages, parameters). So an answer outlives the stage that paid for it: a run that is killed, or
-another recipe that asks the same, pays nothing.
+The digest is that of the request: (model, messages, parameters). So an answer outlives the stage
+that paid for it: a run that is killed, or another recipe that asks the same, pays nothing.
 """
 
 import hashlib
@@ -19,7 +20,8 @@ class Answers:
         self._store = store
 
     def get(self, digest: str) -> bytes | None:
-        """The answer to the request of that digest, or None if there is none, or it is damaged, which is logged."""
+        """The answer to the request of that digest, or None if there is none, or it is damaged,
+        which is logged."""
         raw = self._store.read_bytes(self._object(digest))
         if raw is None:
             return None
@@ -31,7 +33,9 @@ class Answers:
 
     def put(self, digest: str, body: bytes) -> None:
         """Keep an answer; when this returns it survives this process."""
-        self._store.write_bytes(self._object(digest), hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        self._store.write_bytes(
+            self._object(digest), hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        )
 
     @staticmethod
     def _object(digest: str) -> str:

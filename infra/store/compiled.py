@@ -1,10 +1,13 @@
-"""Compiled programs in the store: a machine that is new begins with what an earlier one compiled, after a preemption or the next night.
+"""Compiled programs in the store: a machine that is new begins with what an earlier one compiled,
+after a preemption or the next night.
 
-    compiled/<target>/<kind>/<name>    entries of JAX's persistent compilation cache, by JAX's own names
+    compiled/<target>/<kind>/<name>    entries of JAX's persistent compilation cache, by JAX's own
+                                       names
 
-A name is a digest of the program, the compiler and its options, so an entry is right for whoever asks for its name, and is written once.
-Nothing depends on any of it: what cannot be read or written is compiled again, and said. Whatever no run asked for in a month, the bucket's
-lifecycle rule removes (infra/terraform/bucket.tf), and `lyceum gc` never looks at it.
+A name is a digest of the program, the compiler and its options, so an entry is right for whoever
+asks for its name, and is written once. Nothing depends on any of it: what cannot be read or written
+is compiled again, and said. Whatever no run asked for in a month, the bucket's lifecycle rule
+removes (infra/terraform/bucket.tf), and `lyceum gc` never looks at it.
 """
 
 import logging
@@ -28,8 +31,8 @@ _SUFFIX = "-cache"
 class Compiled:
     """A context in which JAX's cache directory and its place in the store become alike.
 
-    Entering brings what the store has; new entries are sent from a thread of its own, each once it has stopped growing, and the last ones
-    on leaving.
+    Entering brings what the store has; new entries are sent from a thread of its own, each once it
+    has stopped growing, and the last ones on leaving.
 
     Args:
         name: the place in the store.
@@ -38,8 +41,16 @@ class Compiled:
         seconds: time between two looks for new entries.
     """
 
-    def __init__(self, store: Store, name: str, directory: str, *, send: bool = True, seconds: float = 20.0):
-        self._store, self._name, self._directory, self._send, self._seconds = store, name, Path(directory), send, seconds
+    def __init__(
+        self, store: Store, name: str, directory: str, *, send: bool = True, seconds: float = 20.0
+    ):
+        self._store, self._name, self._directory, self._send, self._seconds = (
+            store,
+            name,
+            Path(directory),
+            send,
+            seconds,
+        )
         self._active = bool(directory)
         self._known: set[str] = set()
         self._sizes: dict[str, int] = {}
@@ -54,7 +65,12 @@ class Compiled:
                 self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -70,7 +86,11 @@ class Compiled:
 
     def _bring(self) -> None:
         try:
-            wanted = [name for name in self._store.children(self._name) if not (self._directory / name).exists()]
+            wanted = [
+                name
+                for name in self._store.children(self._name)
+                if not (self._directory / name).exists()
+            ]
             for name in wanted:
                 data = self._store.read_bytes(f"{self._name}/{name}")
                 if data is not None:
@@ -89,14 +109,17 @@ class Compiled:
             self._look(finished=False)
 
     def _look(self, *, finished: bool) -> None:
-        """Send the new entries; while JAX may be writing, those alone whose size is what it was at the last look."""
+        """Send the new entries; while JAX may be writing, those alone whose size is what it was at
+        the last look."""
         entries = self._entries()
         for name, size in entries.items():
             if name in self._known or not (finished or self._sizes.get(name) == size):
                 continue
             self._known.add(name)
             try:
-                self._store.create_bytes(f"{self._name}/{name}", (self._directory / name).read_bytes())
+                self._store.create_bytes(
+                    f"{self._name}/{name}", (self._directory / name).read_bytes()
+                )
             except (OSError, InputError) as error:
                 log.warning("compiled program %s is not kept in the store: %s", name, error)
         self._sizes = entries

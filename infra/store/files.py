@@ -1,7 +1,7 @@
 """A directory as a place for objects (`infra.store.objects`).
 
-Durability: `create` and `put_tree` reach the disk before they return; `write` is atomic but may be lost with the machine's power (status
-files, run records: views that can be rebuilt).
+Durability: `create` and `put_tree` reach the disk before they return; `write` is atomic but may be
+lost with the machine's power (status files, run records: views that can be rebuilt).
 """
 
 import base64
@@ -22,29 +22,39 @@ from schemas.base import InputError
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-_A_FILE = "this path, or a part of it, is a file, and a store is a directory. Give --store another path, for example ./.lyceum."
+_A_FILE = (
+    "this path, or a part of it, is a file, and a store is a directory. Give --store another path,"
+    " for example ./.lyceum."
+)
 _NOT_A_DIRECTORY = (errno.ENOTDIR, errno.EEXIST)
 _NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def given_path(text: str | Path, what: str) -> Path:
-    """The absolute path that a person gave, `~` being their home. Raises InputError, which calls it `what`, where no file can have it."""
+    """The absolute path that a person gave, `~` being their home. Raises InputError, which calls it
+    `what`, where no file can have it."""
     try:
         path = Path(text).expanduser().absolute()
         if "\0" in os.fsdecode(os.fsencode(path)):
             raise InputError(f"{what} {str(text)!r}: no path holds a NUL character.")
     except RuntimeError as error:
-        raise InputError(f"{what} {str(text)!r}: there is no such user, so ~ leads nowhere. Write the path in full.") from error
+        raise InputError(
+            f"{what} {str(text)!r}: there is no such user, so ~ leads nowhere. Write the path in"
+            " full."
+        ) from error
     except UnicodeEncodeError as error:
         raise InputError(f"{what} {str(text)!r}: no path holds half of a character.") from error
     return path
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether this error, or one that it was raised from, says that the disk is full (native libraries say it in words only)."""
+    """Whether this error, or one that it was raised from, says that the disk is full (native
+    libraries say it in words only)."""
     link: BaseException | None = error
     while link is not None:
-        if (isinstance(link, OSError) and link.errno in _DISK_FULL) or "No space left on device" in str(link):
+        if (
+            isinstance(link, OSError) and link.errno in _DISK_FULL
+        ) or "No space left on device" in str(link):
             return True
         link = link.__cause__ or link.__context__
     return False
@@ -62,13 +72,15 @@ class Files:
         return self.root / checked_name(name)
 
     def require(self) -> None:
-        """See Objects: raises InputError when something that is no directory lies where the root should be."""
+        """See Objects: raises InputError when something that is no directory lies where the root
+        should be."""
         with self._possible():
             if self.root.exists() and not self.root.is_dir():
                 raise InputError(f"store {self.uri}: {self.root}: {_A_FILE}")
 
     def prepare(self) -> None:
-        """Create the root if it is missing, and prove that a file can be written below it. Raises InputError when it cannot."""
+        """Create the root if it is missing, and prove that a file can be written below it. Raises
+        InputError when it cannot."""
         with self._possible():
             created = not self.root.exists()
             try:
@@ -86,31 +98,46 @@ class Files:
 
     @contextmanager
     def _possible(self) -> Iterator[None]:
-        """`explained`; and whatever else the system says of a place where no store has been yet, the place is wrong."""
+        """`explained`; and whatever else the system says of a place where no store has been yet,
+        the place is wrong."""
         try:
             with self.explained(self.root):
                 yield
-        except (OSError, RecursionError) as error:  # a directory of a thousand levels is made by recursion
+        except (
+            OSError,
+            RecursionError,
+        ) as error:  # a directory of a thousand levels is made by recursion
             why = getattr(error, "strerror", None) or error
-            raise InputError(f"store {self.uri}: {self.root}: {why}. Give --store another path, for example ./.lyceum.") from error
+            raise InputError(
+                f"store {self.uri}: {self.root}: {why}. Give --store another path, for example"
+                " ./.lyceum."
+            ) from error
 
     @contextmanager
     def explained(self, what: Path | str) -> Iterator[None]:
-        """Turn the operating system's refusals into InputError: what could not be read or written, why, and the fix."""
+        """Turn the operating system's refusals into InputError: what could not be read or written,
+        why, and the fix."""
         try:
             yield
         except OSError as error:
             place = f"store {self.uri}: {error.filename or what}"
             if is_disk_full(error):
-                raise InputError(f"{place}: no space is left on the disk. Free some, or give --store a place on another disk.") from error
+                raise InputError(
+                    f"{place}: no space is left on the disk. Free some, or give --store a place on"
+                    " another disk."
+                ) from error
             if error.errno in _NOT_WRITABLE:
                 raise InputError(
-                    f"{place}: {error.strerror}. Give --store a directory that you may read and write, or change its permissions."
+                    f"{place}: {error.strerror}. Give --store a directory that you may read and"
+                    " write, or change its permissions."
                 ) from error
             if error.errno in _NOT_A_DIRECTORY:
                 raise InputError(f"{place}: {_A_FILE}") from error
             if error.errno in _NO_NAME:
-                raise InputError(f"{place}: {error.strerror}. Give --store a shorter path, for example ./.lyceum.") from error
+                raise InputError(
+                    f"{place}: {error.strerror}. Give --store a shorter path, for example"
+                    " ./.lyceum."
+                ) from error
             raise
 
     def read(self, name: str) -> bytes | None:
@@ -148,7 +175,8 @@ class Files:
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
         """See Objects.
 
-        The rename comes first and the comparison second: whoever looks in between finds no object rather than a wrong one.
+        The rename comes first and the comparison second: whoever looks in between finds no object
+        rather than a wrong one.
         """
         path, target = self.path(name), self.path(aside)
         with self.explained(path):
@@ -173,7 +201,8 @@ class Files:
                 return []
 
     def objects(self, name: str) -> Iterator[Found]:
-        """See Objects; temporary files that a killed process left are objects too: their size counts."""
+        """See Objects; temporary files that a killed process left are objects too: their size
+        counts."""
         top = self.path(name)
         with self.explained(top):
             for parent, directories, files in os.walk(top):
@@ -182,7 +211,9 @@ class Files:
                     path = Path(parent, file)
                     with suppress(FileNotFoundError):
                         status = path.lstat()
-                        yield Found(path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime)
+                        yield Found(
+                            path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime
+                        )
 
     def each(self, name: str, file: str) -> Iterator[Found]:
         """See Objects."""
@@ -225,7 +256,10 @@ class Files:
             present = set(files_below(directory))
         except ValueError as error:
             return [str(error)]
-        problems = [f"{extra}: is not in the manifest" for extra in sorted(present - {entry.path for entry in entries})]
+        problems = [
+            f"{extra}: is not in the manifest"
+            for extra in sorted(present - {entry.path for entry in entries})
+        ]
         for entry in entries:
             if entry.path not in present:
                 problems.append(f"{entry.path}: is missing")
@@ -238,12 +272,16 @@ class Files:
                     problems.append(f"{entry.path}: has sha256 {sha256} instead of {entry.sha256}")
         return problems
 
-    def get_tree(self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None) -> Path:
-        """See Objects: the files where they are. They are not compared again: `check_tree` has just read them."""
+    def get_tree(
+        self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
+    ) -> Path:
+        """See Objects: the files where they are. They are not compared again: `check_tree` has just
+        read them."""
         return self.path(name)
 
     def _sync_directories(self, directory: Path) -> None:
-        """Make the names of `directory` and of every directory between it and the root survive a power cut."""
+        """Make the names of `directory` and of every directory between it and the root survive a
+        power cut."""
         while directory != self.root.parent:
             _sync(directory)
             directory = directory.parent
@@ -253,7 +291,8 @@ def files_below(directory: Path) -> list[str]:
     """POSIX paths of all regular files below `directory`, sorted.
 
     Raises:
-        ValueError: a symbolic link, a special file, or a name that is not allowed; an artifact is made of plain files.
+        ValueError: a symbolic link, a special file, or a name that is not allowed; an artifact is
+            made of plain files.
     """
     found = []
     for parent, subdirectories, names in os.walk(directory):
@@ -261,7 +300,10 @@ def files_below(directory: Path) -> list[str]:
             path = Path(parent, name)
             relative = PurePosixPath(path.relative_to(directory)).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise ValueError(f"{relative!r} is not a plain file; an artifact holds no links, sockets or devices")
+                raise ValueError(
+                    f"{relative!r} is not a plain file; an artifact holds no links, sockets or"
+                    " devices"
+                )
             problem = name_problem(relative)
             if problem:
                 raise ValueError(problem)
@@ -279,12 +321,18 @@ def file_entry(directory: Path, name: str) -> FileEntry:
             sha256.update(buffer[:count])
             crc32c.update(bytes(buffer[:count]))
             size += count
-    return FileEntry(path=name, size=size, sha256=sha256.hexdigest(), crc32c=base64.b64encode(crc32c.digest()).decode("ascii"))
+    return FileEntry(
+        path=name,
+        size=size,
+        sha256=sha256.hexdigest(),
+        crc32c=base64.b64encode(crc32c.digest()).decode("ascii"),
+    )
 
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """A name for a temporary file in the same directory, which is gone afterwards whatever happens."""
+    """A name for a temporary file in the same directory, which is gone afterwards whatever
+    happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

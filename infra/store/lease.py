@@ -1,16 +1,20 @@
 """Leases: one live runner per stage key, so that two runs of one recipe do the work once.
 
-A lease is a series of objects `work/<key>/<generation>/lease.json`; the highest generation counts. Taking a lease is creating the next
-generation, of which exactly one racer succeeds; the holder replaces its own object again and again (the heartbeat) and marks it released
-at the end. Create, replace and list are all that is needed, so the same code serves a directory and a bucket. A listing that lags behind
-does no harm: generations above the listed ones are looked for by name, and a generation that exists cannot be created.
+A lease is a series of objects `work/<key>/<generation>/lease.json`; the highest generation counts.
+Taking a lease is creating the next generation, of which exactly one racer succeeds; the holder
+replaces its own object again and again (the heartbeat) and marks it released at the end. Create,
+replace and list are all that is needed, so the same code serves a directory and a bucket. A listing
+that lags behind does no harm: generations above the listed ones are looked for by name, and a
+generation that exists cannot be created.
 
-A lease is expired when its holder's heartbeat has not changed for the time to live *as measured by whoever waits*: clocks of two machines
-are never compared, and time in which the store did not answer does not count, because it may not have answered the holder either. A holder
-on this machine whose process is gone is expired at once.
+A lease is expired when its holder's heartbeat has not changed for the time to live *as measured by
+whoever waits*: clocks of two machines are never compared, and time in which the store did not
+answer does not count, because it may not have answered the holder either. A holder on this machine
+whose process is gone is expired at once.
 
-Leases only save work. A holder that was taken for dead and comes back does no harm: the commit is create-only (`infra.store.store`), so the
-second to commit adopts what the first one committed. The generation names the attempt, so two runners never share a working directory.
+Leases only save work. A holder that was taken for dead and comes back does no harm: the commit is
+create-only (`infra.store.store`), so the second to commit adopts what the first one committed. The
+generation names the attempt, so two runners never share a working directory.
 """
 
 import logging
@@ -40,7 +44,8 @@ class LeaseRecord(Process):
 
     Attributes:
         owner: who holds it, for people.
-        nonce: random; no two leases have the same bytes, so a holder whose create was never acknowledged can tell that it won.
+        nonce: random; no two leases have the same bytes, so a holder whose create was never
+            acknowledged can tell that it won.
         beats: heartbeats so far.
         renewed: the last heartbeat, seconds since the epoch by the holder's clock; for people only.
         released: the holder is done.
@@ -58,7 +63,8 @@ class LeaseRecord(Process):
 
 @dataclass
 class Lease:
-    """A lease that is held. `lost` is set when somebody else has taken it over, which the heartbeat notices."""
+    """A lease that is held. `lost` is set when somebody else has taken it over, which the heartbeat
+    notices."""
 
     key: str
     generation: int
@@ -85,7 +91,8 @@ def hold(
 ) -> Iterator[Lease]:
     """Hold the lease of a stage key, waiting for as long as somebody else does.
 
-    Whoever had to wait should look for the artifact first: the holder before has most likely committed it.
+    Whoever had to wait should look for the artifact first: the holder before has most likely
+    committed it.
 
     Args:
         store: where the lease lives.
@@ -109,14 +116,22 @@ def hold(
 
 
 def unheld(
-    store: Store, keys: Mapping[str, int], *, seconds: float, poll_seconds: float, waiting: Callable[[str], None] = log.info
+    store: Store,
+    keys: Mapping[str, int],
+    *,
+    seconds: float,
+    poll_seconds: float,
+    waiting: Callable[[str], None] = log.info,
 ) -> dict[str, int]:
-    """Those of `keys` whose lease nobody alive holds, and the newest generation of each (0: there was none).
+    """Those of `keys` whose lease nobody alive holds, and the newest generation of each (0: there
+    was none).
 
-    All leases are watched at once, for the time to live at most, and only if one of them may be held. One that changes meanwhile is held.
+    All leases are watched at once, for the time to live at most, and only if one of them may be
+    held. One that changes meanwhile is held.
 
     Args:
-        keys: stage key -> the newest generation of its lease, as a listing has just told it, or 0: it is looked for.
+        keys: stage key -> the newest generation of its lease, as a listing has just told it, or 0:
+            it is looked for.
         waiting: receives one message when there is something to wait for.
     """
 
@@ -126,10 +141,17 @@ def unheld(
     with ThreadPoolExecutor(_LOOKS) as pool:
         looks = dict(zip(keys, pool.map(look, keys), strict=True))
     began = time.monotonic()
-    free = {key: generation for key, (generation, record) in looks.items() if record is None or is_gone(record)}
+    free = {
+        key: generation
+        for key, (generation, record) in looks.items()
+        if record is None or is_gone(record)
+    }
     silent = {key: look for key, look in looks.items() if key not in free}
     if silent:
-        waiting(f"{len(silent)} leases may be held; watching for up to {seconds:g} s whether they are renewed")
+        waiting(
+            f"{len(silent)} leases may be held; watching for up to {seconds:g} s whether they are"
+            " renewed"
+        )
     over = False
     while silent and not over:
         time.sleep(min(poll_seconds, seconds))
@@ -140,9 +162,11 @@ def unheld(
 
 @contextmanager
 def seize(store: Store, key: str, generation: int, owner: str, *, seconds: float) -> Iterator[bool]:
-    """Take the lease of a key that `unheld` found at this generation, without waiting; False inside when somebody else was faster.
+    """Take the lease of a key that `unheld` found at this generation, without waiting; False inside
+    when somebody else was faster.
 
-    It leaves no trace: the lease is removed, not released, and so are directories that are empty without it.
+    It leaves no trace: the lease is removed, not released, and so are directories that are empty
+    without it.
     """
     lease = Lease(key, generation + 1, _record(owner))
     if not store.create_json(_name(key, lease.generation), lease.record):
@@ -164,12 +188,14 @@ def this_process() -> Process:
 
 
 def is_here(process: Process) -> bool:
-    """Whether a process would be found from here if it were alive: it ran on this machine, since its last start."""
+    """Whether a process would be found from here if it were alive: it ran on this machine, since
+    its last start."""
     return (process.host, process.namespace) == (socket.gethostname(), _namespace())
 
 
 def is_gone(process: Process) -> bool:
-    """Whether a process is known to have ended; False also when it cannot be looked up from here."""
+    """Whether a process is known to have ended; False also when it cannot be looked up from
+    here."""
     if not is_here(process):
         return False
     try:
@@ -182,7 +208,13 @@ def is_gone(process: Process) -> bool:
 
 
 def _acquire(
-    store: Store, key: str, owner: str, seconds: float, poll_seconds: float, waiting: Callable[[str], None], stop: threading.Event
+    store: Store,
+    key: str,
+    owner: str,
+    seconds: float,
+    poll_seconds: float,
+    waiting: Callable[[str], None],
+    stop: threading.Event,
 ) -> Lease:
     silence = _Silence(max(seconds / 3, 3 * poll_seconds))
     generation, told = 0, 0
@@ -205,7 +237,8 @@ def _acquire(
 class _Silence:
     """How long one lease has been seen without a change, in seconds.
 
-    Between two looks that are more than `most` seconds apart the store did not answer: then the count starts again.
+    Between two looks that are more than `most` seconds apart the store did not answer: then the
+    count starts again.
     """
 
     def __init__(self, most: float) -> None:
@@ -222,10 +255,12 @@ class _Silence:
 
 
 def _newest(store: Store, key: str, known: int = 0) -> tuple[int, LeaseRecord | None]:
-    """The highest generation (0: there was none) and its record; None when it is released, or so damaged that its holder must be dead.
+    """The highest generation (0: there was none) and its record; None when it is released, or so
+    damaged that its holder must be dead.
 
     Args:
-        known: a generation that exists; then nothing is listed, and only those above it are looked for.
+        known: a generation that exists; then nothing is listed, and only those above it are looked
+            for.
     """
     generation = known or _listed(store, key)
     while store.read_bytes(_name(key, generation + 1)) is not None:
@@ -242,8 +277,11 @@ def _read(store: Store, key: str, generation: int) -> LeaseRecord | None:
 
 
 def _listed(store: Store, key: str) -> int:
-    """The highest generation in the listing. An empty directory is a generation that somebody is just creating: it does not count yet."""
-    generations = sorted((int(name) for name in store.children(f"work/{key}") if name.isdecimal()), reverse=True)
+    """The highest generation in the listing. An empty directory is a generation that somebody is
+    just creating: it does not count yet."""
+    generations = sorted(
+        (int(name) for name in store.children(f"work/{key}") if name.isdecimal()), reverse=True
+    )
     return next((one for one in generations if store.children(f"work/{key}/{one}")), 0)
 
 
@@ -268,27 +306,44 @@ def _beating(store: Store, lease: Lease, interval: float) -> Iterator[None]:
 def _renew(store: Store, lease: Lease, seconds: float, released: bool = False) -> None:
     """Renew or release, and notice whether somebody has taken the lease over.
 
-    A store that fails does not end the lease, and a lost lease does not end the work: log and go on.
+    A store that fails does not end the lease, and a lost lease does not end the work: log and go
+    on.
     """
-    lease.record = lease.record.model_copy(update={"beats": lease.record.beats + 1, "renewed": time.time(), "released": released})
+    lease.record = lease.record.model_copy(
+        update={"beats": lease.record.beats + 1, "renewed": time.time(), "released": released}
+    )
     try:
         store.write_json(_name(lease.key, lease.generation), lease.record, seconds)
         taken = store.read_bytes(_name(lease.key, lease.generation + 1)) is not None
     except (OSError, InputError) as error:
         if lease.unheard_since is None:
             lease.unheard_since = time.monotonic()
-            log.warning("the lease of %s cannot be renewed; the work goes on and it is tried again: %s", lease.key, error)
+            log.warning(
+                "the lease of %s cannot be renewed; the work goes on and it is tried again: %s",
+                lease.key,
+                error,
+            )
         return
     if taken:
         lease.lost.set()
-        log.warning("the lease of %s was taken over while this process was not heard of; the first to commit wins", lease.key)
+        log.warning(
+            "the lease of %s was taken over while this process was not heard of; the first to"
+            " commit wins",
+            lease.key,
+        )
     elif lease.unheard_since is not None:
-        log.info("the lease of %s is renewed again after %.0f s", lease.key, time.monotonic() - lease.unheard_since)
+        log.info(
+            "the lease of %s is renewed again after %.0f s",
+            lease.key,
+            time.monotonic() - lease.unheard_since,
+        )
     lease.unheard_since = None
 
 
 def _record(owner: str) -> LeaseRecord:
-    return LeaseRecord(**this_process().model_dump(), owner=owner, nonce=secrets.token_hex(8), renewed=time.time())
+    return LeaseRecord(
+        **this_process().model_dump(), owner=owner, nonce=secrets.token_hex(8), renewed=time.time()
+    )
 
 
 def _name(key: str, generation: int) -> str:
@@ -296,6 +351,11 @@ def _name(key: str, generation: int) -> str:
 
 
 def _namespace() -> str:
-    """What tells machines of one name apart: on Linux the id of the running kernel, and of the process namespace for containers."""
+    """What tells machines of one name apart: on Linux the id of the running kernel, and of the
+    process namespace for containers."""
     boot, link = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    return f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}" if boot.is_file() and link.is_symlink() else ""
+    return (
+        f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}"
+        if boot.is_file() and link.is_symlink()
+        else ""
+    )

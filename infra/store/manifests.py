@@ -1,4 +1,5 @@
-"""Where an artifact's manifest and files lie in a store, and reading a manifest (`infra.store.store`)."""
+"""Where an artifact's manifest and files lie in a store, and reading a manifest
+(`infra.store.store`)."""
 
 import uuid
 
@@ -22,7 +23,8 @@ def data_name(manifest: Manifest) -> str:
 
 
 def parse_manifest(raw: bytes | None, kind: str, key: str) -> Manifest | None:
-    """The manifest in `raw` if it is intact, belongs to `kind` and `key` and names only allowed files; None otherwise."""
+    """The manifest in `raw` if it is intact, belongs to `kind` and `key` and names only allowed
+    files; None otherwise."""
     if raw is None:
         return None
     try:

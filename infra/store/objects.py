@@ -1,11 +1,13 @@
-"""Objects: named byte strings that are read whole, replaced atomically, or created exactly once. A directory and a bucket both hold them.
+"""Objects: named byte strings that are read whole, replaced atomically, or created exactly once. A
+directory and a bucket both hold them.
 
-Names are POSIX paths below the root, every segment from an allow-list (`checked_name`), so no name can leave the root. What an object store
-cannot express is not offered: no appending, no locks, no renaming of what others read. A set of objects below one prefix, a *tree*, is
-written file by file and never changed; whether it is complete is for somebody else to say (a manifest, created last).
+Names are POSIX paths below the root, every segment from an allow-list (`checked_name`), so no name
+can leave the root. What an object store cannot express is not offered: no appending, no locks, no
+renaming of what others read. A set of objects below one prefix, a *tree*, is written file by file
+and never changed; whether it is complete is for somebody else to say (a manifest, created last).
 
-`infra.store.files.Files` is a directory, `infra.gcs.bucket.Bucket` a prefix of a Cloud Storage bucket; `infra.store.store` is their only
-user.
+`infra.store.files.Files` is a directory, `infra.gcs.bucket.Bucket` a prefix of a Cloud Storage
+bucket; `infra.store.store` is their only user.
 """
 
 import re
@@ -21,7 +23,8 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}")
 
 
 def checked_name(name: str) -> str:
-    """`name` if it is an allowed object name. Raises InputError otherwise, e.g. for `../x`, `/etc/passwd` or `a//b`."""
+    """`name` if it is an allowed object name. Raises InputError otherwise, e.g. for `../x`,
+    `/etc/passwd` or `a//b`."""
     problem = name_problem(name)
     if problem:
         raise InputError(problem)
@@ -33,14 +36,15 @@ def name_problem(name: str) -> str | None:
     for segment in name.split("/"):
         if not _SEGMENT.fullmatch(segment):
             return (
-                f"the name {name!r} is not allowed in a store: its part {segment!r} must be 1 to 128 letters, digits or _ . + = @ - "
-                "and must not start with a dot."
+                f"the name {name!r} is not allowed in a store: its part {segment!r} must be 1 to"
+                " 128 letters, digits or _ . + = @ - and must not start with a dot."
             )
     return None
 
 
 class Damaged(Exception):
-    """Bytes that were read are not the bytes that were written: what is wrong, one line each, in `problems`."""
+    """Bytes that were read are not the bytes that were written: what is wrong, one line each, in
+    `problems`."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -49,7 +53,8 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """An object in a listing: its name, its size in bytes, and when it was last written (seconds since the epoch, the store's clock)."""
+    """An object in a listing: its name, its size in bytes, and when it was last written (seconds
+    since the epoch, the store's clock)."""
 
     name: str
     size: int
@@ -57,22 +62,27 @@ class Found:
 
 
 class Objects(Protocol):
-    """What a store needs of the place that holds its bytes. Every method may raise InputError where a person can fix the cause.
+    """What a store needs of the place that holds its bytes. Every method may raise InputError where
+    a person can fix the cause.
 
     Attributes:
-        uri: the root, `file:///...` or `gs://bucket/prefix`; names the store in messages, records and job specs.
+        uri: the root, `file:///...` or `gs://bucket/prefix`; names the store in messages, records
+            and job specs.
     """
 
     uri: str
 
     def prepare(self) -> None:
-        """Make the root if that is a matter of course (a directory; never a bucket), and prove that it can be read and written."""
+        """Make the root if that is a matter of course (a directory; never a bucket), and prove that
+        it can be read and written."""
 
     def require(self) -> None:
-        """Raise InputError when the root cannot be what it is named to be. Creates nothing; a directory that is not there yet is well."""
+        """Raise InputError when the root cannot be what it is named to be. Creates nothing; a
+        directory that is not there yet is well."""
 
     def location(self) -> str | None:
-        """Where a bucket's service keeps its bytes, e.g. `US-CENTRAL1` or `EU`; None for a directory."""
+        """Where a bucket's service keeps its bytes, e.g. `US-CENTRAL1` or `EU`; None for a
+        directory."""
 
     def read(self, name: str) -> bytes | None:
         """The object's bytes, or None if there is none."""
@@ -84,44 +94,56 @@ class Objects(Protocol):
         """Create or replace the object: readers see the old bytes or the new ones, nothing between.
 
         Args:
-            seconds: give up after so long (OSError) if the place does not answer; None for the place's own patience.
+            seconds: give up after so long (OSError) if the place does not answer; None for the
+                place's own patience.
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create the object with all its bytes, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
+        """Create the object with all its bytes, durably; False, and nothing changes, if it exists.
+        Of many racers exactly one gets True."""
 
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
-        """Rename the object to `aside` if it still holds the `expected` bytes; False if it is gone or another."""
+        """Rename the object to `aside` if it still holds the `expected` bytes; False if it is gone
+        or another."""
 
     def children(self, name: str) -> list[str]:
-        """Names directly below a prefix, sorted, each once; what is not an allowed name is left out."""
+        """Names directly below a prefix, sorted, each once; what is not an allowed name is left
+        out."""
 
     def objects(self, name: str) -> Iterator[Found]:
         """Every object below a prefix, in the order of names."""
 
     def each(self, name: str, file: str) -> Iterator[Found]:
-        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them is not listed."""
+        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them
+        is not listed."""
 
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any."""
 
     def put_tree(self, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
-        """Move a local directory's files, which are `entries`, to the prefix `name`, durably. Nothing may lie there yet.
+        """Move a local directory's files, which are `entries`, to the prefix `name`, durably.
+        Nothing may lie there yet.
 
         The directory is gone afterwards. A failed move leaves nothing at `name`.
         """
 
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
-        """What is wrong with the files below a prefix, one line each: missing, extra, wrong size, wrong bytes. Empty: they are `entries`.
+        """What is wrong with the files below a prefix, one line each: missing, extra, wrong size,
+        wrong bytes. Empty: they are `entries`.
 
-        A directory reads every byte; a bucket compares the checksums that the service keeps, without a download.
+        A directory reads every byte; a bucket compares the checksums that the service keeps,
+        without a download.
         """
 
-    def get_tree(self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None) -> Path:
-        """A local directory with the files of a tree, to be read only; bytes that had to be transferred were compared with `entries`.
+    def get_tree(
+        self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
+    ) -> Path:
+        """A local directory with the files of a tree, to be read only; bytes that had to be
+        transferred were compared with `entries`.
 
         Args:
-            wanted: paths of the files that are needed; None for all. Others may be absent from the directory.
+            wanted: paths of the files that are needed; None for all. Others may be absent from the
+                directory.
 
         Raises:
             Damaged: a file is missing or its bytes are not what its entry says.

@@ -1,13 +1,18 @@
-"""What a job on another machine leaves in the store while it runs, below `work/<key>/<attempt>/`: the contract of `infra.tpu.host`, which
-writes it there, and of `infra.tpu.backend`, which reads it here.
+"""What a job on another machine leaves in the store while it runs, below `work/<key>/<attempt>/`:
+the contract of `infra.tpu.host`, which writes it there, and of `infra.tpu.backend`, which reads it
+here.
 
     job.json             the JobSpec; created by whoever submits
-    status.json          the JobStatus of host 0, replaced every few seconds; its `heartbeat` moves as long as the host lives
+    status.json          the JobStatus of host 0, replaced every few seconds; its `heartbeat` moves
+                         as long as the host lives
     hosts/<k>.json       the same of host k, for k from 1
-    log/<offset>         log lines, the first byte of which is byte `offset` (12 digits) of the log; each object is written once
-    log.txt              the whole log, written before the final status; the objects below `log/` are gone from then on
+    log/<offset>         log lines, the first byte of which is byte `offset` (12 digits) of the log;
+                         each object is written once
+    log.txt              the whole log, written before the final status; the objects below `log/`
+                         are gone from then on
 
-A reader that knows the offset knows the next object's name: nothing is listed, and nobody reads a byte twice.
+A reader that knows the offset knows the next object's name: nothing is listed, and nobody reads a
+byte twice.
 """
 
 from infra.store.store import Store, attempt_file

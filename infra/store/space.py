@@ -10,11 +10,12 @@ SPARE = 256 << 20
 
 
 def require_space(directory: Path, size: int, what: str) -> None:
-    """Raises InputError when `size` more bytes do not fit where `directory` is, which is made; `what` is named in the message."""
+    """Raises InputError when `size` more bytes do not fit where `directory` is, which is made;
+    `what` is named in the message."""
     directory.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(directory).free
     if size and size + SPARE > free:
         raise InputError(
-            f"{what} takes {size / 1e9:.1f} GB, and the disk of {directory} has {free / 1e9:.1f} GB free. Free some space, or set "
-            "LYCEUM_CACHE to a directory on another disk."
+            f"{what} takes {size / 1e9:.1f} GB, and the disk of {directory} has {free / 1e9:.1f} GB"
+            " free. Free some space, or set LYCEUM_CACHE to a directory on another disk."
         )

@@ -1,19 +1,24 @@
 """The store: immutable artifacts, working files of jobs, and run records, below one URI.
 
-    artifacts/<kind>/<key>/manifest.json        written last, created once: an artifact is complete if and only if it exists and verifies
+    artifacts/<kind>/<key>/manifest.json        written last, created once: an artifact is complete
+                                                if and only if it exists and verifies
     artifacts/<kind>/<key>/data/<attempt>/...   the artifact's files
     work/<key>/<attempt>/{lease,job,status}.json, log.txt, out/
     runs/<run_id>/{run,nightly}.json, report.html
-    champions/<recipe>/<number>.json            the champion is the highest number's (`flows.promotion.champion`)
-    answers/<xx>/<digest>                       what teachers and judges were paid for (`infra.store.answers`); nothing deletes it
-    src/ data/ env/ models/ compiled/           what machines in the cloud are sent, and keep for each other
+    champions/<recipe>/<number>.json            the champion is the highest number's
+                                                (`flows.promotion.champion`)
+    answers/<xx>/<digest>                       what teachers and judges were paid for
+                                                (`infra.store.answers`); nothing deletes it
+    src/ data/ env/ models/ compiled/           what machines in the cloud are sent, and keep for
+                                                each other
 
-Correctness rests on one operation only, the create-only commit of the manifest: of several runners of one stage the first to commit wins
-and the others adopt what it committed. Immutability is enforced by digests, not by permissions: every reader verifies before it uses, and
-what does not verify is set aside and computed again.
+Correctness rests on one operation only, the create-only commit of the manifest: of several runners
+of one stage the first to commit wins and the others adopt what it committed. Immutability is
+enforced by digests, not by permissions: every reader verifies before it uses, and what does not
+verify is set aside and computed again.
 
-A store lies in a directory (`infra.store.files`) or in a bucket (`infra.gcs.bucket`); both are `infra.store.objects.Objects`, and nothing
-else differs.
+A store lies in a directory (`infra.store.files`) or in a bucket (`infra.gcs.bucket`); both are
+`infra.store.objects.Objects`, and nothing else differs.
 """
 
 import logging
@@ -41,24 +46,29 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def open_store(location: str | Path, *, write: bool = True) -> "Store":
-    """The store at a `file://` or `gs://` URI, or at a plain path (relative to the current directory, `~` allowed).
+    """The store at a `file://` or `gs://` URI, or at a plain path (relative to the current
+    directory, `~` allowed).
 
     Args:
         location: e.g. `.lyceum`, `file:///data/lyceum` or `gs://bucket/prefix`.
-        write: create the store's directory if it is missing and prove that the store can be written; False only looks.
+        write: create the store's directory if it is missing and prove that the store can be
+            written; False only looks.
 
     Raises:
-        InputError: an unknown scheme, or a place that is a file, does not exist, cannot be read or written, or is full.
+        InputError: an unknown scheme, or a place that is a file, does not exist, cannot be read or
+            written, or is full.
     """
     text = str(location)
     if not text:
         raise InputError(
-            "the store is empty. Give --store a path (for example ./.lyceum) or a URI: file:///absolute/path, gs://bucket/prefix."
+            "the store is empty. Give --store a path (for example ./.lyceum) or a URI:"
+            " file:///absolute/path, gs://bucket/prefix."
         )
     if _URI.match(text) and (has_userinfo(text) or "?" in text or "#" in text):
         raise InputError(
-            f"store {text.partition('://')[0]}://***: a store's URI holds no user name, password or query, because it is kept in records. "
-            "Credentials come from the environment: GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`."
+            f"store {text.partition('://')[0]}://***: a store's URI holds no user name, password or"
+            " query, because it is kept in records. Credentials come from the environment:"
+            " GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`."
         )
     objects: Objects
     if text.startswith("gs://"):
@@ -84,14 +94,21 @@ def _path(text: str) -> Path:
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise InputError(f"store {text!r}: not a URI: {error}. Write file:///absolute/path, gs://bucket/prefix or a plain path.") from error
+        raise InputError(
+            f"store {text!r}: not a URI: {error}. Write file:///absolute/path, gs://bucket/prefix"
+            " or a plain path."
+        ) from error
     if parts.scheme != "file":
         raise InputError(
-            f"store {text!r}: the scheme {parts.scheme!r} is not supported. Valid: a path, file:///absolute/path, gs://bucket/prefix."
+            f"store {text!r}: the scheme {parts.scheme!r} is not supported. Valid: a path,"
+            " file:///absolute/path, gs://bucket/prefix."
         )
     if parts.netloc not in ("", "localhost") or not parts.path:
         meant = f"file:///{parts.netloc}{parts.path}"
-        raise InputError(f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant} instead.")
+        raise InputError(
+            f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant}"
+            " instead."
+        )
     return given_path(unquote(parts.path, errors="surrogateescape"), "store")
 
 
@@ -105,16 +122,19 @@ def attempt_file(key: str, attempt: str, name: str) -> str:
 
 
 class Store:
-    """Artifacts, working files and run records. Cheap to construct; holds no open files and no cache, so processes may share one."""
+    """Artifacts, working files and run records. Cheap to construct; holds no open files and no
+    cache, so processes may share one."""
 
     def __init__(self, objects: Objects, here: Files) -> None:
-        """Args: objects: where the store lies; here: the same directory, or for a bucket a place for working files of this machine."""
+        """Args: objects: where the store lies; here: the same directory, or for a bucket a place
+        for working files of this machine."""
         self._objects = objects
         self._here = here
         self.uri = objects.uri
 
     def require_near(self, settings: Settings) -> None:
-        """Raises InputError for a bucket far from a zone where jobs run, if that is known and not allowed; see `infra.gcs.region`."""
+        """Raises InputError for a bucket far from a zone where jobs run, if that is known and not
+        allowed; see `infra.gcs.region`."""
         if settings.zones and (location := self._objects.location()):
             for zone in settings.zones:
                 require_near(self.uri, location, zone, allowed=settings.far_bucket)
@@ -122,18 +142,23 @@ class Store:
     # Artifacts
 
     def lookup(self, kind: str, key: str) -> Manifest | None:
-        """The manifest if the artifact was committed; its files are not looked at. Use `valid` before reading them."""
+        """The manifest if the artifact was committed; its files are not looked at. Use `valid`
+        before reading them."""
         return parse_manifest(self._objects.read(manifest_name(kind, key)), kind, key)
 
     def verify(self, manifest: Manifest) -> list[str]:
-        """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong bytes."""
+        """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong
+        bytes."""
         return self._objects.check_tree(data_name(manifest), manifest.files)
 
-    def valid(self, kind: str, key: str, damage: Callable[[str], None] = lambda text: None) -> Manifest | None:
+    def valid(
+        self, kind: str, key: str, damage: Callable[[str], None] = lambda text: None
+    ) -> Manifest | None:
         """The manifest of an artifact that exists and verifies.
 
-        A damaged artifact is set aside (`manifest.corrupt-<id>.json`; its files stay for inspection), logged, and never served again:
-        None is returned, and the stage can be run and committed anew. `damage` is told what is wrong.
+        A damaged artifact is set aside (`manifest.corrupt-<id>.json`; its files stay for
+        inspection), logged, and never served again: None is returned, and the stage can be run and
+        committed anew. `damage` is told what is wrong.
         """
         name = manifest_name(kind, key)
         raw = self._objects.read(name)
@@ -144,7 +169,9 @@ class Store:
         if not problems:
             return manifest
         self._set_aside(kind, key, raw, problems)
-        damage(problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more")
+        damage(
+            problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more"
+        )
         return None
 
     def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
@@ -153,45 +180,61 @@ class Store:
             self._set_aside(manifest.kind, manifest.key, raw, problems)
 
     def _set_aside(self, kind: str, key: str, raw: bytes, problems: list[str]) -> None:
-        log.warning("artifact %s/%s does not verify and will be computed again: %s", kind, key, "; ".join(problems))
+        log.warning(
+            "artifact %s/%s does not verify and will be computed again: %s",
+            kind,
+            key,
+            "; ".join(problems),
+        )
         self._objects.set_aside(manifest_name(kind, key), aside_name(kind, key, "corrupt"), raw)
 
     def discard(self, kind: str, key: str) -> None:
-        """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage is run again: `--force`."""
+        """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage is run
+        again: `--force`."""
         name = manifest_name(kind, key)
         raw = self._objects.read(name)
         if raw is not None:
             self._objects.set_aside(name, aside_name(kind, key, "discarded"), raw)
 
     def commit(self, draft: Manifest, directory: Path) -> Manifest:
-        """Make the files of `directory` an artifact, or adopt the one that somebody else committed first.
+        """Make the files of `directory` an artifact, or adopt the one that somebody else committed
+        first.
 
         The files are moved, so `directory` is gone afterwards.
 
         Args:
             draft: the manifest with `files` empty.
-            directory: the job's output; plain files below it, names as `infra.store.files.checked_name` allows them.
+            directory: the job's output; plain files below it, names as
+                `infra.store.files.checked_name` allows them.
 
         Returns:
             The committed manifest: this one, or the winner's (its `attempt` tells).
 
         Raises:
-            InputError: the store is full or cannot be written; nothing of this attempt is left in it.
-            ValueError: a file that cannot be part of an artifact, or metrics that are not finite JSON.
+            InputError: the store is full or cannot be written; nothing of this attempt is left in
+                it.
+            ValueError: a file that cannot be part of an artifact, or metrics that are not finite
+                JSON.
         """
         winner = self.valid(draft.kind, draft.key)
         if winner is not None:
             return winner
         entries = self._entries(directory)
         content = _pretty(draft.model_copy(update={"files": entries}).sealed())
-        manifest = parse_manifest(content, draft.kind, draft.key)  # what readers will see, e.g. lists where there were tuples
+        manifest = parse_manifest(
+            content, draft.kind, draft.key
+        )  # what readers will see, e.g. lists where there were tuples
         if manifest is None:
-            raise ValueError(f"the manifest of {draft.kind}/{draft.key} does not survive being written as JSON: {content.decode()}")
+            raise ValueError(
+                f"the manifest of {draft.kind}/{draft.key} does not survive being written as JSON:"
+                f" {content.decode()}"
+            )
         data = data_name(manifest)
         self._objects.put_tree(directory, data, entries)
         try:
             while not self._objects.create(manifest_name(manifest.kind, manifest.key), content):
-                # Lost a race, unless the winner is damaged: then `valid` sets it aside and the next round creates ours.
+                # Lost a race, unless the winner is damaged: then `valid` sets it aside and the next
+                # round creates ours.
                 winner = self.valid(manifest.kind, manifest.key)
                 if winner is not None:
                     if winner.attempt != manifest.attempt:
@@ -206,10 +249,12 @@ class Store:
         """A local directory that holds the artifact's files, to be read only.
 
         Args:
-            wanted: paths of the files that are needed; None for all. From a bucket only these are transferred.
+            wanted: paths of the files that are needed; None for all. From a bucket only these are
+                transferred.
 
         Raises:
-            Damaged: bytes that were transferred are not what the manifest says. The artifact has been set aside as `valid` does.
+            Damaged: bytes that were transferred are not what the manifest says. The artifact has
+                been set aside as `valid` does.
         """
         try:
             return self._objects.get_tree(data_name(manifest), manifest.files, wanted)
@@ -218,13 +263,18 @@ class Store:
             raise
 
     def artifacts(self, kind: str | None = None, newest: int | None = None) -> Iterator[Manifest]:
-        """Manifests of all committed artifacts (of one kind), by kind, the newest first; damaged ones are passed over.
+        """Manifests of all committed artifacts (of one kind), by kind, the newest first; damaged
+        ones are passed over.
 
         Args:
             newest: so many of each kind; None for all.
         """
         for one in [kind] if kind else self._objects.children("artifacts"):
-            found = sorted(self._objects.each(f"artifacts/{one}", "manifest.json"), key=lambda each: each.written, reverse=True)
+            found = sorted(
+                self._objects.each(f"artifacts/{one}", "manifest.json"),
+                key=lambda each: each.written,
+                reverse=True,
+            )
             names = [each.name for each in found[:newest]]
             for name, raw in zip(names, self._objects.read_all(names), strict=True):
                 if manifest := parse_manifest(raw, one, name.split("/")[2]):
@@ -233,9 +283,11 @@ class Store:
     # Trees: files of work in progress, complete when their seal exists
 
     def save_tree(self, name: str, directory: Path, about: dict[str, Any]) -> None:
-        """Keep a directory's files, and what is to be said about them (JSON), as the tree `name`, which nothing may have been kept as yet.
+        """Keep a directory's files, and what is to be said about them (JSON), as the tree `name`,
+        which nothing may have been kept as yet.
 
-        The files are moved, so `directory` is gone afterwards. A tree that was not sealed, because its writer was killed, is not there.
+        The files are moved, so `directory` is gone afterwards. A tree that was not sealed, because
+        its writer was killed, is not there.
         """
         entries = self._entries(directory)
         seal = Seal(files=entries, about=about).sealed()
@@ -243,17 +295,23 @@ class Store:
         self._objects.create(f"{name}/seal.json", _pretty(seal))
 
     def has_tree(self, name: str) -> bool:
-        """Whether the tree is there, complete, and as it was written; from a bucket nothing is transferred."""
+        """Whether the tree is there, complete, and as it was written; from a bucket nothing is
+        transferred."""
         return self._sound_tree(name) is not None
 
     def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
-        """A local directory with the tree's files, every byte verified, and what was said about them.
+        """A local directory with the tree's files, every byte verified, and what was said about
+        them.
 
         None when there is no such tree, or it is damaged or incomplete, which is logged.
         """
         seal = self._sound_tree(name)
         try:
-            return None if seal is None else (self._objects.get_tree(f"{name}/data", seal.files), seal.about)
+            return (
+                None
+                if seal is None
+                else (self._objects.get_tree(f"{name}/data", seal.files), seal.about)
+            )
         except Damaged as error:
             self._warn_of_tree(name, error.problems)
             return None
@@ -283,7 +341,8 @@ class Store:
     # Working files and run records
 
     def path(self, name: str) -> Path:
-        """Where a working file lies on this machine: in a directory store the object `name` itself, for a bucket a place in the cache.
+        """Where a working file lies on this machine: in a directory store the object `name` itself,
+        for a bucket a place in the cache.
 
         Raises InputError for a name that leaves the store.
         """
@@ -291,7 +350,9 @@ class Store:
 
     def location(self, name: str) -> str:
         """What people open to see the object `name`: a path, or a `gs://` URI."""
-        return str(self._here.path(name)) if self.is_directory else f"{self.uri}/{checked_name(name)}"
+        return (
+            str(self._here.path(name)) if self.is_directory else f"{self.uri}/{checked_name(name)}"
+        )
 
     @property
     def is_directory(self) -> bool:
@@ -303,7 +364,8 @@ class Store:
         self._here.write(name, _pretty(value))
 
     def read_here(self, name: str, model: type[ModelT]) -> ModelT | None:
-        """A working file of this machine as `model`, or None if there is none. Raises InputError when it is damaged."""
+        """A working file of this machine as `model`, or None if there is none. Raises InputError
+        when it is damaged."""
         return self.parsed(name, self._here.read(name), model)
 
     def read_bytes(self, name: str) -> bytes | None:
@@ -318,12 +380,14 @@ class Store:
         """Create or replace an object: readers see the old one or the new one, nothing between.
 
         Args:
-            seconds: give up after so long (OSError) if the store does not answer; None for `LYCEUM_STORE_SECONDS`.
+            seconds: give up after so long (OSError) if the store does not answer; None for
+                `LYCEUM_STORE_SECONDS`.
         """
         self._objects.write(name, data, seconds)
 
     def children(self, name: str) -> list[str]:
-        """Names directly below a prefix, sorted, e.g. `children("work/<key>")` for the attempts of a stage."""
+        """Names directly below a prefix, sorted, e.g. `children("work/<key>")` for the attempts of
+        a stage."""
         return self._objects.children(name)
 
     def objects(self, name: str) -> Iterator[Found]:
@@ -331,11 +395,13 @@ class Store:
         return self._objects.objects(name)
 
     def each(self, name: str, file: str) -> Iterator[Found]:
-        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them is not listed."""
+        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them
+        is not listed."""
         return self._objects.each(name, file)
 
     def remove(self, name: str) -> None:
-        """Remove the object of that name and every object below it, if there are any, in the store and on this machine."""
+        """Remove the object of that name and every object below it, if there are any, in the store
+        and on this machine."""
         self._objects.remove(name)
         if not self.is_directory:
             self._here.remove(name)
@@ -345,7 +411,8 @@ class Store:
         return [found.name.split("/")[1] for found in self.each("runs", "run.json")]
 
     def read_json(self, name: str, model: type[ModelT]) -> ModelT | None:
-        """The object `name` as `model`, or None if there is none. Raises InputError when it is damaged."""
+        """The object `name` as `model`, or None if there is none. Raises InputError when it is
+        damaged."""
         return self.parsed(name, self._objects.read(name), model)
 
     def parsed(self, name: str, raw: bytes | None, model: type[ModelT]) -> ModelT | None:
@@ -356,18 +423,23 @@ class Store:
             return model.model_validate_json(raw)
         except ValidationError as error:
             reason = problem_text(error.errors()[0])
-            raise InputError(f"store {self.uri}: {name} is no valid {model.__name__} ({reason}). Remove the file and run again.") from error
+            raise InputError(
+                f"store {self.uri}: {name} is no valid {model.__name__} ({reason}). Remove the file"
+                " and run again."
+            ) from error
 
     def write_json(self, name: str, value: StrictModel, seconds: float | None = None) -> None:
         """`write_bytes` of the value as JSON."""
         self.write_bytes(name, _pretty(value), seconds)
 
     def create_json(self, name: str, value: StrictModel) -> bool:
-        """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
+        """Create an object, durably; False, and nothing changes, if it exists. Of many racers
+        exactly one gets True."""
         return self.create_bytes(name, _pretty(value))
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Create an object, durably; False, and nothing changes, if it exists. Of many racers exactly one gets True."""
+        """Create an object, durably; False, and nothing changes, if it exists. Of many racers
+        exactly one gets True."""
         return self._objects.create(name, data)
 
 

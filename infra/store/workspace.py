@@ -1,7 +1,9 @@
-"""What a stage keeps between its attempts: the objects below `work/<key>/` in the store, as long as its artifact is not committed.
+"""What a stage keeps between its attempts: the objects below `work/<key>/` in the store, as long as
+its artifact is not committed.
 
-Whoever runs a stage finds there what attempts before it left: trees (checkpoints) and single objects (journal entries). All of it is a
-function of the stage key alone, so it does not matter which attempt wrote it, and losing it costs time only.
+Whoever runs a stage finds there what attempts before it left: trees (checkpoints) and single
+objects (journal entries). All of it is a function of the stage key alone, so it does not matter
+which attempt wrote it, and losing it costs time only.
 """
 
 import shutil
@@ -16,9 +18,11 @@ KEPT = "kept"
 
 
 class Workspace:
-    """The workspace of one stage key, seen by one attempt. Names are relative to `work/<key>/kept/`.
+    """The workspace of one stage key, seen by one attempt. Names are relative to
+    `work/<key>/kept/`.
 
-    Of a job on several hosts host 0 writes; what another host writes or removes is left undone, for host 0 does the same.
+    Of a job on several hosts host 0 writes; what another host writes or removes is left undone, for
+    host 0 does the same.
 
     Attributes:
         answers: paid answers of teachers and judges, which the store keeps for all stages.
@@ -51,8 +55,13 @@ class Workspace:
             self._store.remove(self._name(name))
 
     def local(self, name: str) -> Path:
-        """A path on this machine, of this attempt and host alone; where the store is a directory it lies on its disk."""
-        return self._store.path(attempt_file(self._key, self.attempt, f"hosts/{self._host}/{name}" if self._host else name))
+        """A path on this machine, of this attempt and host alone; where the store is a directory it
+        lies on its disk."""
+        return self._store.path(
+            attempt_file(
+                self._key, self.attempt, f"hosts/{self._host}/{name}" if self._host else name
+            )
+        )
 
     def scratch(self, name: str) -> Path:
         """A fresh empty directory at `local(name)`."""
@@ -62,11 +71,13 @@ class Workspace:
         return path
 
     def save_tree(self, name: str, directory: Path, about: dict[str, Any]) -> None:
-        """Keep a directory's files and what is to be said about them; see `Store.save_tree`. `directory` is gone afterwards."""
+        """Keep a directory's files and what is to be said about them; see `Store.save_tree`.
+        `directory` is gone afterwards."""
         self._store.save_tree(self._name(name), directory, about)
 
     def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
-        """A local directory with a tree's files, every byte verified, and what was said about them; see `Store.load_tree`."""
+        """A local directory with a tree's files, every byte verified, and what was said about them;
+        see `Store.load_tree`."""
         return self._store.load_tree(self._name(name))
 
     def _name(self, name: str) -> str:

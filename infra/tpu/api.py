@@ -1,11 +1,15 @@
-"""The Cloud TPU API (v2alpha1, queued resources): the only importer of its client. Thin: requests and answers, nothing is decided here.
+"""The Cloud TPU API (v2alpha1, queued resources): the only importer of its client. Thin: requests
+and answers, nothing is decided here.
 
-The client library repeats nothing by itself. Here each call is repeated for CALL_SECONDS after 429 (too many requests), 5xx, UNAVAILABLE,
-DEADLINE_EXCEEDED and broken connections; longer outages are an `ApiError` of kind `transient`, and the caller asks again as long as it
-likes. Lost acknowledgements do no harm: a request that exists already is ours if its labels say so, and what is not found is deleted.
+The client library repeats nothing by itself. Here each call is repeated for CALL_SECONDS after 429
+(too many requests), 5xx, UNAVAILABLE, DEADLINE_EXCEEDED and broken connections; longer outages are
+an `ApiError` of kind `transient`, and the caller asks again as long as it likes. Lost
+acknowledgements do no harm: a request that exists already is ours if its labels say so, and what is
+not found is deleted.
 
-`LYCEUM_TPU_ENDPOINT` points the client at a plaintext endpoint, such as a test double; there is no other difference. The client takes two
-seconds to import, so nothing is imported before it is needed.
+`LYCEUM_TPU_ENDPOINT` points the client at a plaintext endpoint, such as a test double; there is no
+other difference. The client takes two seconds to import, so nothing is imported before it is
+needed.
 """
 
 import functools
@@ -23,7 +27,8 @@ CALL_SECONDS = 10.0
 """How long one call is repeated, and waited for."""
 
 GONE = "GONE"
-"""State of what the API does not find. All other states are named as the API names them; "" is a state that is not known."""
+"""State of what the API does not find. All other states are named as the API names them; "" is a
+state that is not known."""
 
 QUEUED = ("", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 """States of a request that has no node yet."""
@@ -50,8 +55,8 @@ class Resource:
     """What the API says of a queued resource and its node at one moment.
 
     Attributes:
-        name: `projects/P/locations/Z/queuedResources/ID`, whose node is `projects/P/locations/Z/nodes/ID`; or of a node without a
-            queued resource the node's.
+        name: `projects/P/locations/Z/queuedResources/ID`, whose node is
+            `projects/P/locations/Z/nodes/ID`; or of a node without a queued resource the node's.
         request, node: their states.
         problem: why the request is FAILED.
         health: what the API says of the node's health, if it is ill.
@@ -82,8 +87,13 @@ def node_of(name: str) -> str:
 def deletion_command(name: str) -> str:
     """What people type to delete a queued resource with its node, or a node that has none."""
     _, project, _, zone, collection, short = name.split("/")
-    what, force = ("queued-resources", " --force") if collection == "queuedResources" else ("tpu-vm", "")
-    return f"gcloud compute tpus {what} delete {short} --zone={zone} --project={project}{force} --quiet"
+    what, force = (
+        ("queued-resources", " --force") if collection == "queuedResources" else ("tpu-vm", "")
+    )
+    return (
+        f"gcloud compute tpus {what} delete {short} --zone={zone} --project={project}{force}"
+        " --quiet"
+    )
 
 
 class TpuApi:
@@ -106,7 +116,10 @@ class TpuApi:
         if not project and not self._settings.endpoint:
             project = _default_credentials()[1] or ""
         if not project:
-            raise InputError("there is no Google Cloud project to take TPUs from. Name it: LYCEUM_TPU_PROJECT=PROJECT.")
+            raise InputError(
+                "there is no Google Cloud project to take TPUs from. Name it:"
+                " LYCEUM_TPU_PROJECT=PROJECT."
+            )
         return project
 
     @functools.cached_property
@@ -120,11 +133,14 @@ class TpuApi:
         from google.cloud.tpu_v2alpha1.services.tpu.transports import TpuGrpcTransport
 
         # After an outage gRPC would wait for up to two minutes before it connects again.
-        channel = grpc.insecure_channel(self._settings.endpoint, options=[("grpc.max_reconnect_backoff_ms", 2000)])
+        channel = grpc.insecure_channel(
+            self._settings.endpoint, options=[("grpc.max_reconnect_backoff_ms", 2000)]
+        )
         return tpu.TpuClient(transport=TpuGrpcTransport(channel=channel))
 
     def connect(self) -> None:
-        """Make the client, which takes seconds. Raises InputError when there are no credentials or no project. Nothing is sent."""
+        """Make the client, which takes seconds. Raises InputError when there are no credentials or
+        no project. Nothing is sent."""
         with self._lock:
             _ = self.project, self._client
 
@@ -132,27 +148,38 @@ class TpuApi:
         """The complete name of a queued resource."""
         return f"projects/{self.project}/locations/{zone}/queuedResources/{short}"
 
-    def create(self, name: str, labels: Mapping[str, str], metadata: Mapping[str, str], seconds: float) -> None:
+    def create(
+        self, name: str, labels: Mapping[str, str], metadata: Mapping[str, str], seconds: float
+    ) -> None:
         """Ask for a TPU. It is well if this very request was accepted before.
 
         Args:
-            seconds: the request fails by itself when it was not granted for so long, whatever has become of this process.
+            seconds: the request fails by itself when it was not granted for so long, whatever has
+                become of this process.
 
         Raises:
             ApiError: it was refused, or nobody knows.
         """
         parent, _, short = name.partition("/queuedResources/")
-        request = {"parent": parent, "queued_resource_id": short, "queued_resource": self._order(parent, short, labels, metadata, seconds)}
+        request = {
+            "parent": parent,
+            "queued_resource_id": short,
+            "queued_resource": self._order(parent, short, labels, metadata, seconds),
+        }
         try:
             self._ask(name, "create_queued_resource", request)
         except _AlreadyExists:
             there = self.look(name)
             if any(there.labels.get(label) != value for label, value in labels.items()):
-                text = f"there is another TPU of the name {name}, which is not this job's. Delete it: {deletion_command(name)}"
+                text = (
+                    f"there is another TPU of the name {name}, which is not this job's. Delete it:"
+                    f" {deletion_command(name)}"
+                )
                 raise ApiError(Problem("invalid", text)) from None
 
     def look(self, name: str) -> Resource:
-        """The states of a queued resource and, once it may have one, of its node; or of a node that has none. Raises ApiError."""
+        """The states of a queued resource and, once it may have one, of its node; or of a node that
+        has none. Raises ApiError."""
         try:
             if name == node_of(name):
                 return self._with_node(Resource(name, request=GONE))
@@ -162,7 +189,8 @@ class TpuApi:
         return found if found.request in QUEUED else self._with_node(found)
 
     def remove(self, name: str) -> bool:
-        """Ask for the deletion of a queued resource with its node, or of a node that has none, unless it is under way.
+        """Ask for the deletion of a queued resource with its node, or of a node that has none,
+        unless it is under way.
 
         Returns:
             True when nothing of it is left.
@@ -178,7 +206,9 @@ class TpuApi:
                 self._ask(name, "delete_node", {"name": node_of(name)})
         except _NotFound:  # it went in this moment; the next look tells
             return False
-        except ApiError:  # a repeated call is refused when the first was heard and its acknowledgement lost
+        except (
+            ApiError
+        ):  # a repeated call is refused when the first was heard and its acknowledgement lost
             now = self.look(name)
             if (now.node if found.request == GONE else now.request) not in (GONE, "DELETING"):
                 raise
@@ -186,22 +216,44 @@ class TpuApi:
         return found.request == GONE and found.node == GONE
 
     def list(self, zone: str) -> list[Resource]:
-        """All queued resources of the project in a zone, and the nodes that belong to none. Raises ApiError."""
+        """All queued resources of the project in a zone, and the nodes that belong to none. Raises
+        ApiError."""
         parent = f"projects/{self.project}/locations/{zone}"
-        requests = [self._resource(one) for one in self._ask(parent, "list_queued_resources", {"parent": parent})]
+        requests = [
+            self._resource(one)
+            for one in self._ask(parent, "list_queued_resources", {"parent": parent})
+        ]
         nodes = {one.name: one for one in self._ask(parent, "list_nodes", {"parent": parent})}
         found = [_with(one, nodes.pop(node_of(one.name), None)) for one in requests]
         owned = {one.name for one in requests}
-        return found + [_with(Resource(name, GONE), node) for name, node in nodes.items() if node.queued_resource not in owned]
+        return found + [
+            _with(Resource(name, GONE), node)
+            for name, node in nodes.items()
+            if node.queued_resource not in owned
+        ]
 
-    def _order(self, parent: str, short: str, labels: Mapping[str, str], metadata: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    def _order(
+        self,
+        parent: str,
+        short: str,
+        labels: Mapping[str, str],
+        metadata: Mapping[str, str],
+        seconds: float,
+    ) -> dict[str, Any]:
         """A QueuedResource of one node, which has its name."""
         given = self._settings
         node: dict[str, Any] = {
             "accelerator_type": self._kind.accelerator,
             "runtime_version": given.runtime or self._kind.runtime,
-            "network_config": {"network": given.network, "subnetwork": given.subnetwork, "enable_external_ips": given.external_ips},
-            "service_account": {"email": given.service_account, "scope": ["https://www.googleapis.com/auth/cloud-platform"]},
+            "network_config": {
+                "network": given.network,
+                "subnetwork": given.subnetwork,
+                "enable_external_ips": given.external_ips,
+            },
+            "service_account": {
+                "email": given.service_account,
+                "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+            },
             "labels": {**given.labels, **labels},
             "tags": list(given.tags),
             "metadata": dict(metadata),
@@ -224,7 +276,11 @@ class TpuApi:
         """What a QueuedResource message says."""
         state = request.state.state.name if request.state.state else ""
         error = request.state.failed_data.error
-        problem = self._problem(_code_name(error.code), error.message, request.name) if state == "FAILED" else None
+        problem = (
+            self._problem(_code_name(error.code), error.message, request.name)
+            if state == "FAILED"
+            else None
+        )
         node = request.tpu.node_spec[0].node if request.tpu.node_spec else None
         labels, metadata = (dict(node.labels), dict(node.metadata)) if node else ({}, {})
         return Resource(request.name, state, problem=problem, labels=labels, metadata=metadata)
@@ -236,7 +292,8 @@ class TpuApi:
             return _with(found, None)
 
     def _ask(self, name: str, method: str, request: dict[str, Any]) -> Any:
-        """Call a method of the client, repeatedly if need be. Raises ApiError, of which _NotFound and _AlreadyExists are two."""
+        """Call a method of the client, repeatedly if need be. Raises ApiError, of which _NotFound
+        and _AlreadyExists are two."""
         from google.api_core.exceptions import GoogleAPICallError, RetryError
         from google.api_core.retry import Retry
         from google.auth.exceptions import GoogleAuthError, TransportError
@@ -246,16 +303,24 @@ class TpuApi:
                 return self._problem(_code_of(error), error.message or "", name).kind == "transient"
             return isinstance(error, TransportError)
 
-        patience = Retry(predicate=passing, initial=0.3, maximum=3.0, multiplier=2.0, timeout=CALL_SECONDS)
+        patience = Retry(
+            predicate=passing, initial=0.3, maximum=3.0, multiplier=2.0, timeout=CALL_SECONDS
+        )
         self.connect()
         try:
-            answer = getattr(self._client, method)(request=request, retry=patience, timeout=CALL_SECONDS)
+            answer = getattr(self._client, method)(
+                request=request, retry=patience, timeout=CALL_SECONDS
+            )
             return list(answer) if method.startswith("list_") else answer
         except (GoogleAPICallError, RetryError, GoogleAuthError) as error:
             cause = error.cause if isinstance(error, RetryError) else error
             if isinstance(cause, GoogleAuthError):
-                unreachable = Problem("transient", f"Google's servers for credentials do not answer ({cause})")
-                raise ApiError(unreachable if passing(cause) else credentials_problem(str(cause))) from error
+                unreachable = Problem(
+                    "transient", f"Google's servers for credentials do not answer ({cause})"
+                )
+                raise ApiError(
+                    unreachable if passing(cause) else credentials_problem(str(cause))
+                ) from error
             code = _code_of(cause)
             kind = {"NOT_FOUND": _NotFound, "ALREADY_EXISTS": _AlreadyExists}.get(code, ApiError)
             raise kind(self._problem(code, str(getattr(cause, "message", cause)), name)) from error

@@ -1,4 +1,5 @@
-"""Jobs on Cloud TPU, one queued resource per attempt: who starts them, finds them again, and sees to it that none is left over.
+"""Jobs on Cloud TPU, one queued resource per attempt: who starts them, finds them again, and sees
+to it that none is left over.
 
     infra.tpu.types     what there is, where, at what price
     infra.tpu.api       the API of Google, and `infra.tpu.problems` what its refusals mean
@@ -6,8 +7,9 @@
     infra.tpu.job       one job: the threads that look and act
     infra.tpu.reaper      machines that nobody follows any more
 
-A VM runs `infra/tpu/bootstrap_tpu.sh`, which fetches the code from the store and starts the agent `infra.tpu.host`; `infra.store.remote`
-is how it talks to us. A job goes on when the process that submitted it is killed: `attach` finds it again through its record in the store.
+A VM runs `infra/tpu/bootstrap_tpu.sh`, which fetches the code from the store and starts the agent
+`infra.tpu.host`; `infra.store.remote` is how it talks to us. A job goes on when the process that
+submitted it is killed: `attach` finds it again through its record in the store.
 """
 
 import hashlib
@@ -38,9 +40,21 @@ log = logging.getLogger("lyceum.tpu")
 STARTUP_SCRIPT = Path(__file__).with_name("bootstrap_tpu.sh")
 COORDINATOR_PORT = 8476
 _SENT = (
-    *("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds", "store_seconds", "billing_project"),
+    *(
+        "checkpoint_seconds",
+        "checkpoint_steps",
+        "heartbeat_seconds",
+        "stop_seconds",
+        "store_seconds",
+        "billing_project",
+    ),
     *("tensor_parallel", "whole_weights_gib"),
-    *("teacher_concurrency", "teacher_timeout_seconds", "teacher_attempts", "judge_patience_seconds"),
+    *(
+        "teacher_concurrency",
+        "teacher_timeout_seconds",
+        "teacher_attempts",
+        "judge_patience_seconds",
+    ),
 )
 """Settings that the VMs get too."""
 _HOPELESS = {*TAKEN, *DEAD, "FAILED"}
@@ -61,10 +75,14 @@ class CloudTpuBackend:
 
     def __init__(self, kind: TpuType, settings: Settings, tpu: TpuSettings) -> None:
         for label, value in tpu.labels.items():
-            if not _LABEL.fullmatch(label) or not _LABEL_VALUE.fullmatch(value) or label.startswith("lyceum"):
+            if (
+                not _LABEL.fullmatch(label)
+                or not _LABEL_VALUE.fullmatch(value)
+                or label.startswith("lyceum")
+            ):
                 raise InputError(
-                    f"LYCEUM_TPU_LABELS: {label}={value} is no label: lower-case letters, digits, - and _, at most 63 of them, a letter "
-                    "first, and not the prefix lyceum."
+                    f"LYCEUM_TPU_LABELS: {label}={value} is no label: lower-case letters, digits, -"
+                    " and _, at most 63 of them, a letter first, and not the prefix lyceum."
                 )
         self._kind, self._settings, self._tpu = kind, settings, tpu
         self._api = TpuApi(kind, tpu)
@@ -73,7 +91,11 @@ class CloudTpuBackend:
         self._releases: list[threading.Thread] = []
         self._stores: dict[str, Store] = {}
         self._zones: dict[str, tuple[str, ...]] = {}
-        price = kind.usd_per_chip_hour[tpu.tier] if tpu.usd_per_chip_hour is None else tpu.usd_per_chip_hour
+        price = (
+            kind.usd_per_chip_hour[tpu.tier]
+            if tpu.usd_per_chip_hour is None
+            else tpu.usd_per_chip_hour
+        )
         self._usd_per_hour = price * kind.chips
         threading.Thread(target=self._warm_up, name="tpu-client", daemon=True).start()
 
@@ -107,7 +129,8 @@ class CloudTpuBackend:
         return handle
 
     def attach(self, store: Store, key: str) -> JobHandle | None:
-        """See JobBackend. Goes on: the newest attempt of this type whose TPU is there or asked for, unless it has failed."""
+        """See JobBackend. Goes on: the newest attempt of this type whose TPU is there or asked for,
+        unless it has failed."""
         found: JobHandle | None = None
         store = self._store(store.uri)
         for attempt in sorted(store.children(f"work/{key}"), key=_numbers, reverse=True):
@@ -119,7 +142,9 @@ class CloudTpuBackend:
                 found = handle
                 self._take_over(store, handle, record)
             else:
-                log.info("attempt %s of an earlier run is deleted: %s", attempt, record.resources[-1])
+                log.info(
+                    "attempt %s of an earlier run is deleted: %s", attempt, record.resources[-1]
+                )
                 self._take_over(store, handle, record, dispose=True).cancel()
         return found
 
@@ -142,12 +167,18 @@ class CloudTpuBackend:
         for thread in self._releases:
             thread.join(max(0.0, until - time.monotonic()))
         if any(thread.is_alive() for thread in self._releases):
-            left.append(f"machines of earlier runs may still be there; `lyceum gc --target {self._kind.name}` lists and removes them")
+            left.append(
+                "machines of earlier runs may still be there; `lyceum gc --target"
+                f" {self._kind.name}` lists and removes them"
+            )
         return left
 
     def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
-        """See JobBackend. Nothing is asked of the API where the store has no record of a machine that may be there."""
-        thread = threading.Thread(target=self._release, args=(store, key, say), name=f"release-{key[:8]}", daemon=True)
+        """See JobBackend. Nothing is asked of the API where the store has no record of a machine
+        that may be there."""
+        thread = threading.Thread(
+            target=self._release, args=(store, key, say), name=f"release-{key[:8]}", daemon=True
+        )
         self._releases.append(thread)
         thread.start()
 
@@ -157,12 +188,13 @@ class CloudTpuBackend:
                 release(self._api, store, key, jobs, self._settings, say)
         except (ApiError, InputError, OSError) as error:
             say(
-                f"a machine of an earlier run may still be there ({error}); `lyceum gc --target {self._kind.name}` lists it, and removes "
-                "it with --delete"
+                f"a machine of an earlier run may still be there ({error}); `lyceum gc --target"
+                f" {self._kind.name}` lists it, and removes it with --delete"
             )
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
-        """See JobBackend. Looks in all zones where the type is offered, and those of LYCEUM_ZONES."""
+        """See JobBackend. Looks in all zones where the type is offered, and those of
+        LYCEUM_ZONES."""
         self._api.connect()
         zones = sorted({*self._kind.zones, *self._settings.zones})
         return reap(self._api, store, store_label(store), zones, delete, self._settings, self._tpu)
@@ -170,31 +202,57 @@ class CloudTpuBackend:
     # Jobs
 
     def _job(self, handle: JobHandle) -> TpuJob:
-        """The job, taken over if another process submitted it. Raises InputError if there is none."""
+        """The job, taken over if another process submitted it. Raises InputError if there is
+        none."""
         if handle in self._jobs:
             return self._jobs[handle]
         store = self._store(handle.store)
         record = store.read_json(record_name(handle), TpuRecord)
         if record is None:
-            raise InputError(f"store {store.uri}: no TPU was asked for by attempt {handle.attempt} of job {handle.key}.")
+            raise InputError(
+                f"store {store.uri}: no TPU was asked for by attempt {handle.attempt} of job"
+                f" {handle.key}."
+            )
         return self._take_over(store, handle, record)
 
-    def _take_over(self, store: Store, handle: JobHandle, record: TpuRecord, dispose: bool = False) -> TpuJob:
+    def _take_over(
+        self, store: Store, handle: JobHandle, record: TpuRecord, dispose: bool = False
+    ) -> TpuJob:
         """Follow a job that another process submitted, or see to its deletion."""
         final: JobStatus | None = None
         if dispose and record.ended is None:
-            record = record.model_copy(update={"state": "failed", "ended": time.time(), "reason": "no run went on with it"})
+            record = record.model_copy(
+                update={"state": "failed", "ended": time.time(), "reason": "no run went on with it"}
+            )
         if record.ended is not None:
             last = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
-            lost = JobStatus(state="failed", heartbeat=0.0, error=record.reason or "it was given up", exit_code=1, lost=True)
+            lost = JobStatus(
+                state="failed",
+                heartbeat=0.0,
+                error=record.reason or "it was given up",
+                exit_code=1,
+                lost=True,
+            )
             final = last if last is not None and last.state in FINAL else lost
         zones = () if final is not None else self._zones_near(store)
-        return self._follow(store, handle, record, zones, "" if final is not None else ship_source(store), final)
+        return self._follow(
+            store, handle, record, zones, "" if final is not None else ship_source(store), final
+        )
 
     def _follow(
-        self, store: Store, handle: JobHandle, record: TpuRecord, zones: tuple[str, ...], source: str, final: JobStatus | None = None
+        self,
+        store: Store,
+        handle: JobHandle,
+        record: TpuRecord,
+        zones: tuple[str, ...],
+        source: str,
+        final: JobStatus | None = None,
     ) -> TpuJob:
-        order = Order(_short_name(handle), self._labels(store, handle, record.run), self._metadata(store, handle, source))
+        order = Order(
+            _short_name(handle),
+            self._labels(store, handle, record.run),
+            self._metadata(store, handle, source),
+        )
         job = TpuJob(self._api, self._kind, store, handle, record, zones, order, self._tpu, final)
         with self._lock:
             known = self._jobs.setdefault(handle, job)
@@ -206,22 +264,32 @@ class CloudTpuBackend:
         """Whether a job of an earlier run may still come to a good end, or has come to one."""
         status = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
         if status is not None and status.state in FINAL:
-            return status.artifact is not None and store.lookup(status.artifact.kind, handle.key) is not None
+            return (
+                status.artifact is not None
+                and store.lookup(status.artifact.kind, handle.key) is not None
+            )
         if record.ended is not None or record.target != self._kind.name:
             return False
         try:
             seen = self._api.look(record.resources[-1])
         except ApiError:
             return True  # whoever follows it will see
-        return not _HOPELESS & ({seen.request, seen.node} if seen.request == "ACTIVE" else {seen.request})
+        return not _HOPELESS & (
+            {seen.request, seen.node} if seen.request == "ACTIVE" else {seen.request}
+        )
 
     def _check_budget(self, run: str) -> None:
-        spent = sum(job.record.cost_usd(time.time()) for job in list(self._jobs.values()) if job.record.run == run)
+        spent = sum(
+            job.record.cost_usd(time.time())
+            for job in list(self._jobs.values())
+            if job.record.run == run
+        )
         limit = self._settings.max_usd
         if limit is not None and spent >= limit:
             raise StageFailed(
-                f"the run has spent {spent:.2f} dollars on TPUs (list price) and may spend {limit:.2f}: no more are started. Raise the "
-                "limit, LYCEUM_MAX_USD, and run the same command again; what is done is kept."
+                f"the run has spent {spent:.2f} dollars on TPUs (list price) and may spend"
+                f" {limit:.2f}: no more are started. Raise the limit, LYCEUM_MAX_USD, and run the"
+                " same command again; what is done is kept."
             )
 
     # What is asked for
@@ -231,14 +299,15 @@ class CloudTpuBackend:
         if location not in self._stores:
             if not location.startswith("gs://"):
                 raise InputError(
-                    f"store {location}: a TPU cannot reach it. Give a store in a bucket, --store gs://BUCKET/PREFIX, for target "
-                    f"{self._kind.name}."
+                    f"store {location}: a TPU cannot reach it. Give a store in a bucket, --store"
+                    f" gs://BUCKET/PREFIX, for target {self._kind.name}."
                 )
             self._stores[location] = open_store(location)
         return self._stores[location]
 
     def _zones_near(self, store: Store) -> tuple[str, ...]:
-        """The zones to ask in, the preferred one first. Raises InputError when the bucket is too far from them."""
+        """The zones to ask in, the preferred one first. Raises InputError when the bucket is too
+        far from them."""
         if store.uri not in self._zones:
             self._zones[store.uri] = self._settings.zones or self._default_zones(store)
             store.require_near(self._settings)
@@ -257,7 +326,9 @@ class CloudTpuBackend:
         if self._settings.far_bucket:
             return (*near, *(zone for zone in self._kind.zones if zone not in near))
         if refusal is not None and not near:
-            raise InputError(f"{self._kind.name} is offered in {', '.join(self._kind.zones)}. {refusal}") from refusal
+            raise InputError(
+                f"{self._kind.name} is offered in {', '.join(self._kind.zones)}. {refusal}"
+            ) from refusal
         return tuple(near)
 
     def _labels(self, store: Store, handle: JobHandle, run: str) -> dict[str, str]:
@@ -277,13 +348,20 @@ class CloudTpuBackend:
             "lyceum-store": store.uri,
             "lyceum-job": attempt_file(handle.key, handle.attempt, "job.json"),
             "lyceum-source": source,
-            "lyceum-environment": json.dumps({f"LYCEUM_{name.upper()}": str(value) for name, value in values.items() if value is not None}),
+            "lyceum-environment": json.dumps(
+                {
+                    f"LYCEUM_{name.upper()}": str(value)
+                    for name, value in values.items()
+                    if value is not None
+                }
+            ),
             "lyceum-port": str(COORDINATOR_PORT),
             "lyceum-silence": f"{self._tpu.silence_seconds:g}",
         }
 
     def _warm_up(self) -> None:
-        """Import the client while others look for the store and the code. What stands against it is said by `submit`."""
+        """Import the client while others look for the store and the code. What stands against it is
+        said by `submit`."""
         with suppress(InputError):
             self._api.connect()
 
@@ -294,7 +372,8 @@ def store_label(store: Store) -> str:
 
 
 def _short_name(handle: JobHandle) -> str:
-    """The id of a job's queued resource and node. Two stores may hold the same job, and share a project."""
+    """The id of a job's queued resource and node. Two stores may hold the same job, and share a
+    project."""
     store = hashlib.sha256(handle.store.encode()).hexdigest()[:8]
     return f"lyceum-{handle.key[:24]}-{handle.attempt}-{store}"
 

@@ -1,11 +1,14 @@
-"""The agent on every host of a cloud machine: `python -m infra.tpu.host`, started by `infra/tpu/bootstrap_tpu.sh`.
+"""The agent on every host of a cloud machine: `python -m infra.tpu.host`, started by
+`infra/tpu/bootstrap_tpu.sh`.
 
-It runs the worker as the local backend does, and tells the store how it is doing: the contract is `infra.store.remote`. When the cloud
-takes the
-machine back, or the operating system ends, the worker is stopped, and what there is of a log and a status is written at once. When all is
-said it waits for the backend to delete the machine, and if nobody does, because the flow is gone, deletes it itself.
+It runs the worker as the local backend does, and tells the store how it is doing: the contract is
+`infra.store.remote`. When the cloud takes the machine back, or the operating system ends, the
+worker is stopped, and what there is of a log and a status is written at once. When all is said it
+waits for the backend to delete the machine, and if nobody does, because the flow is gone, deletes
+it itself.
 
-The agent loads no JAX. All that it must know is in its environment (see the script); settings for the worker come with it.
+The agent loads no JAX. All that it must know is in its environment (see the script); settings for
+the worker come with it.
 """
 
 import http.client
@@ -43,10 +46,15 @@ WRITE_SECONDS = 10.0
 CHUNK_BYTES = 4 << 20
 """Of the log, at most, in one object."""
 
-_METADATA = "http://{}/computeMetadata/v1/instance/{}?wait_for_change=true&timeout_sec=60&last_etag={}"
+_METADATA = (
+    "http://{}/computeMetadata/v1/instance/{}?wait_for_change=true&timeout_sec=60&last_etag={}"
+)
 _WATCHED = {
     "preempted": ("TRUE", "the machine is being preempted"),
-    "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE", "the machine is being taken away for maintenance"),
+    "maintenance-event": (
+        "TERMINATE_ON_HOST_MAINTENANCE",
+        "the machine is being taken away for maintenance",
+    ),
 }
 """What the metadata server is asked for -> the value that means an end, and which."""
 _METADATA_SECONDS = 5.0
@@ -98,7 +106,12 @@ class Agent:
         self._place = place
         self._store = store
         self._settings = settings
-        self._worker = Worker(store, place.key, place.attempt, log="log.txt" if place.host == 0 else f"hosts/{place.host}.log.txt")
+        self._worker = Worker(
+            store,
+            place.key,
+            place.attempt,
+            log="log.txt" if place.host == 0 else f"hosts/{place.host}.log.txt",
+        )
         self._log = Log(store, place, self._worker.log)
         self._status = JobStatus(state="running", heartbeat=time.time())
         self._target = ""
@@ -121,9 +134,16 @@ class Agent:
             final = self._work()
         except InputError as error:
             final = failed(self._status, str(error), exit_code=2)
-        if final.state == "cancelled":  # by no wish of ours: whoever does not want the job any more deletes the machine
-            why = self._taken or "the worker was stopped from outside; the machine seems to be shutting down"
-            final = failed(final, f"{why}; the job goes on from its last checkpoint on another one", lost=True)
+        if (
+            final.state == "cancelled"
+        ):  # by no wish of ours: whoever does not want the job any more deletes the machine
+            why = (
+                self._taken
+                or "the worker was stopped from outside; the machine seems to be shutting down"
+            )
+            final = failed(
+                final, f"{why}; the job goes on from its last checkpoint on another one", lost=True
+            )
         if final.error:
             log.error(final.error)
         self._ended.set()
@@ -138,10 +158,14 @@ class Agent:
         name = self._place.file("job.json")
         spec = self._store.read_json(name, JobSpec)
         if spec is None:
-            raise InputError(f"{self._store.location(name)} is missing, so nobody knows what to run.")
+            raise InputError(
+                f"{self._store.location(name)} is missing, so nobody knows what to run."
+            )
         self._target = spec.target
         self._store.write_here(name, spec)
-        self._store.path(self._place.file("status.json")).unlink(missing_ok=True)  # of the time before a reboot
+        self._store.path(self._place.file("status.json")).unlink(
+            missing_ok=True
+        )  # of the time before a reboot
         self._worker.start(self._settings.compile_cache)
         while not self._stop.wait(TICK_SECONDS):
             status = self._worker.poll(self._settings.stop_seconds)
@@ -153,11 +177,14 @@ class Agent:
         return self._worker.poll(self._settings.stop_seconds)
 
     def _report(self) -> None:
-        """Tell the store how the worker is doing, until it has ended. While the store is away the log waits on the disk."""
+        """Tell the store how the worker is doing, until it has ended. While the store is away the
+        log waits on the disk."""
         name, said = host_status(self._place.key, self._place.attempt, self._place.host), ""
         while True:
             try:
-                self._store.write_json(name, self._status.model_copy(update={"heartbeat": time.time()}), WRITE_SECONDS)
+                self._store.write_json(
+                    name, self._status.model_copy(update={"heartbeat": time.time()}), WRITE_SECONDS
+                )
                 self._log.ship()
             except (OSError, InputError) as error:
                 if str(error) != said:
@@ -167,7 +194,8 @@ class Agent:
                 return
 
     def _say_last(self, final: JobStatus) -> None:
-        """The whole log, then the final status. Raises OSError or InputError when the store does not take the status."""
+        """The whole log, then the final status. Raises OSError or InputError when the store does
+        not take the status."""
         try:
             self._log.keep(final)
         except (OSError, InputError) as error:
@@ -176,25 +204,34 @@ class Agent:
         self._store.write_json(name, final.model_copy(update={"heartbeat": time.time()}))
 
     def _wait_for_deletion(self, final: JobStatus) -> None:
-        """Give the backend time to delete the machine, then delete it. Raises ApiError or InputError when that is refused.
+        """Give the backend time to delete the machine, then delete it. Raises ApiError or
+        InputError when that is refused.
 
-        Another host than the first may be done while that one still writes the artifact: it leaves the machine to the first as long as it
-        hears of it.
+        Another host than the first may be done while that one still writes the artifact: it leaves
+        the machine to the first as long as it hears of it.
         """
         place = self._place
         if place.host and final.state == "succeeded":
             self._wait_for_silence(host_status(place.key, place.attempt, 0))
         else:
-            self._stop.wait(place.silence)  # not at all when the machine is about to go: its request would be left
+            self._stop.wait(
+                place.silence
+            )  # not at all when the machine is about to go: its request would be left
         if self._target not in TPU_TYPES:
-            raise InputError(f"the job's target {self._target!r} is no TPU, so nobody knows how to delete {place.resource}.")
-        settings = TpuSettings.from_environment().model_copy(update={"project": place.resource.split("/")[1]})
+            raise InputError(
+                f"the job's target {self._target!r} is no TPU, so nobody knows how to delete"
+                f" {place.resource}."
+            )
+        settings = TpuSettings.from_environment().model_copy(
+            update={"project": place.resource.split("/")[1]}
+        )
         api = TpuApi(TPU_TYPES[self._target], settings)
         while not _removed(api, place.resource):
             time.sleep(_DELETE_SECONDS)
 
     def _wait_for_silence(self, name: str) -> None:
-        """Until an object has not changed for twice the time after which the first host deletes the machine, by this host's clock."""
+        """Until an object has not changed for twice the time after which the first host deletes the
+        machine, by this host's clock."""
         seen, since = None, time.monotonic()
         while not self._stop.wait(self._settings.heartbeat_seconds):
             with suppress(OSError, InputError):
@@ -205,15 +242,21 @@ class Agent:
                 return
 
     def _watch(self, what: str, value: str, meaning: str) -> None:
-        """Ask the metadata server for `what` until it is `value`. The server answers when it changes, or after a minute."""
+        """Ask the metadata server for `what` until it is `value`. The server answers when it
+        changes, or after a minute."""
         host, etag = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal"), "0"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while not self._ended.is_set():
-            request = urllib.request.Request(_METADATA.format(host, what, etag), headers={"Metadata-Flavor": "Google"})
+            request = urllib.request.Request(
+                _METADATA.format(host, what, etag), headers={"Metadata-Flavor": "Google"}
+            )
             try:
                 with opener.open(request, timeout=70) as answer:
                     found, etag = answer.read().decode().strip(), answer.headers.get("ETag", "0")
-            except (OSError, http.client.HTTPException):  # it may be away for a while, and some machines have no such value
+            except (
+                OSError,
+                http.client.HTTPException,
+            ):  # it may be away for a while, and some machines have no such value
                 self._ended.wait(_METADATA_SECONDS)
                 continue
             if found == value:
@@ -225,7 +268,8 @@ class Agent:
 
 
 class Log:
-    """What the worker prints, on its way to the store: whole lines, masked one by one, so that every way to cut them gives the same bytes.
+    """What the worker prints, on its way to the store: whole lines, masked one by one, so that
+    every way to cut them gives the same bytes.
 
     Of another host than the first only the whole log is kept, and that only when it has failed.
     """
@@ -235,24 +279,34 @@ class Log:
         self._read = 0  # bytes of the file that have been masked
         self._sent = 0  # bytes, masked, that are in the store
         chunks = store.objects(place.file("log")) if place.host == 0 else []
-        self._before = sum(chunk.size for chunk in chunks)  # sent before a reboot; the same lines come again from the file
+        self._before = sum(
+            chunk.size for chunk in chunks
+        )  # sent before a reboot; the same lines come again from the file
 
     def begin(self) -> None:
-        """Put what the startup script has said before what is to come, which includes what this process logs."""
+        """Put what the startup script has said before what is to come, which includes what this
+        process logs."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(self._place.boot_log.read_bytes())
-        logging.basicConfig(filename=self._path, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.basicConfig(
+            filename=self._path,
+            level=logging.WARNING,
+            format="%(asctime)s %(levelname)s %(message)s",
+        )
         logging.getLogger("lyceum").setLevel(logging.INFO)
 
     def ship(self) -> None:
-        """Send what is new. Raises OSError or InputError; what was not sent is sent the next time."""
+        """Send what is new. Raises OSError or InputError; what was not sent is sent the next
+        time."""
         while self._place.host == 0 and (lines := read_lines(self._path, self._read, CHUNK_BYTES)):
             masked = masked_lines(lines)
             new = masked[max(0, self._before - self._sent) :]
             if new:
                 offset = self._sent + len(masked) - len(new)
-                self._store.write_bytes(log_chunk(self._place.key, self._place.attempt, offset), new, WRITE_SECONDS)
+                self._store.write_bytes(
+                    log_chunk(self._place.key, self._place.attempt, offset), new, WRITE_SECONDS
+                )
             self._read += len(lines)
             self._sent += len(masked)
 
@@ -266,12 +320,18 @@ class Log:
 
 
 def masked_lines(data: bytes) -> bytes:
-    """`data`, which are whole lines, masked. No line is masked because of the one before it: an ampersand ends what looks like a value."""
-    return mask(data.decode("utf-8", errors="replace").replace("\n", "\n&")).replace("\n&", "\n").encode("utf-8")
+    """`data`, which are whole lines, masked. No line is masked because of the one before it: an
+    ampersand ends what looks like a value."""
+    return (
+        mask(data.decode("utf-8", errors="replace").replace("\n", "\n&"))
+        .replace("\n&", "\n")
+        .encode("utf-8")
+    )
 
 
 def _removed(api: TpuApi, resource: str) -> bool:
-    """Whether nothing is left of a queued resource, whose deletion is asked for. Raises ApiError when that is refused."""
+    """Whether nothing is left of a queued resource, whose deletion is asked for. Raises ApiError
+    when that is refused."""
     try:
         return api.remove(resource)
     except ApiError as error:
@@ -281,12 +341,25 @@ def _removed(api: TpuApi, resource: str) -> bool:
 
 
 def main() -> None:
-    """Run the agent. What it says goes to the job's log; what ends it unexpectedly, to that of the startup script."""
+    """Run the agent. What it says goes to the job's log; what ends it unexpectedly, to that of the
+    startup script."""
     given = json.loads(os.environ["LYCEUM_ENVIRONMENT"])
     os.environ |= {name: value for name, value in given.items() if name not in os.environ}
-    agent = Agent(Place.from_environment(os.environ), open_store(os.environ["LYCEUM_STORE"], write=False), Settings.from_environment())
-    for number in (signal.SIGTERM, signal.SIGINT):  # by a thread: the main one may hold the lock of the event that it waits for
-        signal.signal(number, lambda number, frame: threading.Thread(target=agent.stop, args=("the machine is shutting down",)).start())
+    agent = Agent(
+        Place.from_environment(os.environ),
+        open_store(os.environ["LYCEUM_STORE"], write=False),
+        Settings.from_environment(),
+    )
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # by a thread: the main one may hold the lock of the event that it waits for
+        signal.signal(
+            number,
+            lambda number, frame: threading.Thread(
+                target=agent.stop, args=("the machine is shutting down",)
+            ).start(),
+        )
     agent.run()
 
 

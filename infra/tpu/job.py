@@ -1,7 +1,9 @@
-"""One job on TPUs, from its request to the moment when nothing of it is left: `infra.tpu.machine` decides, this does.
+"""One job on TPUs, from its request to the moment when nothing of it is left: `infra.tpu.machine`
+decides, this does.
 
-The job's thread asks the API, decides and acts; it never waits long for anything, so that a cancellation is acted upon within seconds. What
-the VMs say is read by another (`infra.tpu.listener`). Whoever polls reads what these two know, at once.
+The job's thread asks the API, decides and acts; it never waits long for anything, so that a
+cancellation is acted upon within seconds. What the VMs say is read by another
+(`infra.tpu.listener`). Whoever polls reads what these two know, at once.
 """
 
 import logging
@@ -35,13 +37,16 @@ FINAL_LOOK_SECONDS = 3.0
 
 
 class TpuRecord(StrictModel):
-    """`work/<key>/<attempt>/tpu.json`: what was asked for, before it was asked for; a killed flow leaves no machine that nobody knows.
+    """`work/<key>/<attempt>/tpu.json`: what was asked for, before it was asked for; a killed flow
+    leaves no machine that nobody knows.
 
     Attributes:
-        resources: complete names of all queued resources that were asked for, one per zone, the newest last.
+        resources: complete names of all queued resources that were asked for, one per zone, the
+            newest last.
         target, tier, run: what for.
         usd_per_hour: list price of all chips.
-        requested, active, ended: seconds since the epoch; `active` when the VMs of the newest resource came up, `ended` when the job did.
+        requested, active, ended: seconds since the epoch; `active` when the VMs of the newest
+            resource came up, `ended` when the job did.
         spent_usd: what the resources before the newest have cost.
         state: see `infra.tpu.machine`.
         reason: why it ended like that, for people.
@@ -60,8 +65,11 @@ class TpuRecord(StrictModel):
     reason: str = ""
 
     def cost_usd(self, now: float) -> float:
-        """What was paid until `now` (seconds since the epoch), by list price: VMs are paid for as long as they are there."""
-        hours = (max(0.0, (self.ended or now) - self.active) / 3600) if self.active is not None else 0.0
+        """What was paid until `now` (seconds since the epoch), by list price: VMs are paid for as
+        long as they are there."""
+        hours = (
+            (max(0.0, (self.ended or now) - self.active) / 3600) if self.active is not None else 0.0
+        )
         return self.spent_usd + hours * self.usd_per_hour
 
 
@@ -105,8 +113,17 @@ class TpuJob:
         final: JobStatus | None = None,
     ) -> None:
         self.record = record
-        self._api, self._kind, self._store, self._handle, self._order, self._tpu = api, kind, store, handle, order, tpu
-        self._zones = [zone for zone in zones if zone not in {zone_of(name) for name in record.resources}]
+        self._api, self._kind, self._store, self._handle, self._order, self._tpu = (
+            api,
+            kind,
+            store,
+            handle,
+            order,
+            tpu,
+        )
+        self._zones = [
+            zone for zone in zones if zone not in {zone_of(name) for name in record.resources}
+        ]
         self._refusals: tuple[Problem, ...] = ()
         self._taken_over = record.state != "requested"
         self._state, self._phase, self._final = record.state, "", final
@@ -117,8 +134,14 @@ class TpuJob:
         self._unanswered = 0.0
         self._leaving: set[str] = set()
         self._leftover: str | None = None
-        self._cancelled, self._accepted, self._wake = threading.Event(), threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True)
+        self._cancelled, self._accepted, self._wake = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self._thread = threading.Thread(
+            target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True
+        )
         self._listener = Listener(store, handle, kind.hosts, tpu.poll_seconds, self._wake.set)
         self._listener.attentive = record.state in ("booting", "running")
         self.log = self._listener.log
@@ -136,8 +159,12 @@ class TpuJob:
         if self._final is not None:
             return self._final.model_copy(update={"cost_usd": cost})
         heard = self._listener.hosts()[0].status
-        if heard is not None:  # a final one is the job's as soon as the machine has taken note of it
-            return JobStatus(state="running", heartbeat=heard.heartbeat, progress=heard.progress, cost_usd=cost)
+        if (
+            heard is not None
+        ):  # a final one is the job's as soon as the machine has taken note of it
+            return JobStatus(
+                state="running", heartbeat=heard.heartbeat, progress=heard.progress, cost_usd=cost
+            )
         return JobStatus(state="queued", heartbeat=time.time(), phase=self._phase, cost_usd=cost)
 
     def cancel(self) -> None:
@@ -145,14 +172,23 @@ class TpuJob:
         self._cancelled.set()
         self._wake.set()
         if not self._accepted.wait(ACCEPT_SECONDS):
-            log.warning("the deletion of %s was not accepted for %.0f s; it is tried again", self.record.resources[-1], ACCEPT_SECONDS)
+            log.warning(
+                "the deletion of %s was not accepted for %.0f s; it is tried again",
+                self.record.resources[-1],
+                ACCEPT_SECONDS,
+            )
 
     def close(self) -> str | None:
-        """Wait until nothing is left of a job that was cancelled or has ended. Returns what is, for people."""
+        """Wait until nothing is left of a job that was cancelled or has ended. Returns what is, for
+        people."""
         if self._final is None and not self._cancelled.is_set():
             return None
         self._thread.join(self._tpu.delete_seconds + ACCEPT_SECONDS)
-        return _left_over(self.record.resources, "its deletion goes on") if self._thread.is_alive() else self._leftover
+        return (
+            _left_over(self.record.resources, "its deletion goes on")
+            if self._thread.is_alive()
+            else self._leftover
+        )
 
     # The machine
 
@@ -163,7 +199,9 @@ class TpuJob:
             self._end("failed", _failed(str(error), 2 if isinstance(error, InputError) else 1))
         except Exception as error:
             log.exception("the job on %s is given up", self.record.resources)
-            self._end("failed", _failed(f"the TPU is given up because of an error in Lyceum: {error!r}"))
+            self._end(
+                "failed", _failed(f"the TPU is given up because of an error in Lyceum: {error!r}")
+            )
         self._listener.stop()
         self._delete()
 
@@ -186,13 +224,20 @@ class TpuJob:
         if self._listener.trouble is not None:
             raise self._listener.trouble
         step = self._next()
-        if step.action == "delete" and self._state in ("booting", "running") and not self._has_last_word():
+        if (
+            step.action == "delete"
+            and self._state in ("booting", "running")
+            and not self._has_last_word()
+        ):
             self._listener.look(FINAL_LOOK_SECONDS)
             step = self._next()
         return step
 
     def _has_last_word(self) -> bool:
-        return any(host.status is not None and host.status.state in FINAL for host in self._listener.hosts())
+        return any(
+            host.status is not None and host.status.state in FINAL
+            for host in self._listener.hosts()
+        )
 
     def _next(self) -> Step:
         record, now = self.record, time.monotonic()
@@ -226,8 +271,13 @@ class TpuJob:
             self._state, self._since = step.state, time.monotonic()
             began: dict[str, float] = {}
             if step.state in ("booting", "running") and self.record.active is None:
-                # Of a job that is taken over nobody knows when its VMs had come up: no later than this, and no earlier than they were made.
-                created = self._resource.created if self._taken_over and self._resource is not None else None
+                # Of a job that is taken over nobody knows when its VMs had come up: no later than
+                # this, and no earlier than they were made.
+                created = (
+                    self._resource.created
+                    if self._taken_over and self._resource is not None
+                    else None
+                )
                 began = {"active": created or time.time()}
             self.record = self.record.model_copy(update={"state": step.state, **began})
             self._listener.attentive = step.state in ("booting", "running")
@@ -242,7 +292,12 @@ class TpuJob:
         name = self._api.name(self._zones.pop(0), self._order.short)
         spent = record.cost_usd(time.time())
         self.record = record.model_copy(
-            update={"resources": (*record.resources, name), "active": None, "spent_usd": spent, "state": "requested"}
+            update={
+                "resources": (*record.resources, name),
+                "active": None,
+                "spent_usd": spent,
+                "state": "requested",
+            }
         )
         self._state, self._resource, self._problem, self._next_look = "requested", None, None, 0.0
         self._since = self._asked = time.monotonic()
@@ -250,7 +305,9 @@ class TpuJob:
     def _end(self, state: State, status: JobStatus) -> None:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
         error = mask(status.error) if status.error else None
-        self.record = self.record.model_copy(update={"state": state, "ended": time.time(), "reason": error or status.state})
+        self.record = self.record.model_copy(
+            update={"state": state, "ended": time.time(), "reason": error or status.state}
+        )
         self._state, self._final = state, status.model_copy(update={"error": error, "phase": ""})
 
     def _request(self) -> Problem | None:
@@ -261,8 +318,13 @@ class TpuJob:
         if self._cancelled.is_set():
             return None
         try:
-            metadata = {**self._order.metadata, "lyceum-resource": name}  # so that the VM can delete itself
-            self._api.create(name, self._order.labels, metadata, self._tpu.queue_seconds + EXPIRY_SECONDS)
+            metadata = {
+                **self._order.metadata,
+                "lyceum-resource": name,
+            }  # so that the VM can delete itself
+            self._api.create(
+                name, self._order.labels, metadata, self._tpu.queue_seconds + EXPIRY_SECONDS
+            )
             self._resource = self._api.look(name)
         except ApiError as error:
             if error.problem.kind == "transient":
@@ -316,7 +378,9 @@ class TpuJob:
             if self._leaving:
                 time.sleep(min(self._tpu.poll_seconds, 1.0))
         if self._leaving:
-            self._leftover = _left_over(sorted(self._leaving), f"it was not gone after {duration(self._tpu.delete_seconds)}")
+            self._leftover = _left_over(
+                sorted(self._leaving), f"it was not gone after {duration(self._tpu.delete_seconds)}"
+            )
             log.error("%s", self._leftover)
         else:
             self.record = self.record.model_copy(update={"state": "deleted"})
@@ -339,4 +403,7 @@ def _failed(error: str, exit_code: int = 1) -> JobStatus:
 def _left_over(names: Sequence[str], why: str) -> str:
     """What people are told of resources that may still be there."""
     commands = "; ".join(deletion_command(name) for name in names)
-    return f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by hand: {commands}"
+    return (
+        f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by"
+        f" hand: {commands}"
+    )

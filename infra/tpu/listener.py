@@ -1,4 +1,5 @@
-"""What the VMs of a job say in the store, read by a thread of its own: an outage of the store holds up nobody else.
+"""What the VMs of a job say in the store, read by a thread of its own: an outage of the store holds
+up nobody else.
 
 See `infra.store.remote` for what there is to read.
 """
@@ -35,7 +36,8 @@ class _Heard:
         self._changed = self._looked = time.monotonic()
 
     def hear(self, status: JobStatus | None, most_seconds: float) -> None:
-        """A look has found this; two looks are at most so far apart, unless the store did not answer."""
+        """A look has found this; two looks are at most so far apart, unless the store did not
+        answer."""
         now = time.monotonic()
         if (status is not None and status != self.status) or now - self._looked > most_seconds:
             self._changed = now
@@ -46,7 +48,8 @@ class _Heard:
 
 
 class Listener:
-    """Listens from `start` until `stop`, after which it looks once more. Whoever asks is answered at once.
+    """Listens from `start` until `stop`, after which it looks once more. Whoever asks is answered
+    at once.
 
     Args:
         hosts: how many there are.
@@ -58,14 +61,27 @@ class Listener:
         trouble: why the store cannot be read, if a person must put it right.
     """
 
-    def __init__(self, store: Store, handle: JobHandle, hosts: int, seconds: float, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        handle: JobHandle,
+        hosts: int,
+        seconds: float,
+        on_news: Callable[[], None],
+    ) -> None:
         self.attentive = False
         self.trouble: InputError | None = None
         self._store, self._handle, self._seconds, self._on_news = store, handle, seconds, on_news
         self._heard = [_Heard() for _ in range(hosts)]
         self._chunks: list[tuple[int, int, str]] = []
-        self._wake, self._looked, self._stopped = threading.Event(), threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._listen, name=f"tpu-listener-{handle.key[:8]}", daemon=True)
+        self._wake, self._looked, self._stopped = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self._thread = threading.Thread(
+            target=self._listen, name=f"tpu-listener-{handle.key[:8]}", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -95,26 +111,42 @@ class Listener:
         most = 5 * max(LISTEN_SECONDS, self._seconds) * (1 + len(others) / HOSTS_AT_ONCE)
         while True:
             ended = self._stopped.is_set()
-            some = [others[(turn + index) % len(others)] for index in range(min(HOSTS_AT_ONCE, len(others)))]
+            some = [
+                others[(turn + index) % len(others)]
+                for index in range(min(HOSTS_AT_ONCE, len(others)))
+            ]
             turn += HOSTS_AT_ONCE
             try:
                 self._hear([0, *some], ended, most)
             except OSError as error:
-                log.warning("what the VMs of %s/%s say cannot be read: %s", self._handle.key, self._handle.attempt, error)
+                log.warning(
+                    "what the VMs of %s/%s say cannot be read: %s",
+                    self._handle.key,
+                    self._handle.attempt,
+                    error,
+                )
             except InputError as error:
                 self.trouble = error
                 self._on_news()
             self._looked.set()
             if ended:
                 return
-            if self._wake.wait(min(LISTEN_SECONDS, self._seconds) if self.attentive else self._seconds):
+            if self._wake.wait(
+                min(LISTEN_SECONDS, self._seconds) if self.attentive else self._seconds
+            ):
                 self._wake.clear()
 
     def _hear(self, hosts: Sequence[int], ended: bool, most_seconds: float) -> None:
-        """One look at what hosts say, and at the log, which is complete before a final status is known."""
+        """One look at what hosts say, and at the log, which is complete before a final status is
+        known."""
         key, attempt = self._handle.key, self._handle.attempt
-        found = {host: self._store.read_json(host_status(key, attempt, host), JobStatus) for host in hosts}
-        final = ended or any(status is not None and status.state in FINAL for status in found.values())
+        found = {
+            host: self._store.read_json(host_status(key, attempt, host), JobStatus)
+            for host in hosts
+        }
+        final = ended or any(
+            status is not None and status.state in FINAL for status in found.values()
+        )
         end = self._chunks[-1][1] if self._chunks else 0
         text, offset = read_log(self._store, key, attempt, end, final)
         if offset > end:

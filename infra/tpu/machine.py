@@ -1,6 +1,8 @@
-"""The state machine of a TPU job: what is seen of it, and what follows. Pure: no clock, no network, no store.
+"""The state machine of a TPU job: what is seen of it, and what follows. Pure: no clock, no network,
+no store.
 
-    requested -> waiting -> provisioning -> booting -> running -> done / failed / preempted -> deleted
+    requested -> waiting -> provisioning -> booting -> running -> done / failed / preempted ->
+    deleted
 
     requested     the request is being sent; nobody has seen it accepted
     waiting       the request is in the queue of a zone
@@ -12,10 +14,12 @@
     preempted     the cloud took the TPU back
     deleted       nothing of it is left
 
-What is said by the job itself counts first: a final status ends it, and one that moves shows that it runs, whatever the API reports. Then
-the API: a TPU that it says is gone is gone. Then time: no state lasts for ever. A zone that has no TPU or no quota, or keeps a request
-waiting for too long, gives way to the next one as long as no VM has started. A job is lost, so that another attempt may do better, unless
-only a person can put right what is wrong. From `done`, `failed` and `preempted` on everything there is gets deleted.
+What is said by the job itself counts first: a final status ends it, and one that moves shows that
+it runs, whatever the API reports. Then the API: a TPU that it says is gone is gone. Then time: no
+state lasts for ever. A zone that has no TPU or no quota, or keeps a request waiting for too long,
+gives way to the next one as long as no VM has started. A job is lost, so that another attempt may
+do better, unless only a person can put right what is wrong. From `done`, `failed` and `preempted`
+on everything there is gets deleted.
 """
 
 from collections.abc import Sequence
@@ -27,7 +31,17 @@ from infra.tpu.api import GONE, QUEUED, Resource
 from infra.tpu.problems import FOR_PEOPLE, Problem
 from schemas.job import JobStatus
 
-State = Literal["requested", "waiting", "provisioning", "booting", "running", "done", "failed", "preempted", "deleted"]
+State = Literal[
+    "requested",
+    "waiting",
+    "provisioning",
+    "booting",
+    "running",
+    "done",
+    "failed",
+    "preempted",
+    "deleted",
+]
 STATES: tuple[State, ...] = get_args(State)
 BEFORE: tuple[State, ...] = ("requested", "waiting", "provisioning")
 """No VM has started yet, so another zone is as good."""
@@ -56,7 +70,8 @@ Action = Literal["none", "create", "next_zone", "delete"]
 
 @dataclass(frozen=True)
 class Host:
-    """What is known of one VM: its last status, None when there was none, and for how many seconds that has not changed."""
+    """What is known of one VM: its last status, None when there was none, and for how many seconds
+    that has not changed."""
 
     status: JobStatus | None = None
     silent: float = 0.0
@@ -89,7 +104,8 @@ class Seen:
 
     Attributes:
         seconds: for how long it has been in its state.
-        asked_seconds: for how long it has been asked for in this zone: requests go back and forth between waiting and provisioning.
+        asked_seconds: for how long it has been asked for in this zone: requests go back and forth
+            between waiting and provisioning.
         active_seconds: for how long its VMs have been there.
         resource: what the API says; None when it did not say anything, or there was no time to ask.
         problem: why the request could not be made, or why the API said nothing.
@@ -110,7 +126,8 @@ class Step:
 
     Attributes:
         state: the next state.
-        action: what to do: `create` sends the request (again); `next_zone` deletes this one and goes on in the next zone; `delete` deletes.
+        action: what to do: `create` sends the request (again); `next_zone` deletes this one and
+            goes on in the next zone; `delete` deletes.
         phase: what people are told while the job is queued.
         status: the job's final status, in the moment in which it ends.
         problem: why a zone is given up.
@@ -142,9 +159,19 @@ def next_step(state: State, seen: Seen, terms: Terms) -> Step:
 def _last_word(hosts: Sequence[Host]) -> JobStatus | None:
     """The final status of the job: host 0's, or that of another host that failed."""
     for index, host in enumerate(hosts):
-        if host.status is not None and host.status.state in FINAL and (index == 0 or host.status.state != "succeeded"):
+        if (
+            host.status is not None
+            and host.status.state in FINAL
+            and (index == 0 or host.status.state != "succeeded")
+        ):
             error = host.status.error
-            return host.status if index == 0 else host.status.model_copy(update={"error": f"host {index} of {len(hosts)}: {error}"})
+            return (
+                host.status
+                if index == 0
+                else host.status.model_copy(
+                    update={"error": f"host {index} of {len(hosts)}: {error}"}
+                )
+            )
     return None
 
 
@@ -154,9 +181,19 @@ def _end_by_cloud(state: State, seen: Seen, terms: Terms) -> Step | None:
     if resource is None or (resource.request == GONE and state == "requested"):
         return None
     if resource.request == "FAILED":
-        problem = resource.problem or Problem("unknown", f"the request for {terms.what} in {terms.zone} failed without a reason")
-        return _refused(problem, terms) if state in BEFORE else _lost("failed", problem.text, seen, terms)
-    states = (resource.request,) if resource.request in QUEUED or resource.request == "PROVISIONING" else (resource.node, resource.request)
+        problem = resource.problem or Problem(
+            "unknown", f"the request for {terms.what} in {terms.zone} failed without a reason"
+        )
+        return (
+            _refused(problem, terms)
+            if state in BEFORE
+            else _lost("failed", problem.text, seen, terms)
+        )
+    states = (
+        (resource.request,)
+        if resource.request in QUEUED or resource.request == "PROVISIONING"
+        else (resource.node, resource.request)
+    )
     if taken := [TAKEN[one] for one in states if one in TAKEN]:
         return _lost("preempted", f"the TPU {taken[0]}", seen, terms)
     if dead := [DEAD[one] for one in states if one in DEAD]:
@@ -171,9 +208,16 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
         if problem is not None and problem.kind != "transient":
             return _refused(problem, terms)
         if seen.seconds > terms.boot_seconds:
-            never = f"{terms.what} in {terms.zone}: the request was accepted, but did not appear for {duration(seen.seconds)}"
+            never = (
+                f"{terms.what} in {terms.zone}: the request was accepted, but did not appear for"
+                f" {duration(seen.seconds)}"
+            )
             return _refused(problem or Problem("unknown", never), terms)
-        return Step("requested", "create", f"asking for {terms.what} in {terms.zone}{_silence_of_api(problem)}")
+        return Step(
+            "requested",
+            "create",
+            f"asking for {terms.what} in {terms.zone}{_silence_of_api(problem)}",
+        )
     if resource is None:
         following: State = state
     elif resource.request in QUEUED:
@@ -183,12 +227,32 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
     else:
         return Step("booting", phase=f"booting {terms.what} in {terms.zone}")
     creating = resource is not None and resource.request == "CREATING"
-    lasted = seen.asked_seconds if following == "waiting" else seen.seconds if following == state else 0.0
-    if lasted > (terms.queue_seconds if following == "waiting" and not creating else terms.boot_seconds):
-        how = f"its request was {resource.request if resource and resource.request else state} for {duration(lasted)}"
-        return _refused(Problem("stockout", f"{terms.what} in {terms.zone}: {how}{_silence_of_api(problem)}"), terms)
+    lasted = (
+        seen.asked_seconds
+        if following == "waiting"
+        else seen.seconds
+        if following == state
+        else 0.0
+    )
+    if lasted > (
+        terms.queue_seconds if following == "waiting" and not creating else terms.boot_seconds
+    ):
+        how = (
+            f"its request was {resource.request if resource and resource.request else state} for"
+            f" {duration(lasted)}"
+        )
+        return _refused(
+            Problem("stockout", f"{terms.what} in {terms.zone}: {how}{_silence_of_api(problem)}"),
+            terms,
+        )
     doing = "provisioning" if following == "provisioning" else "waiting for"
-    return Step(following, phase=f"{doing} {terms.what} in {terms.zone}, {duration(seen.asked_seconds)}{_silence_of_api(problem)}")
+    return Step(
+        following,
+        phase=(
+            f"{doing} {terms.what} in {terms.zone},"
+            f" {duration(seen.asked_seconds)}{_silence_of_api(problem)}"
+        ),
+    )
 
 
 def _booting(state: State, seen: Seen, terms: Terms) -> Step:
@@ -196,22 +260,40 @@ def _booting(state: State, seen: Seen, terms: Terms) -> Step:
     if seen.seconds > terms.boot_seconds:
         return _lost(
             "failed",
-            f"no worker was heard of for {duration(seen.seconds)} after the VM had started. If that happens again: may its service account "
-            "write to the store, and has its network a way out? See LYCEUM_TPU_SERVICE_ACCOUNT, LYCEUM_TPU_EXTERNAL_IPS",
+            f"no worker was heard of for {duration(seen.seconds)} after the VM had started. If that"
+            " happens again: may its service account write to the store, and has its network a way"
+            " out? See LYCEUM_TPU_SERVICE_ACCOUNT, LYCEUM_TPU_EXTERNAL_IPS",
             seen,
             terms,
         )
-    return Step("booting", phase=f"booting {terms.what} in {terms.zone}, {duration(seen.seconds)}{_silence_of_api(seen.problem)}")
+    return Step(
+        "booting",
+        phase=(
+            f"booting {terms.what} in {terms.zone},"
+            f" {duration(seen.seconds)}{_silence_of_api(seen.problem)}"
+        ),
+    )
 
 
 def _running(state: State, seen: Seen, terms: Terms) -> Step:
     """Host 0 was heard of, and has not said its last word."""
     for index, host in enumerate(seen.hosts):
         who = f"host {index} of {len(seen.hosts)}" if len(seen.hosts) > 1 else "the VM"
-        if host.status is not None and host.status.state not in FINAL and host.silent > terms.silence_seconds:
-            return _lost("failed", f"{who} was not heard of for {duration(host.silent)}", seen, terms)
+        if (
+            host.status is not None
+            and host.status.state not in FINAL
+            and host.silent > terms.silence_seconds
+        ):
+            return _lost(
+                "failed", f"{who} was not heard of for {duration(host.silent)}", seen, terms
+            )
         if host.status is None and state == "running" and seen.seconds > terms.boot_seconds:
-            return _lost("failed", f"{who} never came up, {duration(seen.seconds)} after host 0 had", seen, terms)
+            return _lost(
+                "failed",
+                f"{who} never came up, {duration(seen.seconds)} after host 0 had",
+                seen,
+                terms,
+            )
     return Step("running")
 
 
@@ -220,9 +302,15 @@ def _refused(problem: Problem, terms: Terms) -> Step:
     if problem.kind in FOR_PEOPLE and problem.kind != "quota":
         return Step("failed", "delete", status=_failure(problem.text, exit_code=2), problem=problem)
     if terms.more_zones:
-        return Step("requested", "next_zone", f"{problem.text}; trying the next zone", problem=problem)
+        return Step(
+            "requested", "next_zone", f"{problem.text}; trying the next zone", problem=problem
+        )
     refusals = (*terms.refusals, problem)
-    text = refusals[0].text if len(refusals) == 1 else "\n".join(["no zone has a TPU for this job:", *(one.text for one in refusals)])
+    text = (
+        refusals[0].text
+        if len(refusals) == 1
+        else "\n".join(["no zone has a TPU for this job:", *(one.text for one in refusals)])
+    )
     if all(one.kind == "quota" for one in refusals):
         return Step("failed", "delete", status=_failure(text, exit_code=2), problem=problem)
     return Step("failed", "delete", status=_failure(text, lost=True), problem=problem)
@@ -230,11 +318,21 @@ def _refused(problem: Problem, terms: Terms) -> Step:
 
 def _lost(state: State, how: str, seen: Seen, terms: Terms) -> Step:
     after = f" after {duration(seen.active_seconds)}" if seen.active_seconds else ""
-    ill = f" (health: {seen.resource.health})" if seen.resource is not None and seen.resource.health else ""
+    ill = (
+        f" (health: {seen.resource.health})"
+        if seen.resource is not None and seen.resource.health
+        else ""
+    )
     text = f"{terms.what} in {terms.zone}{after}: {how}{ill}; what is left of it is being deleted"
     last = seen.hosts[0].status
     status = _failure(text, lost=True)
-    return Step(state, "delete", status=status.model_copy(update={"progress": last.progress}) if last is not None else status)
+    return Step(
+        state,
+        "delete",
+        status=(
+            status.model_copy(update={"progress": last.progress}) if last is not None else status
+        ),
+    )
 
 
 def _failure(error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:

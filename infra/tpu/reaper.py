@@ -1,8 +1,11 @@
-"""TPUs that nobody follows any more: found by their labels, told from those that a flow holds, and removed.
+"""TPUs that nobody follows any more: found by their labels, told from those that a flow holds, and
+removed.
 
-A flow that was killed leaves its TPU running, so that a retry can take it over; the VM deletes itself when its job is done. What is left
-then is little, but it holds quota: requests that wait, failed or were suspended, and the TPUs of runs that nobody goes on with. A resource
-is in use when a flow holds the lease of its stage (`infra.store.lease`); it is removed under that lease, so that no flow begins meanwhile.
+A flow that was killed leaves its TPU running, so that a retry can take it over; the VM deletes
+itself when its job is done. What is left then is little, but it holds quota: requests that wait,
+failed or were suspended, and the TPUs of runs that nobody goes on with. A resource is in use when a
+flow holds the lease of its stage (`infra.store.lease`); it is removed under that lease, so that no
+flow begins meanwhile.
 """
 
 import logging
@@ -31,7 +34,13 @@ NO_PLACE = ("invalid", "permission")
 
 
 def reap(
-    api: TpuApi, store: Store, store_label: str, zones: Sequence[str], delete: bool, settings: Settings, tpu: TpuSettings
+    api: TpuApi,
+    store: Store,
+    store_label: str,
+    zones: Sequence[str],
+    delete: bool,
+    settings: Settings,
+    tpu: TpuSettings,
 ) -> list[Leftover]:
     """See JobBackend.reap.
 
@@ -45,11 +54,23 @@ def reap(
     ours = [one for one in _listed(api, zones) if one.labels.get("lyceum") == "job"]
     own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == store_label}
     keys = {key: 0 for key, _ in own.values() if key}
-    free = unheld(store, keys, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=log.info)
+    free = unheld(
+        store,
+        keys,
+        seconds=settings.lease_seconds,
+        poll_seconds=settings.poll_seconds,
+        waiting=log.info,
+    )
     found = []
     for one in ours:
-        key, attempt = own.get(one.name, (one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", "")))
-        state = one.node if one.request == GONE else " ".join(state for state in (one.request, one.node) if state not in ("", GONE))
+        key, attempt = own.get(
+            one.name, (one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", ""))
+        )
+        state = (
+            one.node
+            if one.request == GONE
+            else " ".join(state for state in (one.request, one.node) if state not in ("", GONE))
+        )
         done = key in free and _is_done(store, key, attempt)
         why, removable = _judged(one, one.name in own, key, key in free, done)
         removed = False
@@ -60,7 +81,8 @@ def reap(
 
 
 def unfinished(store: Store, key: str) -> dict[JobHandle, TpuRecord]:
-    """The jobs of a key whose machines were not seen to be gone, by what is on record: the cloud is not asked. A damaged record is none."""
+    """The jobs of a key whose machines were not seen to be gone, by what is on record: the cloud is
+    not asked. A damaged record is none."""
     found = {}
     for attempt in store.children(f"work/{key}"):
         handle = JobHandle(store.uri, key, attempt)
@@ -72,39 +94,70 @@ def unfinished(store: Store, key: str) -> dict[JobHandle, TpuRecord]:
 
 
 def release(
-    api: TpuApi, store: Store, key: str, jobs: Mapping[JobHandle, TpuRecord], settings: Settings, say: Callable[[str], None]
+    api: TpuApi,
+    store: Store,
+    key: str,
+    jobs: Mapping[JobHandle, TpuRecord],
+    settings: Settings,
+    say: Callable[[str], None],
 ) -> None:
-    """Ask for the deletion of the machines of `jobs`, all of one key, unless a flow that lives holds its lease.
+    """Ask for the deletion of the machines of `jobs`, all of one key, unless a flow that lives
+    holds its lease.
 
-    A machine that is not gone within `RELEASE_SECONDS` stays on record: the next run that finds the stage done looks again.
+    A machine that is not gone within `RELEASE_SECONDS` stays on record: the next run that finds the
+    stage done looks again.
 
     Raises:
         ApiError: it was refused, or nobody knows.
         InputError: there are no credentials, or no project.
         OSError: the store does not answer.
     """
-    free = unheld(store, {key: 0}, seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds, waiting=log.info)
+    free = unheld(
+        store,
+        {key: 0},
+        seconds=settings.lease_seconds,
+        poll_seconds=settings.poll_seconds,
+        waiting=log.info,
+    )
     if key not in free:
         return
     with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
         if not mine:
             return
-        left = {handle: [name for name in record.resources if not api.remove(name)] for handle, record in jobs.items()}
+        left = {
+            handle: [name for name in record.resources if not api.remove(name)]
+            for handle, record in jobs.items()
+        }
         for name in (name for names in left.values() for name in names):
-            say(f"{name} was still there although its stage is done and no run followed it; its deletion is asked for")
+            say(
+                f"{name} was still there although its stage is done and no run followed it; its"
+                " deletion is asked for"
+            )
         until = time.monotonic() + RELEASE_SECONDS
         while any(left.values()) and time.monotonic() < until:
             time.sleep(settings.poll_seconds)
-            left = {handle: [name for name in names if not api.remove(name)] for handle, names in left.items()}
+            left = {
+                handle: [name for name in names if not api.remove(name)]
+                for handle, names in left.items()
+            }
         for handle, record in jobs.items():
             if not left[handle]:
-                ended = {"ended": record.ended or time.time(), "reason": record.reason or "its stage was done; no run followed it"}
-                store.write_json(record_name(handle), record.model_copy(update={"state": "deleted", **ended}))
+                ended = {
+                    "ended": record.ended or time.time(),
+                    "reason": record.reason or "its stage was done; no run followed it",
+                }
+                store.write_json(
+                    record_name(handle), record.model_copy(update={"state": "deleted", **ended})
+                )
 
 
 def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
     with ThreadPoolExecutor(len(zones)) as pool:
-        return [one for found in pool.map(lambda zone: _listed_in(api, zone, zones), zones) for one in found]
+        return [
+            one
+            for found in pool.map(lambda zone: _listed_in(api, zone, zones), zones)
+            for one in found
+        ]
 
 
 def _listed_in(api: TpuApi, zone: str, zones: Sequence[str]) -> list[Resource]:
@@ -120,11 +173,14 @@ def _listed_in(api: TpuApi, zone: str, zones: Sequence[str]) -> list[Resource]:
 def _job_of(resource: Resource) -> tuple[str, str]:
     """The key and attempt of the job it was made for; its labels hold a part of the key only."""
     parts = resource.metadata.get("lyceum-job", "").split("/")
-    return (parts[1], parts[2]) if len(parts) == 4 else ("", resource.labels.get("lyceum-attempt", ""))
+    return (
+        (parts[1], parts[2]) if len(parts) == 4 else ("", resource.labels.get("lyceum-attempt", ""))
+    )
 
 
 def _is_done(store: Store, key: str, attempt: str) -> bool:
-    """Whether the stage that a job was for has its artifact, so that no run will come for the machine."""
+    """Whether the stage that a job was for has its artifact, so that no run will come for the
+    machine."""
     try:
         job = store.read_json(attempt_file(key, attempt, "job.json"), JobSpec)
     except InputError:
@@ -151,7 +207,15 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) ->
     return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
 
 
-def _removed(api: TpuApi, store: Store, resource: Resource, key: str, generation: int | None, settings: Settings, tpu: TpuSettings) -> bool:
+def _removed(
+    api: TpuApi,
+    store: Store,
+    resource: Resource,
+    key: str,
+    generation: int | None,
+    settings: Settings,
+    tpu: TpuSettings,
+) -> bool:
     """Remove a resource, under the lease of its stage unless it is of no use to anybody."""
     if generation is None:
         return _delete(api, resource, tpu)
@@ -170,5 +234,10 @@ def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings) -> bool:
         except ApiError as error:
             problem = f" ({error})"
         time.sleep(tpu.poll_seconds)
-    log.error("%s is still there%s. Delete by hand: %s", resource.name, problem, deletion_command(resource.name))
+    log.error(
+        "%s is still there%s. Delete by hand: %s",
+        resource.name,
+        problem,
+        deletion_command(resource.name),
+    )
     return False

@@ -1,7 +1,9 @@
-"""Secrets on a machine in the cloud: read from Google Secret Manager by name when they are needed, and written nowhere.
+"""Secrets on a machine in the cloud: read from Google Secret Manager by name when they are needed,
+and written nowhere.
 
-A name (`projects/PROJECT/secrets/NAME`) is no secret: it travels with a job. Who may read the secret is decided by IAM: a TPU VM's account
-needs roles/secretmanager.secretAccessor on it (`infra/terraform/secrets.tf`). On other machines the application default credentials count.
+A name (`projects/PROJECT/secrets/NAME`) is no secret: it travels with a job. Who may read the
+secret is decided by IAM: a TPU VM's account needs roles/secretmanager.secretAccessor on it
+(`infra/terraform/secrets.tf`). On other machines the application default credentials count.
 """
 
 import base64
@@ -22,25 +24,30 @@ _RETRIED = {408, 429, 500, 502, 503, 504}
 
 
 def read_secret(name: str, variable: str) -> str:
-    """The newest version of a secret, or the one that the name says; from now on it is masked in all that this process writes.
+    """The newest version of a secret, or the one that the name says; from now on it is masked in
+    all that this process writes.
 
     Args:
         name: `projects/PROJECT/secrets/NAME` or `.../versions/VERSION`.
         variable: the environment variable that had the name, for messages.
 
     Raises:
-        InputError: the name is none, there is no such secret, it may not be read from here, or the service does not answer.
+        InputError: the name is none, there is no such secret, it may not be read from here, or the
+            service does not answer.
     """
     if not NAME.fullmatch(name):
         raise InputError(
-            f"{variable}={name!r} is no name of a secret. Write projects/PROJECT/secrets/NAME, or that with /versions/VERSION."
+            f"{variable}={name!r} is no name of a secret. Write projects/PROJECT/secrets/NAME, or"
+            " that with /versions/VERSION."
         )
     version = name if "/versions/" in name else f"{name}/versions/latest"
     answer = _get(version, variable)
     try:
         value = base64.b64decode(answer["payload"]["data"], validate=True).decode("ascii").strip()
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{variable}: what Secret Manager has as {version} is no text that could be a key.") from error
+        raise InputError(
+            f"{variable}: what Secret Manager has as {version} is no text that could be a key."
+        ) from error
     learn(value)
     return value
 
@@ -55,7 +62,9 @@ def _get(version: str, variable: str) -> dict[str, dict[str, str]]:
         session = AuthorizedSession(google.auth.default(scopes=[_SCOPE])[0])
     except DefaultCredentialsError as error:
         hint = "Run `gcloud auth application-default login`, or set the variable of the key itself."
-        raise InputError(f"{variable}: there are no credentials to read {version} with. {hint}") from error
+        raise InputError(
+            f"{variable}: there are no credentials to read {version} with. {hint}"
+        ) from error
     said = ""
     for attempt in range(_ATTEMPTS):
         time.sleep(_FIRST_PAUSE * 2 ** (attempt - 1) if attempt else 0.0)
@@ -73,6 +82,7 @@ def _get(version: str, variable: str) -> dict[str, dict[str, str]]:
     secret = version.partition("/versions/")[0]
     _, project, _, short = secret.split("/")
     raise InputError(
-        f"{variable}: {version} cannot be read: {said}. It must exist, with a value (`gcloud secrets versions add {short} --data-file=- "
-        f"--project={project}`), and the account of this machine needs roles/secretmanager.secretAccessor on it; see infra/README.md."
+        f"{variable}: {version} cannot be read: {said}. It must exist, with a value (`gcloud"
+        f" secrets versions add {short} --data-file=- --project={project}`), and the account of"
+        " this machine needs roles/secretmanager.secretAccessor on it; see infra/README.md."
     )

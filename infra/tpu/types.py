@@ -1,13 +1,17 @@
-"""TPU types that jobs can run on: what the Cloud TPU API calls them, how big they are, where they are offered and what they cost.
+"""TPU types that jobs can run on: what the Cloud TPU API calls them, how big they are, where they
+are offered and what they cost.
 
-A target is named as people name slices: `v5e-8` and `v6e-8` have 8 chips, but `v2-8`, `v3-8` and `v4-8` have 8 cores, that is 4 chips.
+A target is named as people name slices: `v5e-8` and `v6e-8` have 8 chips, but `v2-8`, `v3-8` and
+`v4-8` have 8 cores, that is 4 chips.
 
-Sizes, hosts and zones are those of cloud.google.com/tpu/docs (v5e, v6e, v4, "TPU regions and zones"; a copy of 2025); zones that are open
-to a single tenant only are left out. An account may be allowed in others: LYCEUM_ZONES takes any zone, and the API has the last word.
+Sizes, hosts and zones are those of cloud.google.com/tpu/docs (v5e, v6e, v4, "TPU regions and
+zones"; a copy of 2025); zones that are open to a single tenant only are left out. An account may be
+allowed in others: LYCEUM_ZONES takes any zone, and the API has the last word.
 
-Prices are US dollars per chip and hour in US regions, **from memory (on-demand) and third hand (spot), as of mid 2025, not confirmed**
-against cloud.google.com/tpu/pricing; spot prices change every month. They are good for a spending cap and for comparing plans, not for
-accounting. Whoever knows better sets LYCEUM_TPU_USD_PER_CHIP_HOUR. A reservation is counted at the on-demand price.
+Prices are US dollars per chip and hour in US regions, **from memory (on-demand) and third hand
+(spot), as of mid 2025, not confirmed** against cloud.google.com/tpu/pricing; spot prices change
+every month. They are good for a spending cap and for comparing plans, not for accounting. Whoever
+knows better sets LYCEUM_TPU_USD_PER_CHIP_HOUR. A reservation is counted at the on-demand price.
 """
 
 import math
@@ -32,7 +36,8 @@ class TpuType:
         hbm_bytes: memory of one chip.
         runtime: the software version that a VM of this generation boots.
         zones: where it is offered, the preferred one first.
-        usd_per_chip_hour: list price of one chip for an hour, by tier (`spot`, `on-demand`, `guaranteed`).
+        usd_per_chip_hour: list price of one chip for an hour, by tier (`spot`, `on-demand`,
+            `guaranteed`).
     """
 
     name: str
@@ -49,7 +54,8 @@ class TpuType:
 
 @dataclass(frozen=True)
 class _Generation:
-    """What the sizes of a generation share. `number_is_cores`: the number in a name counts cores, of which a chip has two."""
+    """What the sizes of a generation share. `number_is_cores`: the number in a name counts cores,
+    of which a chip has two."""
 
     accelerator: str
     number_is_cores: bool
@@ -62,8 +68,10 @@ class _Generation:
 
 
 _GENERATIONS = {
-    "v2": _Generation("v2", True, 2, 16, "tpu-ubuntu2204-base", 0.34, 1.13, ("us-central1-b", "us-central1-c", "europe-west4-a")),
-    "v3": _Generation("v3", True, 2, 32, "tpu-ubuntu2204-base", 0.66, 2.20, ("us-central1-a", "us-central1-b", "europe-west4-a")),
+    "v2": _Generation("v2", True, 2, 16, "tpu-ubuntu2204-base", 0.34, 1.13,
+                      ("us-central1-b", "us-central1-c", "europe-west4-a")),
+    "v3": _Generation("v3", True, 2, 32, "tpu-ubuntu2204-base", 0.66, 2.20,
+                      ("us-central1-a", "us-central1-b", "europe-west4-a")),
     "v4": _Generation("v4", True, 1, 32, "tpu-ubuntu2204-base", 0.97, 3.22, ("us-central2-b",)),
     "v5e": _Generation(
         "v5litepod", False, 1, 16, "v2-alpha-tpuv5-lite", 0.60, 1.20,
@@ -71,7 +79,8 @@ _GENERATIONS = {
     ),
     "v6e": _Generation(
         "v6e", False, 1, 32, "v2-alpha-tpuv6e", 1.35, 2.70,
-        ("us-east5-b", "us-east5-a", "us-central1-b", "us-east1-d", "europe-west4-a", "asia-northeast1-b"),
+        ("us-east5-b", "us-east5-a", "us-central1-b", "us-east1-d", "europe-west4-a",
+         "asia-northeast1-b"),
     ),
 }  # fmt: skip
 
@@ -83,7 +92,8 @@ _TOPOLOGIES = {
         f"{generation}-{chips}": topology
         for generation in ("v5e", "v6e")
         for chips, topology in (
-            (1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"), (128, "8x16"), (256, "16x16")
+            (1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"),
+            (128, "8x16"), (256, "16x16")
         )
     },
 }  # fmt: skip
@@ -108,10 +118,16 @@ def _tpu_type(name: str, topology: str) -> TpuType:
         runtime=generation.runtime,
         zones=_ZONES_OF_PODS.get(family, generation.zones) if hosts > 1 else generation.zones,
         usd_per_chip_hour=MappingProxyType(
-            {"spot": generation.spot, "on-demand": generation.on_demand, "guaranteed": generation.on_demand}
+            {
+                "spot": generation.spot,
+                "on-demand": generation.on_demand,
+                "guaranteed": generation.on_demand,
+            }
         ),
     )
 
 
-TPU_TYPES: Mapping[str, TpuType] = MappingProxyType({name: _tpu_type(name, topology) for name, topology in _TOPOLOGIES.items()})
+TPU_TYPES: Mapping[str, TpuType] = MappingProxyType(
+    {name: _tpu_type(name, topology) for name, topology in _TOPOLOGIES.items()}
+)
 """Target name -> type."""

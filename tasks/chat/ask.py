@@ -1,4 +1,5 @@
-"""Asking many questions: one request each or, where `LYCEUM_TEACHER_BATCH` says so, by files of requests."""
+"""Asking many questions: one request each or, where `LYCEUM_TEACHER_BATCH` says so, by files of
+requests."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -11,6 +12,13 @@ from tasks.chat.request import ChatRequest
 T = TypeVar("T")
 
 
-def ask_all(engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
-    """Yield each item with the reply to its request, in order. Raises what `ChatEngine.ask_singly` and `ask_in_batches` do."""
-    return ask_in_batches(engine, requests) if engine.settings.teacher_batch else engine.ask_singly(requests)
+def ask_all(
+    engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]
+) -> Iterator[tuple[T, Reply]]:
+    """Yield each item with the reply to its request, in order. Raises what `ChatEngine.ask_singly`
+    and `ask_in_batches` do."""
+    return (
+        ask_in_batches(engine, requests)
+        if engine.settings.teacher_batch
+        else engine.ask_singly(requests)
+    )

@@ -1,11 +1,15 @@
-"""The other way to ask: files of requests that a provider works off within a day, at half the price (OpenAI's /v1/files and /v1/batches).
+"""The other way to ask: files of requests that a provider works off within a day, at half the price
+(OpenAI's /v1/files and /v1/batches).
 
-Requests are taken in chunks; a chunk's open requests go into one batch, a *round*; what is still open afterwards (expired, failed on the
-provider's side, empty, or not affordable before) into the next. Answers are kept one by one, as in `tasks.chat.engine`.
+Requests are taken in chunks; a chunk's open requests go into one batch, a *round*; what is still
+open afterwards (expired, failed on the provider's side, empty, or not affordable before) into the
+next. Answers are kept one by one, as in `tasks.chat.engine`.
 
-A kill costs nothing: the batch's id is kept in the store below `answers/`, under the digest of its chunk and round, and a batch that was
-submitted just before the kill is found again by the same name in its metadata. Chunks are cut by count and size of the requests alone, so a
-rerun cuts the same ones. Prices are those of the config: a provider's discount for batches makes the bill smaller than the budget thinks.
+A kill costs nothing: the batch's id is kept in the store below `answers/`, under the digest of its
+chunk and round, and a batch that was submitted just before the kill is found again by the same name
+in its metadata. Chunks are cut by count and size of the requests alone, so a rerun cuts the same
+ones. Prices are those of the config: a provider's discount for batches makes the bill smaller than
+the budget thinks.
 """
 
 import asyncio
@@ -42,13 +46,18 @@ _IDLE_ROUNDS = 3
 _OVER = ("completed", "expired", "failed", "cancelled")
 
 
-def ask_in_batches(engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
-    """`ChatEngine.ask_singly` by batch files. Raises as that, and InputError where the provider has none."""
+def ask_in_batches(
+    engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]
+) -> Iterator[tuple[T, Reply]]:
+    """`ChatEngine.ask_singly` by batch files. Raises as that, and InputError where the provider has
+    none."""
     for chunk in _chunks(requests):
         try:
             replies = engine.run(_Chunk(engine, [request for _, request in chunk]).answer())
         except InputError as error:
-            raise InputError(f"{error} If this provider has no batch files, unset LYCEUM_TEACHER_BATCH.") from error
+            raise InputError(
+                f"{error} If this provider has no batch files, unset LYCEUM_TEACHER_BATCH."
+            ) from error
         for (item, _), reply in zip(chunk, replies, strict=True):
             engine.give(reply)
             yield item, reply
@@ -82,28 +91,41 @@ class _Chunk:
     async def answer(self) -> list[Reply]:
         """The replies to the requests, in order."""
         for some in _some(list(self._by_digest.values())):
-            for request, record in zip(some, await asyncio.gather(*map(self._engine.kept, some)), strict=True):
+            for request, record in zip(
+                some, await asyncio.gather(*map(self._engine.kept, some)), strict=True
+            ):
                 if record is not None:
                     self._records[request.digest] = record
                     if record.account == self._engine.budget.account:
                         self._engine.budget.settle(Cost(), record.cost)
         kept = {name for name in self._records if self._final(name)}
         number = idle = 0
-        while idle < _IDLE_ROUNDS and (useful := await self._round(digest([self._name, number]))) is not None:
+        while (
+            idle < _IDLE_ROUNDS
+            and (useful := await self._round(digest([self._name, number]))) is not None
+        ):
             number, idle = number + 1, 0 if useful else idle + 1
         return [self._reply(request, cached=request.digest in kept) for request in self._requests]
 
     def _final(self, name: str) -> bool:
         record = self._records.get(name)
-        return name in self._rejected or (record is not None and record.is_final(self._by_digest[name], self._engine.longer))
+        return name in self._rejected or (
+            record is not None and record.is_final(self._by_digest[name], self._engine.longer)
+        )
 
     async def _round(self, name: str) -> bool | None:
-        """Ask what is open, as far as the budget goes; None: nothing is, or nothing is affordable; False: no answer came."""
-        open_ = [request for digest_, request in self._by_digest.items() if not self._final(digest_)]
+        """Ask what is open, as far as the budget goes; None: nothing is, or nothing is affordable;
+        False: no answer came."""
+        open_ = [
+            request for digest_, request in self._by_digest.items() if not self._final(digest_)
+        ]
         if not open_:
             return None
         batch, reserved = await self._submitted_before(name), Cost()
-        resumed, before = batch is not None, len(self._rejected) + sum(record.asked for record in self._records.values())
+        resumed, before = (
+            batch is not None,
+            len(self._rejected) + sum(record.asked for record in self._records.values()),
+        )
         if batch is None:
             lines, reserved = self._affordable_lines(open_)
             if not lines:
@@ -117,10 +139,14 @@ class _Chunk:
             await self._collect(batch)
         finally:
             self._engine.budget.settle(reserved, Cost())
-        return resumed or len(self._rejected) + sum(record.asked for record in self._records.values()) > before
+        return (
+            resumed
+            or len(self._rejected) + sum(record.asked for record in self._records.values()) > before
+        )
 
     def _affordable_lines(self, open_: Sequence[ChatRequest]) -> tuple[list[dict[str, Any]], Cost]:
-        """The batch's lines, in order until the first that does not fit into the budget, and what they can cost at most."""
+        """The batch's lines, in order until the first that does not fit into the budget, and what
+        they can cost at most."""
         lines, total = [], Cost()
         for request in open_:
             record = self._records.get(request.digest)
@@ -130,11 +156,19 @@ class _Chunk:
                 break
             total += worst
             name = f"{request.digest}-{record.asked if record else 0}"
-            lines.append({"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": request.body(bound)})
+            lines.append(
+                {
+                    "custom_id": name,
+                    "method": "POST",
+                    "url": "/v1/chat/completions",
+                    "body": request.body(bound),
+                }
+            )
         return lines, total
 
     async def _submitted_before(self, name: str) -> "Batch | None":
-        """The batch of this round that an earlier process has submitted, if there is one to wait for."""
+        """The batch of this round that an earlier process has submitted, if there is one to wait
+        for."""
         client = self._engine.transport.client
         raw = await self._engine.in_store(self._engine.answers.get, name)
         if raw:
@@ -145,10 +179,18 @@ class _Chunk:
         page = await self._insist(lambda: client.batches.list(limit=100))
         while page is not None and page.data and seen < _RECENT:
             for batch in page.data:
-                if (batch.metadata or {}).get("lyceum") == name and batch.status not in ("failed", "cancelling", "cancelled"):
+                if (batch.metadata or {}).get("lyceum") == name and batch.status not in (
+                    "failed",
+                    "cancelling",
+                    "cancelled",
+                ):
                     return batch
             seen, last = seen + len(page.data), page.data[-1].id
-            page = await self._insist(lambda last=last: client.batches.list(limit=100, after=last)) if page.has_more else None  # type: ignore[misc]
+            page = (
+                await self._insist(lambda last=last: client.batches.list(limit=100, after=last))
+                if page.has_more
+                else None
+            )  # type: ignore[misc]
         return None
 
     async def _submit(self, name: str, lines: Sequence[dict[str, Any]]) -> "Batch":
@@ -175,7 +217,9 @@ class _Chunk:
             if outcome.kind == "rejected":
                 raise InputError(f"the provider takes no batch: {outcome.detail}.")
             await asyncio.sleep(outcome.wait or 1.0)
-            if (batch := await self._submitted_before(name)) is not None:  # the answer was lost, the batch was not
+            if (
+                batch := await self._submitted_before(name)
+            ) is not None:  # the answer was lost, the batch was not
                 return batch
 
     async def _note(self, name: str, batch: str) -> None:
@@ -186,17 +230,26 @@ class _Chunk:
         client, counts = self._engine.transport.client, self._engine.meter.counts
         while batch.status not in _OVER:
             if batch.request_counts:
-                counts["batch_total"], counts["batch_completed"] = batch.request_counts.total, batch.request_counts.completed
+                counts["batch_total"], counts["batch_completed"] = (
+                    batch.request_counts.total,
+                    batch.request_counts.completed,
+                )
             await asyncio.sleep(POLL_SECONDS)
             found = await self._insist(lambda number=batch.id: client.batches.retrieve(number))  # type: ignore[misc]
             assert found is not None
             batch = found
         if batch.status in ("failed", "cancelled") and not batch.output_file_id:
             await self._note(name, "")  # a rerun submits it anew
-            reasons = "; ".join(str(error.message) for error in (batch.errors and batch.errors.data) or []) or "no reason given"
+            reasons = (
+                "; ".join(
+                    str(error.message) for error in (batch.errors and batch.errors.data) or []
+                )
+                or "no reason given"
+            )
             raise StageFailed(
-                f"batch {batch.id} of {self._engine.endpoint.provider}: {batch.status}: {self._engine.endpoint.scrub(reasons)}. "
-                "Put that right, or unset LYCEUM_TEACHER_BATCH; what was answered is kept."
+                f"batch {batch.id} of {self._engine.endpoint.provider}: {batch.status}:"
+                f" {self._engine.endpoint.scrub(reasons)}. Put that right, or unset"
+                " LYCEUM_TEACHER_BATCH; what was answered is kept."
             )
         return batch
 
@@ -219,7 +272,9 @@ class _Chunk:
                 path.parent.rmdir()
 
     async def _download(self, file: str, path: Path) -> bool:
-        async with self._engine.transport.client.files.with_streaming_response.content(file) as response:
+        async with self._engine.transport.client.files.with_streaming_response.content(
+            file
+        ) as response:
             await response.stream_to_file(path)
         return True
 
@@ -231,7 +286,9 @@ class _Chunk:
         response = line.get("response") or {}
         status, content = response.get("status_code"), read_value(response.get("body"))
         if status != 200 or content.problem == "malformed":
-            reason = self._engine.endpoint.scrub(json.dumps(line.get("error") or response.get("body"))[:300])
+            reason = self._engine.endpoint.scrub(
+                json.dumps(line.get("error") or response.get("body"))[:300]
+            )
             self._engine.meter.count("rejected" if status == 400 else "server_error")
             if status == 400:
                 self._rejected[name] = reason
@@ -239,7 +296,9 @@ class _Chunk:
         bound = record.next_bound(request) if record else request.max_tokens
         cost = cost_of(content, request, bound, self._engine.prices)
         mine = record.cost if record and record.account == self._engine.budget.account else Cost()
-        new = Record(response["body"], int(asked) + 1, bound, mine + cost, self._engine.budget.account)
+        new = Record(
+            response["body"], int(asked) + 1, bound, mine + cost, self._engine.budget.account
+        )
         await self._engine.keep(request, new)
         self._records[name] = new
         self._engine.budget.settle(Cost(), cost)
@@ -248,7 +307,9 @@ class _Chunk:
     def _reply(self, request: ChatRequest, *, cached: bool) -> Reply:
         record = self._records.get(request.digest)
         if record is not None:
-            return record.reply(self._engine.budget.account, cached=cached, attempts=0 if cached else record.asked)
+            return record.reply(
+                self._engine.budget.account, cached=cached, attempts=0 if cached else record.asked
+            )
         if request.digest in self._rejected:
             return Reply("", problem="failed", detail=self._rejected[request.digest])
         if self._affordable:
@@ -256,7 +317,8 @@ class _Chunk:
         return Reply("", problem="unasked", detail="the budget is spent")
 
     async def _insist(self, call: Callable[[], Awaitable[C]], *, missing: bool = False) -> C | None:
-        """What a call returns, repeated while the provider does not answer. `missing`: None where there is no such thing.
+        """What a call returns, repeated while the provider does not answer. `missing`: None where
+        there is no such thing.
 
         Raises StageFailed when it has not answered for `teacher_dead_seconds`.
         """
@@ -270,7 +332,10 @@ class _Chunk:
                     return None
                 raise InputError(f"the provider refuses: {outcome.detail}.")
             if time.monotonic() - began > self._engine.settings.teacher_dead_seconds:
-                raise StageFailed(f"{self._engine.endpoint.url} does not answer: {outcome.detail}. Run again: the batch goes on meanwhile.")
+                raise StageFailed(
+                    f"{self._engine.endpoint.url} does not answer: {outcome.detail}. Run again: the"
+                    " batch goes on meanwhile."
+                )
             await asyncio.sleep(outcome.wait or delay)
             delay = min(2 * delay, POLL_SECONDS)
 

@@ -1,11 +1,13 @@
 """When to stop asking an endpoint that only fails (the circuit breaker; Nygard, Release It!, 2007).
 
-While nothing succeeds, pauses grow, so an outage costs each request few of its attempts; and after `seconds` the stage ends with a message.
-One request that always fails is no dead endpoint: it takes three that do.
+While nothing succeeds, pauses grow, so an outage costs each request few of its attempts; and after
+`seconds` the stage ends with a message. One request that always fails is no dead endpoint: it takes
+three that do.
 
-A patient breaker waits for an endpoint that is down, and no request suffers for it: a failure counts against the request only when it may
-be the request's own. That of a refused connection or of a rate limit is the endpoint's, and so is every failure while three requests or
-more have failed since the last success.
+A patient breaker waits for an endpoint that is down, and no request suffers for it: a failure
+counts against the request only when it may be the request's own. That of a refused connection or of
+a rate limit is the endpoint's, and so is every failure while three requests or more have failed
+since the last success.
 """
 
 import logging
@@ -20,11 +22,14 @@ _PATIENT_BURSTS = 2
 """Bursts of failures in a row that cost nobody a pause; later ones do, twice as long each time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 _PATIENT_PAUSE = 5.0
-"""The longest pause of a patient breaker: a machine stands idle meanwhile, and asking whether the endpoint is back costs nothing."""
+"""The longest pause of a patient breaker: a machine stands idle meanwhile, and asking whether the
+endpoint is back costs nothing."""
 _REJECTIONS = 16
-"""Requests in a row that the endpoint rejects as bad (400, 413, 422, ...), after which the fault is in what they have in common."""
+"""Requests in a row that the endpoint rejects as bad (400, 413, 422, ...), after which the fault is
+in what they have in common."""
 _TELL_SECONDS = 10.0
-"""An endpoint that a patient breaker has waited for so long is logged, and again each time it has waited twice as long."""
+"""An endpoint that a patient breaker has waited for so long is logged, and again each time it has
+waited twice as long."""
 
 log = logging.getLogger("lyceum")
 
@@ -74,18 +79,23 @@ class Breaker:
         return failure.kind == "rejected" or not (self._patient and self._is_down(failure))
 
     def _is_down(self, failure: Failure) -> bool:
-        """Whether it is the endpoint that fails and not a request. A patient breaker does not need three to see it in a single failure."""
-        alone = failure.kind == "rate_limited" or (failure.kind == "connection" and not failure.perhaps_paid)
+        """Whether it is the endpoint that fails and not a request. A patient breaker does not need
+        three to see it in a single failure."""
+        alone = failure.kind == "rate_limited" or (
+            failure.kind == "connection" and not failure.perhaps_paid
+        )
         return len(self._failed) >= _REQUESTS or (self._patient and alone)
 
     def failed(self, digest: str, sent: float, failure: Failure) -> float:
         """A request was not answered; returns how long everybody should pause, in seconds.
 
         Args:
-            sent: when it was sent: failures of requests that were sent before the last burst are part of that.
+            sent: when it was sent: failures of requests that were sent before the last burst are
+                part of that.
 
         Raises:
-            StageFailed: the endpoint has only failed for `seconds`, or asks to wait longer than that.
+            StageFailed: the endpoint has only failed for `seconds`, or asks to wait longer than
+                that.
         """
         now = time.monotonic()
         if sent > self._burst:
@@ -96,15 +106,16 @@ class Breaker:
         wait = failure.wait or 0.0
         if wait > self._seconds:
             raise StageFailed(
-                f"{self._place} asks to wait {wait:.0f} s ({failure.detail}). What was answered is kept: run again later, or raise "
-                f"{self._setting} to wait that long."
+                f"{self._place} asks to wait {wait:.0f} s ({failure.detail}). What was answered is"
+                f" kept: run again later, or raise {self._setting} to wait that long."
             )
         if self._is_down(failure):
             if now - self._since >= self._seconds:
                 raise StageFailed(
-                    f"{self._place} has answered nothing for {now - self._since:.0f} s: {self._failures} failures, the last: "
-                    f"{failure.detail}. Check that it runs and that {self._endpoint.variable('URL')} is right. What was answered is kept: "
-                    f"run again to continue. {self._setting} says how long is waited."
+                    f"{self._place} has answered nothing for {now - self._since:.0f} s:"
+                    f" {self._failures} failures, the last: {failure.detail}. Check that it runs"
+                    f" and that {self._endpoint.variable('URL')} is right. What was answered is"
+                    f" kept: run again to continue. {self._setting} says how long is waited."
                 )
             if self._patient and now - self._since >= self._tell:
                 self._tell *= 2
@@ -117,12 +128,14 @@ class Breaker:
         return max(wait, min(longest, FIRST_PAUSE * 2 ** min(late - 1, 16)) if late > 0 else 0.0)
 
     def rejected(self, digest: str, detail: str) -> None:
-        """The endpoint found a request bad. Raises InputError when it has found so many bad in a row, and none good."""
+        """The endpoint found a request bad. Raises InputError when it has found so many bad in a
+        row, and none good."""
         self._rejected.add(digest)
         if len(self._rejected) >= _REJECTIONS:
             raise InputError(
-                f"{self._place} rejects every request, the last {len(self._rejected)} in a row: {detail}. Change the model or the "
-                "parameters to what it takes. What was answered is kept."
+                f"{self._place} rejects every request, the last {len(self._rejected)} in a row:"
+                f" {detail}. Change the model or the parameters to what it takes. What was answered"
+                " is kept."
             )
 
     @property

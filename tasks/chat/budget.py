@@ -1,15 +1,19 @@
 """What a teacher may cost, and what it has cost.
 
-Nothing is sent unless what was spent, the most that is in flight can cost, and the most that this request can cost fit into the budget
-together: so the budget is never exceeded, whatever the answers. What counts as spent:
+Nothing is sent unless what was spent, the most that is in flight can cost, and the most that this
+request can cost fit into the budget together: so the budget is never exceeded, whatever the
+answers. What counts as spent:
 
 - the usage that the server reports;
-- where it reports none: a byte of text as a token, for the prompt (and what a chat template adds) and for the response;
-- a request whose answer never arrived whole (time-out, connection lost, a body that is no JSON): the most it can cost, because the provider
-  may bill it. Errors that a provider answers (429, 5xx, 4xx) cost nothing.
+- where it reports none: a byte of text as a token, for the prompt (and what a chat template adds)
+  and for the response;
+- a request whose answer never arrived whole (time-out, connection lost, a body that is no JSON):
+  the most it can cost, because the provider may bill it. Errors that a provider answers (429, 5xx,
+  4xx) cost nothing.
 
-Answers are kept with what they cost and which account paid. The same account that finds one again, after a kill, counts it as spent, so
-that a killed stage has one budget and not one per start; to every other account it is free.
+Answers are kept with what they cost and which account paid. The same account that finds one again,
+after a kill, counts it as spent, so that a killed stage has one budget and not one per start; to
+every other account it is free.
 """
 
 from dataclasses import dataclass
@@ -41,10 +45,18 @@ class Cost:
     usd: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, self.usd + other.usd)
+        return Cost(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.usd + other.usd,
+        )
 
     def __sub__(self, other: "Cost") -> "Cost":
-        return Cost(self.input_tokens - other.input_tokens, self.output_tokens - other.output_tokens, self.usd - other.usd)
+        return Cost(
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            self.usd - other.usd,
+        )
 
     @property
     def tokens(self) -> int:
@@ -81,11 +93,15 @@ class Budget:
         self._tokens = float("inf") if max_tokens is None else max_tokens - before_tokens
 
     def worst(self, request: ChatRequest, prices: Prices, max_tokens: int | None = None) -> Cost:
-        """The most that one attempt costs. Raises InputError: there is a limit, and the request sets no bound to its response."""
+        """The most that one attempt costs. Raises InputError: there is a limit, and the request
+        sets no bound to its response."""
         most = max_tokens or request.max_tokens
         if most is None:
             if self._limited:
-                raise InputError(f"a budget needs requests with a bound: set one of the parameters {', '.join(LIMITS)}.")
+                raise InputError(
+                    "a budget needs requests with a bound: set one of the parameters"
+                    f" {', '.join(LIMITS)}."
+                )
             most = 0
         return Cost(request.most_input_tokens, most, prices.usd(request.most_input_tokens, most))
 

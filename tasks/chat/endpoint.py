@@ -1,4 +1,5 @@
-"""Where an OpenAI-compatible API is and the key to it: execution, read from the environment, never part of a config or an artifact."""
+"""Where an OpenAI-compatible API is and the key to it: execution, read from the environment, never
+part of a config or an artifact."""
 
 import ipaddress
 import os
@@ -24,7 +25,8 @@ _NO_KEY = "none"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A provider's name, its URL up to and without `/chat/completions`, and its key, which no `repr` shows."""
+    """A provider's name, its URL up to and without `/chat/completions`, and its key, which no
+    `repr` shows."""
 
     provider: str
     url: str
@@ -35,7 +37,8 @@ class Endpoint:
         return mask(self.hide(text.encode("utf-8", "replace")).decode())
 
     def hide(self, body: bytes) -> bytes:
-        """A body without this key, and else as it is. A key that is shorter than `LEAST` is none: `EMPTY` for vLLM."""
+        """A body without this key, and else as it is. A key that is shorter than `LEAST` is none:
+        `EMPTY` for vLLM."""
         return body.replace(self.key.encode(), MASK.encode()) if len(self.key) >= LEAST else body
 
     def variable(self, what: str) -> str:
@@ -44,29 +47,44 @@ class Endpoint:
 
 
 def endpoint_of(provider: str, environment: Mapping[str, str] = os.environ) -> Endpoint:
-    """The endpoint of a provider, by three variables: upper case, other characters than A-Z and 0-9 as `_`.
+    """The endpoint of a provider, by three variables: upper case, other characters than A-Z and 0-9
+    as `_`.
 
         <PROVIDER>_BASE_URL            where it is; not needed for those in `_URLS`
         <PROVIDER>_API_KEY             the key, if it asks for one
-        <PROVIDER>_API_KEY_SECRET      instead of the key, where Google Secret Manager has it: `projects/PROJECT/secrets/NAME`
+        <PROVIDER>_API_KEY_SECRET      instead of the key, where Google Secret Manager has it:
+                                       `projects/PROJECT/secrets/NAME`
 
     Raises:
-        InputError: the URL is not set, or none, or holds secrets; a hosted provider's key is not set; or the secret cannot be read.
+        InputError: the URL is not set, or none, or holds secrets; a hosted provider's key is not
+            set; or the secret cannot be read.
     """
-    url, key_variable, secret_variable = _url(provider, environment), _variable(provider, "KEY"), _variable(provider, "SECRET")
-    key, secret = environment.get(key_variable, "").strip(), environment.get(secret_variable, "").strip()
+    url, key_variable, secret_variable = (
+        _url(provider, environment),
+        _variable(provider, "KEY"),
+        _variable(provider, "SECRET"),
+    )
+    key, secret = (
+        environment.get(key_variable, "").strip(),
+        environment.get(secret_variable, "").strip(),
+    )
     if not key and secret:
         key = read_secret(secret, secret_variable)
     if not key and url == _URLS.get(provider):
-        raise InputError(f"provider {provider!r} at {url} needs a key: set {key_variable}, or {secret_variable}.")
+        raise InputError(
+            f"provider {provider!r} at {url} needs a key: set {key_variable}, or {secret_variable}."
+        )
     if not key.isascii() or any(character.isspace() for character in key):
-        raise InputError(f"{key_variable} holds white space or characters that no HTTP header can carry; copy the key again.")
+        raise InputError(
+            f"{key_variable} holds white space or characters that no HTTP header can carry; copy"
+            " the key again."
+        )
     return Endpoint(provider, url, key or _NO_KEY)
 
 
 def travelling(config: Any, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of the endpoints that a stage's config names, what its job must be told on another machine: variables with URLs and with names of
-    secrets, never a key.
+    """Of the endpoints that a stage's config names, what its job must be told on another machine:
+    variables with URLs and with names of secrets, never a key.
 
     Raises:
         InputError: an endpoint cannot be reached from there, or its key cannot be had there.
@@ -74,19 +92,26 @@ def travelling(config: Any, environment: Mapping[str, str] = os.environ) -> dict
     found: dict[str, str] = {}
     for provider in sorted(_providers(config)):
         url = _url(provider, environment)
-        url_variable, key_variable, secret_variable = (_variable(provider, what) for what in ("URL", "KEY", "SECRET"))
+        url_variable, key_variable, secret_variable = (
+            _variable(provider, what) for what in ("URL", "KEY", "SECRET")
+        )
         secret = environment.get(secret_variable, "").strip()
         if _is_here(urlsplit(url).hostname or ""):
             raise InputError(
-                f"{url_variable}={url}: that is this machine, and the job runs on another one. Give the endpoint an address that a TPU VM "
-                "reaches, e.g. an internal one of its network."
+                f"{url_variable}={url}: that is this machine, and the job runs on another one. Give"
+                " the endpoint an address that a TPU VM reaches, e.g. an internal one of its"
+                " network."
             )
         if secret and not NAME.fullmatch(secret):
-            raise InputError(f"{secret_variable}={secret!r} is no name of a secret. Write projects/PROJECT/secrets/NAME.")
+            raise InputError(
+                f"{secret_variable}={secret!r} is no name of a secret. Write"
+                " projects/PROJECT/secrets/NAME."
+            )
         if not secret and (environment.get(key_variable, "").strip() or url == _URLS.get(provider)):
             raise InputError(
-                f"provider {provider!r} needs a key on the TPU VM, where {key_variable} is not sent. Keep it in Google Secret Manager, let "
-                f"the VM's account read it, and set {secret_variable}=projects/PROJECT/secrets/NAME; see infra/README.md."
+                f"provider {provider!r} needs a key on the TPU VM, where {key_variable} is not"
+                " sent. Keep it in Google Secret Manager, let the VM's account read it, and set"
+                f" {secret_variable}=projects/PROJECT/secrets/NAME; see infra/README.md."
             )
         found |= {url_variable: url} | ({secret_variable: secret} if secret else {})
     return found
@@ -96,7 +121,9 @@ def _providers(config: Any) -> set[str]:
     """Of a config as JSON: every table that asks an endpoint names it as its `provider`."""
     if isinstance(config, dict):
         named = config.get("provider")
-        return {named for named in [named] if isinstance(named, str)}.union(*map(_providers, config.values()))
+        return {named for named in [named] if isinstance(named, str)}.union(
+            *map(_providers, config.values())
+        )
     return set().union(*map(_providers, config)) if isinstance(config, list | tuple) else set()
 
 
@@ -114,16 +141,25 @@ def _url(provider: str, environment: Mapping[str, str]) -> str:
     url = environment.get(variable) or _URLS.get(provider, "")
     if not url:
         raise InputError(
-            f"provider {provider!r}: set {variable} to the URL of its OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1 of a vLLM "
-            f"server, and {key_variable} if it asks for a key. Providers that need no URL: {', '.join(sorted(_URLS))}."
+            f"provider {provider!r}: set {variable} to the URL of its OpenAI-compatible API, e.g."
+            f" http://127.0.0.1:8000/v1 of a vLLM server, and {key_variable} if it asks for a key."
+            f" Providers that need no URL: {', '.join(sorted(_URLS))}."
         )
     if has_userinfo(url) or "?" in url or "#" in url:
-        raise InputError(f"{variable}: a URL holds no user name, password or query, because it is shown. {key_variable} is for a key.")
+        raise InputError(
+            f"{variable}: a URL holds no user name, password or query, because it is shown."
+            f" {key_variable} is for a key."
+        )
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{variable}={url!r} is no URL of an API. Write for example http://127.0.0.1:8000/v1.")
+        raise InputError(
+            f"{variable}={url!r} is no URL of an API. Write for example http://127.0.0.1:8000/v1."
+        )
     return url.rstrip("/")
 
 
 def _variable(provider: str, what: str) -> str:
-    return re.sub(r"[^A-Z0-9]", "_", provider.upper()) + {"URL": "_BASE_URL", "KEY": "_API_KEY", "SECRET": "_API_KEY_SECRET"}[what]
+    return (
+        re.sub(r"[^A-Z0-9]", "_", provider.upper())
+        + {"URL": "_BASE_URL", "KEY": "_API_KEY", "SECRET": "_API_KEY_SECRET"}[what]
+    )

@@ -3,18 +3,23 @@
 The life of a request:
 
 1. Its answer is looked up in the store. If it is there, nothing is asked.
-2. At the gate, one request after the other in the order in which they came: it waits until its worst case fits into the budget. When it
-   does not fit although nothing is under way any more, it and all later ones are `unasked`. So which requests are asked depends on the
-   costs of those before them, not on who was faster.
-3. It is sent when a slot is free (`tasks.chat.limiter`). Refused or lost, it is sent again after a random pause (exponential backoff with
-   full jitter; Brooker, AWS Architecture Blog, 2015), before those that come new, with the same Idempotency-Key.
-4. The answer is written to the store, and only then it counts. An empty or truncated one may be asked for again after that.
+2. At the gate, one request after the other in the order in which they came: it waits until its
+   worst case fits into the budget. When it does not fit although nothing is under way any more, it
+   and all later ones are `unasked`. So which requests are asked depends on the costs of those
+   before them, not on who was faster.
+3. It is sent when a slot is free (`tasks.chat.limiter`). Refused or lost, it is sent again after a
+   random pause (exponential backoff with full jitter; Brooker, AWS Architecture Blog, 2015), before
+   those that come new, with the same Idempotency-Key.
+4. The answer is written to the store, and only then it counts. An empty or truncated one may be
+   asked for again after that.
 
-What a kill costs: answers in the store are never asked for again. What was under way (`teacher_concurrency` requests, and as many whose
-answer is being written, at most) is sent again with the same Idempotency-Key: a provider that honours it bills it once, another twice.
+What a kill costs: answers in the store are never asked for again. What was under way
+(`teacher_concurrency` requests, and as many whose answer is being written, at most) is sent again
+with the same Idempotency-Key: a provider that honours it bills it once, another twice.
 
-asyncio runs in a thread of its own, and the store is read and written in further threads: neither waits for the other, nor for the caller.
-Memory is bounded (`tasks.chat.held`), however many requests there are, but for a few bytes of each.
+asyncio runs in a thread of its own, and the store is read and written in further threads: neither
+waits for the other, nor for the caller. Memory is bounded (`tasks.chat.held`), however many
+requests there are, but for a few bytes of each.
 """
 
 import asyncio
@@ -44,7 +49,8 @@ from tasks.chat.transport import Answer, Failure, Transport
 
 T = TypeVar("T")
 Progress = Callable[[int, Mapping[str, float]], None]
-"""Told how many replies were given, and the numbers of `Meter.values` with `in_flight` and `limit`."""
+"""Told how many replies were given, and the numbers of `Meter.values` with `in_flight` and
+`limit`."""
 
 FIRST_DELAY = 0.5  # seconds, doubled after each failure of a request
 LONGEST_DELAY = 60.0
@@ -62,12 +68,14 @@ class _Halted(Exception):
 
 
 class ChatEngine:
-    """Puts chat completions to an endpoint. A context manager; inside it `ask` may be called, one call after the other, or `submit`.
+    """Puts chat completions to an endpoint. A context manager; inside it `ask` may be called, one
+    call after the other, or `submit`.
 
     Args:
         budget: counts on over all calls.
         longer: ask a truncated answer once more, with twice its bound of tokens.
-        patience: seconds for which an endpoint that is down is waited for at no request's cost; None: see `tasks.chat.breaker`.
+        patience: seconds for which an endpoint that is down is waited for at no request's cost;
+            None: see `tasks.chat.breaker`.
         progress: called about once a second while `ask` runs, in the caller's thread.
         settings: the `teacher_*` fields are read; None: those of the environment.
     """
@@ -84,10 +92,20 @@ class ChatEngine:
         progress: Progress = lambda done, values: None,
         settings: Settings | None = None,
     ) -> None:
-        self.endpoint, self.answers, self.budget, self.prices, self.longer = endpoint, answers, budget, prices, longer
+        self.endpoint, self.answers, self.budget, self.prices, self.longer = (
+            endpoint,
+            answers,
+            budget,
+            prices,
+            longer,
+        )
         self.settings = settings or Settings.from_environment()
         self.meter = Meter()
-        self.breaker = Breaker(endpoint, self.settings.teacher_dead_seconds if patience is None else patience, patient=patience is not None)
+        self.breaker = Breaker(
+            endpoint,
+            self.settings.teacher_dead_seconds if patience is None else patience,
+            patient=patience is not None,
+        )
         self._progress = progress
         self._told = time.monotonic()
 
@@ -110,9 +128,16 @@ class ChatEngine:
         return self
 
     async def _connect(self) -> Transport:
-        return Transport(self.endpoint, self.settings.teacher_concurrency, self.settings.teacher_timeout_seconds)
+        return Transport(
+            self.endpoint, self.settings.teacher_concurrency, self.settings.teacher_timeout_seconds
+        )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.run(self._drain())
         self.run(self.transport.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -129,21 +154,25 @@ class ChatEngine:
         return future.result()
 
     def submit(self, requests: Sequence[ChatRequest]) -> list[Future[Reply]]:
-        """Begin to ask, in any thread. Futures raise what `ask` raises; who takes a reply tells of it (`give`), one thread at a time."""
+        """Begin to ask, in any thread. Futures raise what `ask` raises; who takes a reply tells of
+        it (`give`), one thread at a time."""
         with self._turns:
             return [self._begin(request) for request in requests]
 
     def _begin(self, request: ChatRequest) -> Future[Reply]:
         before, self._last = self._last, asyncio.Event()
-        return asyncio.run_coroutine_threadsafe(self._answer(request, before, self._last), self.loop)
+        return asyncio.run_coroutine_threadsafe(
+            self._answer(request, before, self._last), self.loop
+        )
 
     def ask_singly(self, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
-        """Yield each item with the reply to its request, in the order in which they come. `requests` is read as replies are taken.
+        """Yield each item with the reply to its request, in the order in which they come.
+        `requests` is read as replies are taken.
 
         Raises:
             InputError: a person must put something right first: key, model, URL, parameters.
-            StageFailed: the endpoint has been failing for too long, or there is nothing left to pay with.
-            Both after everything that is under way was answered and kept.
+            StageFailed: the endpoint has been failing for too long, or there is nothing left to pay
+            with. Both after everything that is under way was answered and kept.
         """
         pending: deque[tuple[T, Future[Reply]]] = deque()
         held = Held(_WINDOW * self.settings.teacher_concurrency)
@@ -183,8 +212,16 @@ class ChatEngine:
     def give(self, reply: Reply) -> None:
         """Count a reply that goes to the caller, and tell progress if it is time."""
         self.meter.give(reply)
-        if reply.problem in ("failed", "malformed") and self.meter.replies[reply.problem] <= _TOLD_FAILURES:
-            log.warning("%s gave no answer after %d attempts: %s", self.endpoint.provider, reply.attempts, reply.detail)
+        if (
+            reply.problem in ("failed", "malformed")
+            and self.meter.replies[reply.problem] <= _TOLD_FAILURES
+        ):
+            log.warning(
+                "%s gave no answer after %d attempts: %s",
+                self.endpoint.provider,
+                reply.attempts,
+                reply.detail,
+            )
         self._tell()
 
     def _tell(self) -> None:
@@ -195,11 +232,20 @@ class ChatEngine:
 
     def values(self) -> dict[str, float]:
         """All that progress is told."""
-        return {**self.meter.values(), "in_flight": float(self._limiter.active), "limit": float(int(self._limiter.limit))}
+        return {
+            **self.meter.values(),
+            "in_flight": float(self._limiter.active),
+            "limit": float(int(self._limiter.limit)),
+        }
 
     async def _drain(self) -> None:
-        """Send nothing more, and wait for what is under way, so that it is kept: it may have been paid."""
-        patience = self.settings.teacher_timeout_seconds if self._error is not None else 0.8 * self.settings.stop_seconds
+        """Send nothing more, and wait for what is under way, so that it is kept: it may have been
+        paid."""
+        patience = (
+            self.settings.teacher_timeout_seconds
+            if self._error is not None
+            else 0.8 * self.settings.stop_seconds
+        )
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             self._stop(self._error or _Halted())
             _, late = await asyncio.wait(tasks, timeout=patience)
@@ -221,7 +267,9 @@ class ChatEngine:
 
     # In the engine's loop
 
-    async def _answer(self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event) -> Reply:
+    async def _answer(
+        self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event
+    ) -> Reply:
         try:
             return await self._answer_in_turn(request, before, passed)
         except asyncio.CancelledError:
@@ -232,19 +280,27 @@ class ChatEngine:
         finally:
             passed.set()
 
-    async def _answer_in_turn(self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event) -> Reply:
+    async def _answer_in_turn(
+        self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event
+    ) -> Reply:
         record = await self.kept(request)
         if before is not None:
             await before.wait()
         if self._error is not None:
             raise self._error
         twin = self._under_way.get(request.digest)
-        if twin is not None or hash(request.digest) in self._final:  # its record may have come since we looked, and was counted then
+        if (
+            twin is not None or hash(request.digest) in self._final
+        ):  # its record may have come since we looked, and was counted then
             passed.set()
             if twin is not None:
                 await twin.wait()
             record = await self.kept(request)
-            return record.reply(None, cached=True) if record else Reply("", problem="failed", detail="the same request just failed")
+            return (
+                record.reply(None, cached=True)
+                if record
+                else Reply("", problem="failed", detail="the same request just failed")
+            )
         if record is not None and record.account == self.budget.account:
             self.budget.settle(Cost(), record.cost)
         if record is not None and record.is_final(request, self.longer):
@@ -253,7 +309,11 @@ class ChatEngine:
         bound = record.next_bound(request) if record else request.max_tokens
         reserved = self.budget.worst(request, self.prices, bound)
         if not await self._admitted(reserved):
-            return record.reply(self.budget.account, cached=True) if record else Reply("", problem="unasked", detail="the budget is spent")
+            return (
+                record.reply(self.budget.account, cached=True)
+                if record
+                else Reply("", problem="unasked", detail="the budget is spent")
+            )
         self._under_way[request.digest] = asyncio.Event()
         try:
             sent = await self._slot(reserved, first=False)
@@ -279,7 +339,8 @@ class ChatEngine:
         return await self.loop.run_in_executor(self._store, call, *arguments)
 
     async def _admitted(self, most: Cost) -> bool:
-        """Whether the budget has room; waits for what is under way to cost less than its worst case."""
+        """Whether the budget has room; waits for what is under way to cost less than its worst
+        case."""
         while not self.budget.closed and not self.budget.reserve(most):
             self._settled.clear()
             if self.budget.in_flight.tokens <= 0:
@@ -301,8 +362,16 @@ class ChatEngine:
             self._settle(reserved, Cost())
             raise
 
-    async def _ask(self, request: ChatRequest, record: Record | None, bound: int | None, reserved: Cost, sent: float) -> Reply:
-        """Attempts until there is a final answer, or reason to give up. Begins with a slot and a reservation."""
+    async def _ask(
+        self,
+        request: ChatRequest,
+        record: Record | None,
+        bound: int | None,
+        reserved: Cost,
+        sent: float,
+    ) -> Reply:
+        """Attempts until there is a final answer, or reason to give up. Begins with a slot and a
+        reservation."""
         attempts = counted = malformed = 0
         doubtful = Cost()
         while True:
@@ -319,7 +388,11 @@ class ChatEngine:
                 counted += counts
                 malformed += counts and outcome.kind == "malformed"
                 doubtful += cost
-                exhausted = counted >= self.settings.teacher_attempts or malformed >= MALFORMED_TRIES or outcome.kind == "rejected"
+                exhausted = (
+                    counted >= self.settings.teacher_attempts
+                    or malformed >= MALFORMED_TRIES
+                    or outcome.kind == "rejected"
+                )
                 if exhausted:
                     return lost(outcome, record, doubtful, attempts, self.budget.account)
                 await self._back_off(max(1, counted))
@@ -327,11 +400,24 @@ class ChatEngine:
             if not self.budget.reserve(reserved):
                 if isinstance(outcome, Record):
                     return outcome.reply(self.budget.account, cached=False, attempts=attempts)
-                return lost(outcome, record, doubtful, attempts, self.budget.account, "; no budget is left for another attempt")
+                return lost(
+                    outcome,
+                    record,
+                    doubtful,
+                    attempts,
+                    self.budget.account,
+                    "; no budget is left for another attempt",
+                )
             sent = await self._slot(reserved, first=True)
 
     async def _attempt(
-        self, request: ChatRequest, record: Record | None, bound: int | None, reserved: Cost, sent: float, doubtful: Cost
+        self,
+        request: ChatRequest,
+        record: Record | None,
+        bound: int | None,
+        reserved: Cost,
+        sent: float,
+        doubtful: Cost,
     ) -> tuple[Record | Failure, Cost]:
         """One attempt, with a slot that is free afterwards, and what it cost."""
         asked = record.asked if record else 0
@@ -339,8 +425,14 @@ class ChatEngine:
         actual, slot = reserved, True  # whoever is interrupted from here on may have paid
         try:
             key = f"{request.digest}-{asked}" if asked else request.digest
-            sending = await self.transport.send(request.encoded(bound), request.path, key, answered=self.breaker.answered)
-            outcome = self._read(request, record, bound, sending, doubtful) if isinstance(sending, Answer) else sending
+            sending = await self.transport.send(
+                request.encoded(bound), request.path, key, answered=self.breaker.answered
+            )
+            outcome = (
+                self._read(request, record, bound, sending, doubtful)
+                if isinstance(sending, Answer)
+                else sending
+            )
             if isinstance(outcome, Failure):
                 actual = reserved if outcome.perhaps_paid else Cost()
                 self._failed(request, outcome, sent)
@@ -360,9 +452,15 @@ class ChatEngine:
         return False
 
     def _read(
-        self, request: ChatRequest, record: Record | None, bound: int | None, answer: Answer, doubtful: Cost
+        self,
+        request: ChatRequest,
+        record: Record | None,
+        bound: int | None,
+        answer: Answer,
+        doubtful: Cost,
     ) -> tuple[Record, Cost] | Failure:
-        """What a body with status 200 is worth: what is to be kept, and what this body alone has cost."""
+        """What a body with status 200 is worth: what is to be kept, and what this body alone has
+        cost."""
         self._limiter.pause(min(answer.pause, LONGEST_DELAY))
         content, value = read(answer.body)
         if content.problem == "malformed":
@@ -373,7 +471,16 @@ class ChatEngine:
         self.meter.count("answers", cost.tokens)
         # What somebody else paid for this answer stays theirs.
         mine = record.cost if record and record.account == self.budget.account else Cost()
-        return Record(request.kept(value), record.asked + 1 if record else 1, bound, mine + doubtful + cost, self.budget.account), cost
+        return (
+            Record(
+                request.kept(value),
+                record.asked + 1 if record else 1,
+                bound,
+                mine + doubtful + cost,
+                self.budget.account,
+            ),
+            cost,
+        )
 
     def _failed(self, request: ChatRequest, failure: Failure, sent: float) -> None:
         self.meter.count(failure.kind)

@@ -1,4 +1,5 @@
-"""What the engine holds in memory for its caller: requests that have no reply yet, and replies that wait for those before them."""
+"""What the engine holds in memory for its caller: requests that have no reply yet, and replies that
+wait for those before them."""
 
 import threading
 from concurrent.futures import Future
@@ -7,7 +8,8 @@ from tasks.chat.reply import Reply
 
 MOST_HELD = 16_384
 HELD_CHARACTERS = 50_000_000
-"""Replies wait for those before them: so many, and so much, at most. One request that hangs for minutes must not stop the others."""
+"""Replies wait for those before them: so many, and so much, at most. One request that hangs for
+minutes must not stop the others."""
 
 
 class Held:
@@ -40,8 +42,13 @@ class Held:
         self._taken += _size(reply)
 
     def has_room(self, pending: int) -> bool:
-        """Whether another request may be taken on; `pending` were and have not gone to the caller."""
-        return self._begun - self._finished < self._window and pending < MOST_HELD and self._size - self._taken < HELD_CHARACTERS
+        """Whether another request may be taken on; `pending` were and have not gone to the
+        caller."""
+        return (
+            self._begun - self._finished < self._window
+            and pending < MOST_HELD
+            and self._size - self._taken < HELD_CHARACTERS
+        )
 
 
 def _size(reply: Reply) -> int:

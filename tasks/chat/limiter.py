@@ -1,7 +1,9 @@
-"""How many requests are under way at a time: additive increase, multiplicative decrease (Chiu and Jain, 1989; TCP's rule).
+"""How many requests are under way at a time: additive increase, multiplicative decrease (Chiu and
+Jain, 1989; TCP's rule).
 
-It begins with all slots. A failure that says "too much" halves them, once per burst: failures of requests that were sent before the last
-halving tell nothing new. Every round of successes gives one back. A pause that the endpoint asks for (Retry-After) holds everybody.
+It begins with all slots. A failure that says "too much" halves them, once per burst: failures of
+requests that were sent before the last halving tell nothing new. Every round of successes gives one
+back. A pause that the endpoint asks for (Retry-After) holds everybody.
 """
 
 import asyncio
@@ -27,7 +29,8 @@ class Limiter:
         self._error: BaseException | None = None
 
     async def acquire(self, *, first: bool = False) -> float:
-        """Wait for a slot; returns the time, which `failed` wants. `first`: before those who wait already (who asks again).
+        """Wait for a slot; returns the time, which `failed` wants. `first`: before those who wait
+        already (who asks again).
 
         Raises what `close` was given.
         """

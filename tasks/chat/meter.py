@@ -19,10 +19,12 @@ class _Second:
 
 
 class Meter:
-    """Counts. `count` in the engine's thread, the others in the caller's: each number has one writer.
+    """Counts. `count` in the engine's thread, the others in the caller's: each number has one
+    writer.
 
     Attributes:
-        counts: requests sent as `requests`, bodies that came back as `answers`, failed attempts by kind.
+        counts: requests sent as `requests`, bodies that came back as `answers`, failed attempts by
+            kind.
         replies: replies given as `done`, `cached` ones, and those with a problem by its name.
         cost: of the replies given.
     """
@@ -65,7 +67,9 @@ class Meter:
 
     def totals(self) -> dict[str, float]:
         """All counts, and the cost of the replies: `usd`, `input_tokens`, `output_tokens`."""
-        counts = {name: float(count) for name, count in [*self.counts.items(), *self.replies.items()]}
+        counts = {
+            name: float(count) for name, count in [*self.counts.items(), *self.replies.items()]
+        }
         return {
             **counts,
             "usd": self.cost.usd,

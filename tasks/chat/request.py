@@ -22,7 +22,8 @@ class ChatRequest:
     Attributes:
         path: below the endpoint's URL, where it is put.
         parameters: temperature, max_tokens, seed, top_p, ...: whatever the provider takes.
-        sample: which of several responses to the same question, where no seed tells them apart. Never sent.
+        sample: which of several responses to the same question, where no seed tells them apart.
+            Never sent.
     """
 
     path: ClassVar[str] = "/chat/completions"
@@ -34,14 +35,26 @@ class ChatRequest:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over the canonical JSON of model, messages, parameters and, from the second on, the sample: the key of its answer."""
-        identity = {"model": self.model, "messages": list(self.messages), "parameters": dict(self.parameters)}
+        """sha256 over the canonical JSON of model, messages, parameters and, from the second on,
+        the sample: the key of its answer."""
+        identity = {
+            "model": self.model,
+            "messages": list(self.messages),
+            "parameters": dict(self.parameters),
+        }
         return digest(identity | ({"sample": self.sample} if self.sample else {}))
 
     @property
     def max_tokens(self) -> int | None:
         """The bound of the response in tokens; None where the request sets none."""
-        return next((int(self.parameters[name]) for name in LIMITS if self.parameters.get(name) is not None), None)
+        return next(
+            (
+                int(self.parameters[name])
+                for name in LIMITS
+                if self.parameters.get(name) is not None
+            ),
+            None,
+        )
 
     def body(self, max_tokens: int | None = None) -> dict[str, Any]:
         """The JSON that is sent; `max_tokens` instead of the request's own bound."""
@@ -55,7 +68,9 @@ class ChatRequest:
         try:
             return canonical_json(self.body(max_tokens))
         except (TypeError, ValueError) as error:
-            raise InputError(f"model {self.model!r}: parameters {dict(self.parameters)!r} are not JSON: {error}.") from error
+            raise InputError(
+                f"model {self.model!r}: parameters {dict(self.parameters)!r} are not JSON: {error}."
+            ) from error
 
     def kept(self, value: Any) -> Any:
         """What is kept of the JSON of an answer."""
@@ -63,6 +78,10 @@ class ChatRequest:
 
     @cached_property
     def most_input_tokens(self) -> int:
-        """A bound of the prompt's tokens: the bytes of its text (a byte-level tokenizer makes no more), and what a chat template adds."""
-        text = sum(len(json.dumps(dict(message), ensure_ascii=False).encode("utf-8")) for message in self.messages)
+        """A bound of the prompt's tokens: the bytes of its text (a byte-level tokenizer makes no
+        more), and what a chat template adds."""
+        text = sum(
+            len(json.dumps(dict(message), ensure_ascii=False).encode("utf-8"))
+            for message in self.messages
+        )
         return text + _PER_MESSAGE * len(self.messages) + _PER_REQUEST

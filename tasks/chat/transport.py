@@ -1,15 +1,19 @@
-"""One attempt at one request, by aiohttp; batch files go through the `openai` client, whose own retries are off: ours are in one place
-(`tasks.chat.engine`).
+"""One attempt at one request, by aiohttp; batch files go through the `openai` client, whose own
+retries are off: ours are in one place (`tasks.chat.engine`).
 
-That client builds, checks and wraps what aiohttp sends and gets, at three times aiohttp's own processor time (1.4 to 0.35 ms a request
-here), and nothing of it is of use to who has the body already and keeps the answer as it came.
+That client builds, checks and wraps what aiohttp sends and gets, at three times aiohttp's own
+processor time (1.4 to 0.35 ms a request here), and nothing of it is of use to who has the body
+already and keeps the answer as it came.
 
 What the answers of servers mean:
 
 2xx                     an answer, whatever it holds (`tasks.chat.reply`)
-401                     the key is wrong: InputError. 402, or 429 with `insufficient_quota`: nothing is left to pay with: StageFailed
-403, 404                no access, no such model or URL: InputError, unless the endpoint has answered before: then this request is bad
-408, 409, 425, 429, 5xx later again, after Retry-After if it is given (RFC 9110: seconds or a date; `retry-after-ms`)
+401                     the key is wrong: InputError. 402, or 429 with `insufficient_quota`: nothing
+                        is left to pay with: StageFailed
+403, 404                no access, no such model or URL: InputError, unless the endpoint has
+                        answered before: then this request is bad
+408, 409, 425, 429, 5xx later again, after Retry-After if it is given (RFC 9110: seconds or a date;
+`retry-after-ms`)
 other 4xx               this request is bad
 """
 
@@ -38,12 +42,15 @@ CONNECT_SECONDS = 15.0
 _LATER = {408, 409, 425, 429}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 
-FailureKind = Literal["rate_limited", "server_error", "timeout", "connection", "malformed", "rejected"]
+FailureKind = Literal[
+    "rate_limited", "server_error", "timeout", "connection", "malformed", "rejected"
+]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A body with status 200. `pause`: seconds until the endpoint's rate limit, now used up, is renewed."""
+    """A body with status 200. `pause`: seconds until the endpoint's rate limit, now used up, is
+    renewed."""
 
     body: bytes
     pause: float = 0.0
@@ -51,7 +58,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Failure:
-    """No answer. `wait`: seconds that the endpoint asks for. `perhaps_paid`: the provider may have made an answer that did not arrive."""
+    """No answer. `wait`: seconds that the endpoint asks for. `perhaps_paid`: the provider may have
+    made an answer that did not arrive."""
 
     kind: FailureKind
     detail: str
@@ -78,7 +86,8 @@ class Transport:
             headers={"Authorization": f"Bearer {endpoint.key}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_SECONDS, seconds)),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # Looked up here once; aiohttp's own `trust_env` reads the whole environment for every request, and .netrc.
+            # Looked up here once; aiohttp's own `trust_env` reads the whole environment for every
+            # request, and .netrc.
             proxy=None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme),
         )
 
@@ -87,19 +96,27 @@ class Transport:
         """For batch files."""
         import openai
 
-        return openai.AsyncOpenAI(base_url=self._endpoint.url, api_key=self._endpoint.key, max_retries=0, timeout=self._seconds)
+        return openai.AsyncOpenAI(
+            base_url=self._endpoint.url,
+            api_key=self._endpoint.key,
+            max_retries=0,
+            timeout=self._seconds,
+        )
 
     async def close(self) -> None:
         await self._session.close()
         if "client" in self.__dict__:
             await self.client.close()
 
-    async def send(self, body: bytes, path: str, idempotency_key: str, *, answered: bool) -> Answer | Failure:
+    async def send(
+        self, body: bytes, path: str, idempotency_key: str, *, answered: bool
+    ) -> Answer | Failure:
         """Put a request, given as JSON, to the endpoint.
 
         Args:
             path: below the endpoint's URL.
-            idempotency_key: the same for every attempt at the same answer: a provider that honours it bills it once.
+            idempotency_key: the same for every attempt at the same answer: a provider that honours
+                it bills it once.
             answered: whether the endpoint has answered any request before.
 
         Raises:
@@ -109,7 +126,10 @@ class Transport:
 
         url, headers = f"{self._endpoint.url}{path}", {"Idempotency-Key": idempotency_key}
         try:
-            async with asyncio.timeout(self._seconds), self._session.post(url, data=body, headers=headers) as response:
+            async with (
+                asyncio.timeout(self._seconds),
+                self._session.post(url, data=body, headers=headers) as response,
+            ):
                 content = await response.read()
         except aiohttp.ClientError as error:
             return self._lost(error)
@@ -126,14 +146,18 @@ class Transport:
         import openai
 
         try:
-            async with asyncio.timeout(self._seconds):  # the client's own time-out begins anew with every byte
+            async with asyncio.timeout(
+                self._seconds
+            ):  # the client's own time-out begins anew with every byte
                 return await call()
         except TimeoutError:
             return self._late()
         except openai.APIConnectionError as error:
             return self._lost(error)
         except openai.APIStatusError as error:
-            return self._refused(error.status_code, error.response.headers, error.response.content, answered)
+            return self._refused(
+                error.status_code, error.response.headers, error.response.content, answered
+            )
 
     def _late(self) -> Failure:
         return Failure("timeout", f"no answer in {self._seconds:g} s", perhaps_paid=True)
@@ -146,22 +170,39 @@ class Transport:
             error = error.__cause__
         unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         detail = self._endpoint.scrub(f"{type(error).__name__}: {error}")
-        return Failure("timeout" if isinstance(error, TimeoutError) else "connection", detail, perhaps_paid=not unsent)
+        return Failure(
+            "timeout" if isinstance(error, TimeoutError) else "connection",
+            detail,
+            perhaps_paid=not unsent,
+        )
 
-    def _refused(self, status: int, headers: Mapping[str, str], body: bytes, answered: bool) -> Failure:
-        """What a status other than 2xx means. Raises InputError or StageFailed for what no later attempt can put right."""
+    def _refused(
+        self, status: int, headers: Mapping[str, str], body: bytes, answered: bool
+    ) -> Failure:
+        """What a status other than 2xx means. Raises InputError or StageFailed for what no later
+        attempt can put right."""
         words = self._endpoint.scrub(f"{status} {_words(body)}")
         place = f"the endpoint of {self._endpoint.provider} at {self._endpoint.url}"
         if status == 401 or "api key not valid" in words.lower():  # Gemini says so with status 400
-            raise InputError(f"{place} refuses the key ({words}). Set {self._endpoint.variable('KEY')} to one that is valid.")
+            raise InputError(
+                f"{place} refuses the key ({words}). Set {self._endpoint.variable('KEY')} to one"
+                " that is valid."
+            )
         if status == 402 or "insufficient_quota" in words:
-            raise StageFailed(f"{place}: nothing is left to pay with ({words}). Top the account up; what was answered is kept.")
+            raise StageFailed(
+                f"{place}: nothing is left to pay with ({words}). Top the account up; what was"
+                " answered is kept."
+            )
         if status == 403 and not answered:
-            raise InputError(f"{place} denies access ({words}). Give the key of {self._endpoint.variable('KEY')} access to this model.")
+            raise InputError(
+                f"{place} denies access ({words}). Give the key of {self._endpoint.variable('KEY')}"
+                " access to this model."
+            )
         if status == 404 and not answered:
             raise InputError(
-                f"{place}: no such model or URL ({words}). Correct the model (GET {self._endpoint.url}/models lists them), or "
-                f"{self._endpoint.variable('URL')}, which ends before /chat/completions."
+                f"{place}: no such model or URL ({words}). Correct the model (GET"
+                f" {self._endpoint.url}/models lists them), or {self._endpoint.variable('URL')},"
+                " which ends before /chat/completions."
             )
         if status in _LATER or status >= 500:
             kind: FailureKind = "rate_limited" if status == 429 else "server_error"
@@ -170,18 +211,23 @@ class Transport:
 
 
 def _words(body: bytes) -> str:
-    """What a server says about its refusal, in one line: the message of OpenAI's error object with its code, or the body's beginning."""
+    """What a server says about its refusal, in one line: the message of OpenAI's error object with
+    its code, or the body's beginning."""
     text = body.decode("utf-8", "replace")
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, dict):
             value = value["error"] if isinstance(value.get("error"), dict) else value
-            return " ".join(str(value[name]) for name in ("message", "code") if value.get(name))[:500] or str(value)[:300]
+            return (
+                " ".join(str(value[name]) for name in ("message", "code") if value.get(name))[:500]
+                or str(value)[:300]
+            )
     return " ".join(text.split())[:300]
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """The wait that an answer asks for, in seconds; None where it asks for none that can be read."""
+    """The wait that an answer asks for, in seconds; None where it asks for none that can be
+    read."""
     with suppress(ValueError):
         if milliseconds := headers.get("retry-after-ms"):
             return max(0.0, float(milliseconds) / 1000)
@@ -199,10 +245,12 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None)
 
 
 def renewal_seconds(headers: Mapping[str, str]) -> float:
-    """Seconds until a used-up rate limit is renewed; 0 where something is left of every one, or nothing is said.
+    """Seconds until a used-up rate limit is renewed; 0 where something is left of every one, or
+    nothing is said.
 
-    OpenAI's headers (also those of Azure, Groq, vLLM's routers): `x-ratelimit-remaining-requests: 0`, `x-ratelimit-reset-requests: 6m0s`,
-    the same with `-tokens`; without an ending, as OpenRouter has it, the reset is a moment in seconds or milliseconds since the epoch.
+    OpenAI's headers (also those of Azure, Groq, vLLM's routers): `x-ratelimit-remaining-requests:
+    0`, `x-ratelimit-reset-requests: 6m0s`, the same with `-tokens`; without an ending, as
+    OpenRouter has it, the reset is a moment in seconds or milliseconds since the epoch.
     """
     longest = 0.0
     for ending in ("-requests", "-tokens", ""):
@@ -213,11 +261,16 @@ def renewal_seconds(headers: Mapping[str, str]) -> float:
 
 
 def _duration(text: str) -> float:
-    """Seconds of `1h2m3.5s`, `20ms`, `7`, or until a moment given as a number of seconds or milliseconds. Raises ValueError."""
+    """Seconds of `1h2m3.5s`, `20ms`, `7`, or until a moment given as a number of seconds or
+    milliseconds. Raises ValueError."""
     text = text.strip()
     match = _DURATION.fullmatch(text)
     if match and match.group():
-        return sum(float(part) * unit for part, unit in zip(match.groups(), (86400, 3600, 60, 1, 0.001), strict=True) if part)
+        return sum(
+            float(part) * unit
+            for part, unit in zip(match.groups(), (86400, 3600, 60, 1, 0.001), strict=True)
+            if part
+        )
     number = float(text)
     if number > 1e11:
         number /= 1000

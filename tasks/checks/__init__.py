@@ -1,1 +1,2 @@
-"""Checks: how an answer is compared with what its prompt knows, a file each (`tasks.contract.check`)."""
+"""Checks: how an answer is compared with what its prompt knows, a file each
+(`tasks.contract.check`)."""

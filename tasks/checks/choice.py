@@ -1,8 +1,11 @@
-"""Multiple choice: the letter of the right one in any usual form (`B`, `(b)`, `**B.**`, `B) Paris`, `The answer is B`), or its whole text.
+"""Multiple choice: the letter of the right one in any usual form (`B`, `(b)`, `**B.**`, `B) Paris`,
+`The answer is B`), or its whole text.
 
-`Prompt.answer` is the letter, and the constraint `choices` holds the texts of A, B, C, ... in this order. A letter whose text is another
-choice's (`B) Rome` where Rome is C), and two letters, choose nothing. Where a text is also a letter (blood group A), the letter counts.
-Texts that differ in case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) are told apart as they are written.
+`Prompt.answer` is the letter, and the constraint `choices` holds the texts of A, B, C, ... in this
+order. A letter whose text is another choice's (`B) Rome` where Rome is C), and two letters, choose
+nothing. Where a text is also a letter (blood group A), the letter counts. Texts that differ in
+case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) are told apart as they
+are written.
 """
 
 from schemas.examples import Prompt
@@ -11,16 +14,29 @@ from tasks.verification.choices import choices_of, chosen, letters
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer chooses the right one. Raises InputError: the prompt has no choices, or its answer is no letter of one."""
+    """Whether the answer chooses the right one. Raises InputError: the prompt has no choices, or
+    its answer is no letter of one."""
     choices = choices_of(prompt)
     if not choices:
         raise unusable(prompt, "it has no constraint 'choices' with the texts to choose from")
     if prompt.answer not in tuple(letters(choices)):
-        raise unusable(prompt, f"its answer {prompt.answer!r} is none of the letters {letters(choices)[0]} to {letters(choices)[-1]}")
+        raise unusable(
+            prompt,
+            f"its answer {prompt.answer!r} is none of the letters {letters(choices)[0]} to"
+            f" {letters(choices)[-1]}",
+        )
     found = chosen(answer, choices)
     if prompt.answer in found:
         return Outcome(True)
-    return Outcome(False, f"{answer[:80]!r} chooses {' or '.join(found) or 'nothing'}, not {prompt.answer}")
+    return Outcome(
+        False, f"{answer[:80]!r} chooses {' or '.join(found) or 'nothing'}, not {prompt.answer}"
+    )
 
 
-CHECK = Check(version=2, agrees=agrees, needs={"choices"}, at_once=True, vote=lambda answer, choices: chosen(answer, choices) or None)
+CHECK = Check(
+    version=2,
+    agrees=agrees,
+    needs={"choices"},
+    at_once=True,
+    vote=lambda answer, choices: chosen(answer, choices) or None,
+)

@@ -1,11 +1,14 @@
-"""Constraints: what an instruction asks of a text's form, each checked by a program (IFEval, Zhou et al. 2023, 2311.07911).
+"""Constraints: what an instruction asks of a text's form, each checked by a program (IFEval, Zhou
+et al. 2023, 2311.07911).
 
-All of a prompt's constraints must hold, of the text in the answer tag. `CONSTRAINTS` has their names, values and meaning. Words are runs of
-letters and digits, with inner apostrophes and hyphens; sentences end in . ! or ? (of any script) before white space or the end; paragraphs
-are parted by an empty line; keywords are whole words (or phrases) in any case.
+All of a prompt's constraints must hold, of the text in the answer tag. `CONSTRAINTS` has their
+names, values and meaning. Words are runs of letters and digits, with inner apostrophes and hyphens;
+sentences end in . ! or ? (of any script) before white space or the end; paragraphs are parted by an
+empty line; keywords are whole words (or phrases) in any case.
 
-They say nothing of what a text is about: filler passes. A text without a word (but JSON, and what `one_of` asks for) satisfies nothing,
-nor does one that goes on repeating itself, unless a constraint counts words.
+They say nothing of what a text is about: filler passes. A text without a word (but JSON, and what
+`one_of` asks for) satisfies nothing, nor does one that goes on repeating itself, unless a
+constraint counts words.
 """
 
 from schemas.examples import Prompt
@@ -17,11 +20,13 @@ _COUNTING = {"counts", "min_counts"}
 _RUN = 4  # words
 _FEWEST_RUNS = 5
 _LEAST_DISTINCT = 0.4
-"""Of 3,096 real abstracts, solutions, answers and summaries of eight words or more the least is 0.60."""
+"""Of 3,096 real abstracts, solutions, answers and summaries of eight words or more the least is
+0.60."""
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer satisfies every constraint of its prompt. Raises InputError: there are none, or one that `validate` refuses."""
+    """Whether the answer satisfies every constraint of its prompt. Raises InputError: there are
+    none, or one that `validate` refuses."""
     if not prompt.constraints:
         raise unusable(prompt, "it has no constraints")
     validate(prompt.constraints, f"prompt {prompt.id} (source {prompt.source!r})")
@@ -39,8 +44,14 @@ def _nothing_said(answer: str, names: set[str]) -> list[str]:
     if not said and names.isdisjoint(_WORDLESS):
         return ["it has no word"]
     runs = list(zip(*(said[start:] for start in range(_RUN)), strict=False))
-    if len(runs) >= _FEWEST_RUNS and len(set(runs)) < _LEAST_DISTINCT * len(runs) and names.isdisjoint(_COUNTING):
-        return [f"it repeats itself: {len(set(runs))} of {len(runs)} runs of {_RUN} words are distinct"]
+    if (
+        len(runs) >= _FEWEST_RUNS
+        and len(set(runs)) < _LEAST_DISTINCT * len(runs)
+        and names.isdisjoint(_COUNTING)
+    ):
+        return [
+            f"it repeats itself: {len(set(runs))} of {len(runs)} runs of {_RUN} words are distinct"
+        ]
     return []
 
 

@@ -1,4 +1,5 @@
-"""Exact answers: equal after NFKC, case folding, white space collapsed and one trailing period dropped."""
+"""Exact answers: equal after NFKC, case folding, white space collapsed and one trailing period
+dropped."""
 
 from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
@@ -6,7 +7,8 @@ from tasks.verification.text import normalise_answer
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer and the reference are equal after `normalise_answer`. Raises InputError: there is no reference."""
+    """Whether the answer and the reference are equal after `normalise_answer`. Raises InputError:
+    there is no reference."""
     if not prompt.answer.strip():
         raise unusable(prompt, "it has no answer to compare with; give it one, or the check 'none'")
     if normalise_answer(answer) == normalise_answer(prompt.answer):

@@ -1,24 +1,32 @@
-"""Mathematics: expressions, fractions, sets, intervals, equations and matrices that mean the same, by math-verify
-(https://github.com/huggingface/Math-Verify, which parses LaTeX with latex2sympy2 and compares with sympy).
+"""Mathematics: expressions, fractions, sets, intervals, equations and matrices that mean the same,
+by math-verify (https://github.com/huggingface/Math-Verify, which parses LaTeX with latex2sympy2 and
+compares with sympy).
 
-Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `pi/2`, `sin(x)`, `7 1/2`, `1e5`). Numbers agree to six decimals.
-The comparison is not symmetric, and knows which of the two is the reference:
+Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `pi/2`, `sin(x)`, `7 1/2`,
+`1e5`). Numbers agree to six decimals. The comparison is not symmetric, and knows which of the two
+is the reference:
 
-- a reference that is a relation accepts its solutions: `1 < x < 2` accepts `(1, 2)`. The reverse does not hold: the relation could be the
-  question's own (`-1 < 2x - 3 < 1`), not solved.
-- a reference that is no equation accepts `x = ...`: `3` accepts `x = 3`. The reference `x = 3` accepts `3`, and `y = 2x + 1` accepts
-  `2x + 1`; an equation accepts itself with terms moved (`y - 1 = 2x`), not multiplied.
-- arithmetic is its value: `17` accepts `2^4 + 1`. What stands in the question is no answer to it, nor is an integral, a sum or a limit
-  that the reference has not; the question's expression in another order is: use check `numeric` for arithmetic.
+- a reference that is a relation accepts its solutions: `1 < x < 2` accepts `(1, 2)`. The reverse
+  does not hold: the relation could be the question's own (`-1 < 2x - 3 < 1`), not solved.
+- a reference that is no equation accepts `x = ...`: `3` accepts `x = 3`. The reference `x = 3`
+  accepts `3`, and `y = 2x + 1` accepts `2x + 1`; an equation accepts itself with terms moved (`y -
+  1 = 2x`), not multiplied.
+- arithmetic is its value: `17` accepts `2^4 + 1`. What stands in the question is no answer to it,
+  nor is an integral, a sum or a limit that the reference has not; the question's expression in
+  another order is: use check `numeric` for arithmetic.
 - two different numbers set equal (`4 = 3`) are none.
-- words are products of letters: `no solution` agrees with itself only; use check `exact` for references in words.
+- words are products of letters: `no solution` agrees with itself only; use check `exact` for
+  references in words.
 - percents agree with both readings: `50` and `0.5` accept `50%`.
-- `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order and repetition do not count.
-- Units and words around a number are ignored; of several formulas in a sentence the last one counts.
+- `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order
+  and repetition do not count.
+- Units and words around a number are ignored; of several formulas in a sentence the last one
+  counts.
 
-sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's own time limit uses signals, which threads
-have not: parsing and comparing happen in a process of its own (`tasks.verification.apart`), and what meets its limits is wrong. What
-plainly would is refused before.
+sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's
+own time limit uses signals, which threads have not: parsing and comparing happen in a process of
+its own (`tasks.verification.apart`), and what meets its limits is wrong. What plainly would is
+refused before.
 """
 
 import re
@@ -36,7 +44,8 @@ _APART = Apart("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer means what the reference means. Raises InputError: the reference is no mathematics."""
+    """Whether the answer means what the reference means. Raises InputError: the reference is no
+    mathematics."""
     reference = prompt.answer
     if normalise_answer(answer) == normalise_answer(reference):
         return Outcome(True)
@@ -47,33 +56,53 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if undone := set(_UNDONE.findall(answer)) - set(_UNDONE.findall(reference)):
         return Outcome(False, f"{answer!r} is to be calculated: {', '.join(sorted(undone))}")
     if _endless(answer) and not _endless(reference):
-        return Outcome(False, f"{answer[:80]!r} is too deep, or has too large a power, to be calculated")
+        return Outcome(
+            False, f"{answer[:80]!r} is too deep, or has too large a power, to be calculated"
+        )
     if says_two(answer) and not says_two(reference):
         return Outcome(False, f"{answer!r} sets two numbers equal")
     number, wanted = parse_number(answer), parse_number(reference)
-    if number and wanted and number.value == wanted.value and not _VARIABLE.search(answer.partition("=")[2] or answer):
+    if (
+        number
+        and wanted
+        and number.value == wanted.value
+        and not _VARIABLE.search(answer.partition("=")[2] or answer)
+    ):
         return Outcome(True)
     try:
         result = _APART.ask([as_latex(reference), as_latex(answer)])
     except LimitMet as error:
         return Outcome(False, f"comparing {answer!r} with {reference!r} {error}")
     if not result["reference"]:
-        raise unusable(prompt, f"its answer {reference!r} is no mathematics that math-verify reads; correct it or use the check 'exact'")
+        raise unusable(
+            prompt,
+            f"its answer {reference!r} is no mathematics that math-verify reads; correct it or use"
+            " the check 'exact'",
+        )
     if result["ok"]:
         return Outcome(True)
-    return Outcome(False, f"{answer!r}, read as {result['answer'] or 'nothing'}, is not {reference!r}, read as {result['reference']}")
+    return Outcome(
+        False,
+        f"{answer!r}, read as {result['answer'] or 'nothing'}, is not {reference!r}, read as"
+        f" {result['reference']}",
+    )
 
 
-_UNDONE = re.compile(r"\\(?:i*int|oint|sum|prod|lim|max|min|sup|inf|gcd|lcm|det|[bp]?mod|frac\{\s*d)(?![A-Za-z])")
+_UNDONE = re.compile(
+    r"\\(?:i*int|oint|sum|prod|lim|max|min|sup|inf|gcd|lcm|det|[bp]?mod|frac\{\s*d)(?![A-Za-z])"
+)
 """What a question asks to be carried out: an integral, a limit, a remainder."""
 _VARIABLE = re.compile(r"(?<![^\W\d_])[A-Za-z](?![^\W\d_])")
 """A letter by itself, which may be a unit or a factor: 2x is not 2."""
-_LARGE = re.compile(r"\^\s*\{?\s*\d{4,}|\d\s*\^\s*\{?\s*\d+\s*\^|\d{5,}\s*!|\^[\s{}^\d]*!|\\binom\s*\{\s*\d{5,}")
+_LARGE = re.compile(
+    r"\^\s*\{?\s*\d{4,}|\d\s*\^\s*\{?\s*\d+\s*\^|\d{5,}\s*!|\^[\s{}^\d]*!|\\binom\s*\{\s*\d{5,}"
+)
 _DEEPEST = 20
 
 
 def _endless(text: str) -> bool:
-    """Whether a formula has powers or brackets whose calculation would only meet the process's limits."""
+    """Whether a formula has powers or brackets whose calculation would only meet the process's
+    limits."""
     depth = deepest = 0
     for sign in text:
         depth += (sign in "({[") - (sign in ")}]")
@@ -82,14 +111,17 @@ def _endless(text: str) -> bool:
 
 
 _MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed")
-_NAMES = re.compile(r"(?<![A-Za-z\\])(pi|theta|alpha|beta|infty|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|log|ln|exp)(?![A-Za-z])")
+_NAMES = re.compile(
+    r"(?<![A-Za-z\\])(pi|theta|alpha|beta|infty|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|log|ln|exp)(?![A-Za-z])"
+)
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(infinity|inf|oo)(?![A-Za-z])|∞")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?!\w)")
 _MIXED = re.compile(r"(?<![\w.])(\d+) (\d+)/(\d+)(?![\w.])")
 
 
 def as_latex(text: str) -> str:
-    """Text with its mathematics marked as LaTeX, which is what math-verify looks for. What is marked already stays as it is."""
+    """Text with its mathematics marked as LaTeX, which is what math-verify looks for. What is
+    marked already stays as it is."""
     if _MARKED.search(text):
         return text
     text = text.replace("**", "^").replace("−", "-").replace("π", "\\pi ").replace("√", "\\sqrt ")
@@ -102,9 +134,17 @@ def _compare(question: list[str]) -> dict[str, Any]:
     """What reference and answer were read as, and whether they agree; in the process of its own."""
     from math_verify import parse, verify
 
-    reference, answer = (parse(text, fallback_mode="no_fallback", parsing_timeout=None) for text in question)
+    reference, answer = (
+        parse(text, fallback_mode="no_fallback", parsing_timeout=None) for text in question
+    )
     ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
-    return {"ok": ok, **{name: str(found[0])[:200] if found else "" for name, found in (("reference", reference), ("answer", answer))}}
+    return {
+        "ok": ok,
+        **{
+            name: str(found[0])[:200] if found else ""
+            for name, found in (("reference", reference), ("answer", answer))
+        },
+    }
 
 
 if __name__ == "__main__":
@@ -121,4 +161,10 @@ def _is_formula(text: str) -> bool:
     return len(_NAME.findall(text)) <= _MOST_NAMES
 
 
-CHECK = Check(version=2, agrees=agrees, slow=True, reads=_is_formula, vote=lambda answer, choices: as_number(answer))
+CHECK = Check(
+    version=2,
+    agrees=agrees,
+    slow=True,
+    reads=_is_formula,
+    vote=lambda answer, choices: as_number(answer),
+)

@@ -1,8 +1,10 @@
-"""Numbers: equal as numbers (`parse_number`), whatever unit stands beside them, for the question fixes the unit.
+"""Numbers: equal as numbers (`parse_number`), whatever unit stands beside them, for the question
+fixes the unit.
 
-Without a tolerance a whole-number reference must be met exactly; a decimal one to the digits it is written with (3.14 accepts 3.1416 and
-22/7 = 3.1428..., not 3.13) and within 1 %; a fraction within 0.1 %. With `Prompt.tolerance` every reference must be met within that
-fraction of it. A calculation that stands in the question ("What is 144/12?") is no answer to it.
+Without a tolerance a whole-number reference must be met exactly; a decimal one to the digits it is
+written with (3.14 accepts 3.1416 and 22/7 = 3.1428..., not 3.13) and within 1 %; a fraction within
+0.1 %. With `Prompt.tolerance` every reference must be met within that fraction of it. A calculation
+that stands in the question ("What is 144/12?") is no answer to it.
 """
 
 from schemas.examples import Prompt
@@ -12,10 +14,15 @@ from tasks.verification.numbers import as_number, is_close, parse_number
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer is the reference's number. Raises InputError: the reference is no number."""
+    """Whether the answer is the reference's number. Raises InputError: the reference is no
+    number."""
     reference = parse_number(prompt.answer)
     if reference is None:
-        raise unusable(prompt, f"its answer {prompt.answer!r} is no number; correct the answer or give the row the check 'exact' or 'none'")
+        raise unusable(
+            prompt,
+            f"its answer {prompt.answer!r} is no number; correct the answer or give the row the"
+            " check 'exact' or 'none'",
+        )
     value = parse_number(answer)
     if value is None:
         return Outcome(False, f"{answer!r} is no number")

@@ -1,15 +1,20 @@
-"""Plans of a robot: the answer's actions are carried out one after the other, and the goal must hold at the end. Any such plan is right.
+"""Plans of a robot: the answer's actions are carried out one after the other, and the goal must
+hold at the end. Any such plan is right.
 
-The world stands in `Prompt.constraints`, in facts like those of the prompt's text, besides the `goal`:
+The world stands in `Prompt.constraints`, in facts like those of the prompt's text, besides the
+`goal`:
 
-`stacks`       ("red blue", "green"): blocks from the table up. Actions: `blue to green`, `blue to table`, of blocks with nothing on them,
-               onto blocks with nothing on them.
-`grid`         ("3 by 3",) with cells numbered by rows from 1. `robot` is where it is; `blocked` cells cannot be entered; `things` are
-               ("key at 5",). Actions: `go 4` to a cell beside, above or below; `take key`, of what is where the robot is, while it holds
+`stacks`       ("red blue", "green"): blocks from the table up. Actions: `blue to green`, `blue to
+               table`, of blocks with nothing on them, onto blocks with nothing on them.
+`grid`         ("3 by 3",) with cells numbered by rows from 1. `robot` is where it is; `blocked`
+               cells cannot be entered; `things` are ("key at 5",). Actions: `go 4` to a cell
+               beside, above or below; `take key`, of what is where the robot is, while it holds
                nothing; `drop key`.
-`power`        with it each `go` costs 1, and at 0 there is none; `charge` at the cell `charger` makes it `full`.
+`power`        with it each `go` costs 1, and at 0 there is none; `charge` at the cell `charger`
+               makes it `full`.
 
-Actions are separated by commas, semicolons, lines or "then"; numbers of a list do not count. More than 100 are no plan.
+Actions are separated by commas, semicolons, lines or "then"; numbers of a list do not count. More
+than 100 are no plan.
 """
 
 import re
@@ -24,7 +29,8 @@ _NUMBERING = re.compile(r"^[ \t]*(?:\d+[.):][ \t]*|[-*](?:[ \t]+|$))", re.MULTIL
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer's plan reaches the goal. Raises InputError: the prompt's constraints describe no world and goal."""
+    """Whether the answer's plan reaches the goal. Raises InputError: the prompt's constraints
+    describe no world and goal."""
     state: World
     state, goal = world(prompt)
     actions = plan(answer)
@@ -52,7 +58,9 @@ def world(prompt: Prompt) -> tuple[World, set[str]]:
     def texts(name: str) -> tuple[str, ...]:
         value = told.get(name, ())
         if not isinstance(value, tuple):
-            raise unusable(prompt, f"its constraint {name!r} is {value!r}; it takes a list of texts")
+            raise unusable(
+                prompt, f"its constraint {name!r} is {value!r}; it takes a list of texts"
+            )
         return value
 
     def number(name: str) -> int:
@@ -67,8 +75,17 @@ def world(prompt: Prompt) -> tuple[World, set[str]]:
         return Blocks(tuple(tuple(stack.split()) for stack in texts("stacks"))), set(texts("goal"))
     size = re.fullmatch(r"(\d+) by (\d+)", " ".join(texts("grid")))
     things = [re.fullmatch(r"(\w+) at (\d+)", thing) for thing in texts("things")]
-    if size is None or not all(things) or not number("robot") or not all(cell.isdecimal() for cell in texts("blocked")):
-        raise unusable(prompt, "its grid needs a size like '3 by 3', a robot, things like 'key at 5', and cells in 'blocked'")
+    if (
+        size is None
+        or not all(things)
+        or not number("robot")
+        or not all(cell.isdecimal() for cell in texts("blocked"))
+    ):
+        raise unusable(
+            prompt,
+            "its grid needs a size like '3 by 3', a robot, things like 'key at 5', and cells in"
+            " 'blocked'",
+        )
     return (
         Grid(
             width=int(size[1]),

@@ -1,14 +1,20 @@
-"""Quantities: a number with a unit, equal after conversion to the reference's unit (by pint) within `Prompt.tolerance`, or 1 % without it.
+"""Quantities: a number with a unit, equal after conversion to the reference's unit (by pint) within
+`Prompt.tolerance`, or 1 % without it.
 
-SciBench (2307.10635), whose references these are made for, accepts 5 %: say `tolerance = 0.05` for its comparison. Units may be written as
-words, symbols or SciBench's LaTeX: `5 kJ/mol`, `5 kilojoules per mole`, `5 $\\mathrm{~kJ} \\mathrm{~mol}^{-1}$`; a power of ten before the
-unit belongs to the number (`2.5 $10^{-3} \\mathrm{~m}$`). What follows one slash is divided by as a whole or one unit of it: `J/mol K` is
-read both ways.
+SciBench (2307.10635), whose references these are made for, accepts 5 %: say `tolerance = 0.05` for
+its comparison. Units may be written as words, symbols or SciBench's LaTeX: `5 kJ/mol`, `5
+kilojoules per mole`, `5 $\\mathrm{~kJ} \\mathrm{~mol}^{-1}$`; a power of ten before the unit
+belongs to the number (`2.5 $10^{-3} \\mathrm{~m}$`). What follows one slash is divided by as a
+whole or one unit of it: `J/mol K` is read both ways.
 
-- Another dimension is wrong, whatever the number. `27 °C` is 300.15 K, but inside a product (`J/°C`) a degree is a difference.
-- A bare number is taken in the reference's unit, for the question fixes the unit. Where the reference has none, the answer's is ignored.
-- Of a calculation (`P = nRT/V = 50.7 atm`) the last part counts, and each other part that is a quantity must agree with the reference too.
-- Words that are no unit (`3 electrons`, `2 slices`) count as nothing where the reference has them too, and are wrong where it has not.
+- Another dimension is wrong, whatever the number. `27 °C` is 300.15 K, but inside a product
+  (`J/°C`) a degree is a difference.
+- A bare number is taken in the reference's unit, for the question fixes the unit. Where the
+  reference has none, the answer's is ignored.
+- Of a calculation (`P = nRT/V = 50.7 atm`) the last part counts, and each other part that is a
+  quantity must agree with the reference too.
+- Words that are no unit (`3 electrons`, `2 slices`) count as nothing where the reference has them
+  too, and are wrong where it has not.
 """
 
 import re
@@ -24,20 +30,34 @@ _CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)\b|≈")
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether the answer is the reference's quantity. Raises InputError: the reference is no number with at most a unit."""
+    """Whether the answer is the reference's quantity. Raises InputError: the reference is no number
+    with at most a unit."""
     references = parse_quantity(prompt.answer)
     if not references:
-        raise unusable(prompt, f"its answer {prompt.answer!r} is no number with a unit, e.g. '50.7 kJ/mol'")
+        raise unusable(
+            prompt, f"its answer {prompt.answer!r} is no number with a unit, e.g. '50.7 kJ/mol'"
+        )
     if is_copied(prompt, answer):
         return Outcome(False, f"{answer!r} is the question's own calculation")
     *before, last = _CHAIN.split(answer) if len(answer) <= LONGEST else [answer]
     if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
     for part in before:
-        read = [] if _LISTED.search(part) else [given for given in parse_quantity(part) if not given.things]
-        if read and all(_difference(given, wanted, prompt.tolerance) for given in read for wanted in references):
+        read = (
+            []
+            if _LISTED.search(part)
+            else [given for given in parse_quantity(part) if not given.things]
+        )
+        if read and all(
+            _difference(given, wanted, prompt.tolerance) for given in read for wanted in references
+        ):
             return Outcome(False, f"{answer!r} says {part.strip()!r} too")
-    problems = [problem for wanted in references for given in found if (problem := _difference(given, wanted, prompt.tolerance))]
+    problems = [
+        problem
+        for wanted in references
+        for given in found
+        if (problem := _difference(given, wanted, prompt.tolerance))
+    ]
     if len(problems) < len(references) * len(found):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}: {problems[0]}")

@@ -1,1 +1,2 @@
-"""What a stage kind is given and gives: its job, its journal, and how kinds and plugins are found."""
+"""What a stage kind is given and gives: its job, its journal, and how kinds and plugins are
+found."""

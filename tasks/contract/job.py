@@ -1,4 +1,5 @@
-"""What a stage sees of its job: validated config, input directories, an output directory, and a way to report progress."""
+"""What a stage sees of its job: validated config, input directories, an output directory, and a way
+to report progress."""
 
 import json
 import logging
@@ -22,11 +23,13 @@ class Job(Generic[ConfigT]):
 
     Attributes:
         config: the stage's validated config.
-        inputs: input name -> directory of the artifact that feeds it (read-only); optional inputs that are not connected are absent.
+        inputs: input name -> directory of the artifact that feeds it (read-only); optional inputs
+            that are not connected are absent.
         out: an empty directory; every file in it becomes part of the artifact.
         work: what the attempts of this stage keep for each other: checkpoints, journals.
         data: the directory of `--data`, or None.
-        checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see `infra.settings.Settings`.
+        checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see
+            `infra.settings.Settings`.
         report: receives progress; the worker writes it to status.json.
     """
 
@@ -51,7 +54,8 @@ class Job(Generic[ConfigT]):
 
 
 def read_jsonl(path: Path, model: type[ModelT]) -> list[ModelT]:
-    """Read one pydantic model per line. The file comes from a verified artifact, so a bad line is a bug and raises."""
+    """Read one pydantic model per line. The file comes from a verified artifact, so a bad line is a
+    bug and raises."""
     with path.open(encoding="utf-8") as lines:
         return [model.model_validate_json(line) for line in lines]
 
@@ -61,7 +65,11 @@ def write_jsonl(path: Path, rows: Iterable[StrictModel | dict[str, Any]]) -> int
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as out:
         for row in rows:
-            text = row.model_dump_json() if isinstance(row, StrictModel) else json.dumps(row, ensure_ascii=False, allow_nan=False)
+            text = (
+                row.model_dump_json()
+                if isinstance(row, StrictModel)
+                else json.dumps(row, ensure_ascii=False, allow_nan=False)
+            )
             out.write(text + "\n")
             count += 1
     return count

@@ -1,7 +1,9 @@
-"""A journal: results that were paid for (a sampled batch, an answer of a teacher or a judge), kept for the attempts after this one.
+"""A journal: results that were paid for (a sampled batch, an answer of a teacher or a judge), kept
+for the attempts after this one.
 
-One object per entry in the stage's workspace: a line with the sha256 of the rest, and a JSON list. An entry is a function of the stage key
-and its name, so it does not matter which attempt wrote it. Of several hosts the first says whether an entry is used.
+One object per entry in the stage's workspace: a line with the sha256 of the rest, and a JSON list.
+An entry is a function of the stage key and its name, so it does not matter which attempt wrote it.
+Of several hosts the first says whether an entry is used.
 """
 
 import hashlib
@@ -18,7 +20,8 @@ Rows = list[dict[str, Any]]
 
 
 class Journal:
-    """The entries `journal/<name>/<entry>` of a workspace. Names are letters, digits and `_ . + = @ -`; others raise InputError."""
+    """The entries `journal/<name>/<entry>` of a workspace. Names are letters, digits and `_ . + = @
+    -`; others raise InputError."""
 
     def __init__(self, work: Workspace, name: str) -> None:
         self._work, self._name = work, name
@@ -33,7 +36,9 @@ class Journal:
         if not agree(rows is not None):
             return None
         if rows is None:
-            raise OSError(f"host 0 uses journal entry {self._name}/{entry}, which cannot be read here")
+            raise OSError(
+                f"host 0 uses journal entry {self._name}/{entry}, which cannot be read here"
+            )
         return rows
 
     def _read(self, entry: str) -> Rows | None:
@@ -42,13 +47,16 @@ class Journal:
             return None
         checksum, _, body = raw.partition(b"\n")
         if checksum != _checksum(body):
-            log.warning("journal entry %s/%s is damaged and will be computed again", self._name, entry)
+            log.warning(
+                "journal entry %s/%s is damaged and will be computed again", self._name, entry
+            )
             return None
         rows: Rows = json.loads(body)
         return rows
 
     def put(self, entry: str, rows: Rows) -> None:
-        """Create or replace an entry. Rows are JSON; floats survive exactly, so a float32 does by way of a Python float."""
+        """Create or replace an entry. Rows are JSON; floats survive exactly, so a float32 does by
+        way of a Python float."""
         body = json.dumps(rows, ensure_ascii=False).encode()
         self._work.write(self._object(entry), _checksum(body) + b"\n" + body)
 

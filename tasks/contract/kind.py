@@ -1,8 +1,9 @@
-"""What a stage kind is: one `KIND = Kind(...)` in a file of `tasks/stages/`. The kind's name is the file's.
+"""What a stage kind is: one `KIND = Kind(...)` in a file of `tasks/stages/`. The kind's name is the
+file's.
 
 Whatever the house needs to know of a kind is a field here: the worker, the plan, reports, gates and
-model cards read it, and list no kinds of their own. A kind's file imports no JAX at its top level, since
-the flow process imports it to validate recipes. Heavy imports go inside `run` and `programs`.
+model cards read it, and list no kinds of their own. A kind's file imports no JAX at its top level,
+since the flow process imports it to validate recipes. Heavy imports go inside `run` and `programs`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,9 +30,11 @@ class Product(StrEnum):
     """What a stage leaves. An input asks for one of these, and never for kinds."""
 
     EXAMPLES = "examples"
-    """Verified rows of teachers, of any mix: examples.jsonl, pairs.jsonl, unsolved.jsonl, dropped.jsonl."""
+    """Verified rows of teachers, of any mix: examples.jsonl, pairs.jsonl, unsolved.jsonl,
+    dropped.jsonl."""
     ROWS = "rows"
-    """Rows by quota and split: train.jsonl, validation.jsonl, heldout.jsonl, prompts.jsonl, pairs.jsonl."""
+    """Rows by quota and split: train.jsonl, validation.jsonl, heldout.jsonl, prompts.jsonl,
+    pairs.jsonl."""
     MODEL = "model"
     """A Hugging Face directory with curves.jsonl and state.json beside."""
     ANSWERS = "answers"
@@ -81,7 +84,8 @@ class Evaluation:
         outcomes: rate -> what it counts of an item.
         metrics: computes all metrics from items.
         headlines: the rates that sum it up, higher is better -> how people call them.
-        paired: rates that two models can be compared by: the prompts alone decide their denominator.
+        paired: rates that two models can be compared by: the prompts alone decide their
+            denominator.
         lower_is_better: rates of which a better model has less.
         card: rates that a model card shows, where they count anything.
     """
@@ -116,19 +120,21 @@ class Kind(Generic[ConfigT]):
         inputs: the inputs that a recipe may or must connect.
         produces: what the artifact is.
         run: writes files below `job.out`; returns the metrics that go into the manifest.
-        small: a config for a laptop and `gemma3-tiny` (`tasks.contract.small`): its sizes cut, never a
-            reward, a check, a teacher's format or a judge. It has no default: a kind without sizes says
-            so by `lambda config: config`.
-        programs: what `run` compiles, given the config, the model it begins with (weights as shapes), and
-            for each connected input the config, or the model, that feeds it. None: nothing.
-        devices: whether a stage with this config (as JSON) computes with JAX. Then all hosts of a job
-            run it (`tasks.devices.hosts`), otherwise the first alone.
-        dependencies: what else decides the bytes (`schemas.artifact.stage_key`), given the config and `--data`.
+        small: a config for a laptop and `gemma3-tiny` (`tasks.contract.small`): its sizes cut,
+            never a reward, a check, a teacher's format or a judge. It has no default: a kind
+            without sizes says so by `lambda config: config`.
+        programs: what `run` compiles, given the config, the model it begins with (weights as
+            shapes), and for each connected input the config, or the model, that feeds it. None:
+            nothing.
+        devices: whether a stage with this config (as JSON) computes with JAX. Then all hosts of a
+            job run it (`tasks.devices.hosts`), otherwise the first alone.
+        dependencies: what else decides the bytes (`schemas.artifact.stage_key`), given the config
+            and `--data`.
         base_model: the model that a stage with this config (as JSON) begins with if no policy is
             connected. None: it reads no model.
         extra_models: base models that such a stage loads beside that one: a judge's, a teacher's.
-        at_home: whether such a stage runs on the flow's machine whatever the target is, given also the
-            configs (as JSON) of the stages that feed its inputs.
+        at_home: whether such a stage runs on the flow's machine whatever the target is, given also
+            the configs (as JSON) of the stages that feed its inputs.
         evaluation: of a kind whose product is answers: what is made of them.
     """
 
@@ -140,10 +146,14 @@ class Kind(Generic[ConfigT]):
     small: Callable[[ConfigT], ConfigT]
     programs: "Callable[[ConfigT, LoadedModel, Mapping[str, Any]], list[Program]] | None" = None
     devices: Callable[[Mapping[str, Any]], bool] = field(default=lambda config: False)
-    dependencies: Callable[[ConfigT, Path | None], dict[str, str | int]] = field(default=lambda config, data: {})
+    dependencies: Callable[[ConfigT, Path | None], dict[str, str | int]] = field(
+        default=lambda config, data: {}
+    )
     base_model: Callable[[Mapping[str, Any]], str | None] = field(default=_model_of_config)
     extra_models: Callable[[Mapping[str, Any]], tuple[str, ...]] = field(default=lambda config: ())
-    at_home: Callable[[Mapping[str, Any], Mapping[str, Mapping[str, Any]]], bool] = field(default=lambda config, inputs: False)
+    at_home: Callable[[Mapping[str, Any], Mapping[str, Mapping[str, Any]]], bool] = field(
+        default=lambda config, inputs: False
+    )
     evaluation: Evaluation | None = None
 
     def __post_init__(self) -> None:

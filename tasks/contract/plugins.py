@@ -1,8 +1,10 @@
-"""Finding stage kinds and plugins by file name: adding one is adding a file, there is no list to edit.
+"""Finding stage kinds and plugins by file name: adding one is adding a file, there is no list to
+edit.
 
-A family is a package whose files each end with one object, named after its class: `REWARD = Reward(...)` in
-every file of `tasks/rewards/`. It is checked when the file is loaded, and says all that the house needs to know
-of the plugin. Nothing here imports JAX; a plugin's file imports neither JAX nor anything slow at its top level.
+A family is a package whose files each end with one object, named after its class: `REWARD =
+Reward(...)` in every file of `tasks/rewards/`. It is checked when the file is loaded, and says all
+that the house needs to know of the plugin. Nothing here imports JAX; a plugin's file imports
+neither JAX nor anything slow at its top level.
 """
 
 import importlib
@@ -119,8 +121,12 @@ def _loaded(package: str, name: str, plugin: Any) -> Any:
     found = vars(module).get(wanted.upper())
     if not isinstance(found, plugin):
         what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise TypeError(f"{file}: it ends with {wanted.upper()} = {wanted}(...), and {what} is called so")
-    if isinstance(found, Configured) and get_args(found.config.model_fields["name"].annotation) != (name,):
+        raise TypeError(
+            f"{file}: it ends with {wanted.upper()} = {wanted}(...), and {what} is called so"
+        )
+    if isinstance(found, Configured) and get_args(found.config.model_fields["name"].annotation) != (
+        name,
+    ):
         raise TypeError(f'{file}: the name of its config is not Literal["{name}"]')
     return found
 

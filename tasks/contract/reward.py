@@ -1,4 +1,5 @@
-"""What a reward is: one `REWARD = Reward(...)` in a file of `tasks/rewards/`, and what it is given and gives."""
+"""What a reward is: one `REWARD = Reward(...)` in a file of `tasks/rewards/`, and what it is given
+and gives."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
+from pydantic import (
+    Field,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from infra.store.answers import Answers
 from schemas.base import StrictModel
@@ -19,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class Response(NamedTuple):
-    """A response to be scored: its text without the terminator, its length in tokens with it, and whether it was cut off before one."""
+    """A response to be scored: its text without the terminator, its length in tokens with it, and
+    whether it was cut off before one."""
 
     text: str
     tokens: int = 0
@@ -27,14 +36,16 @@ class Response(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A value (None: abstained) with what the ledger keeps of it, as JSON: criteria, ratings, the judge's words."""
+    """A value (None: abstained) with what the ledger keeps of it, as JSON: criteria, ratings, the
+    judge's words."""
 
     value: float | None
     detail: dict[str, Any]
 
 
 class Anneal(StrictModel):
-    """A number that changes: `start` until update `from_step`, `end` from update `to_step` on, linear between. Updates count from 1.
+    """A number that changes: `start` until update `from_step`, `end` from update `to_step` on,
+    linear between. Updates count from 1.
 
     With `from_step` equal to `to_step` it is a step: `start` before that update, `end` from it on.
     """
@@ -47,9 +58,13 @@ class Anneal(StrictModel):
     @model_validator(mode="after")
     def _changes(self) -> Self:
         if self.to_step < self.from_step:
-            raise ValueError(f"to_step {self.to_step} lies before from_step {self.from_step}; swap them")
+            raise ValueError(
+                f"to_step {self.to_step} lies before from_step {self.from_step}; swap them"
+            )
         if self.start == self.end:
-            raise ValueError(f"start and end are both {self.start}; write that number in place of the table")
+            raise ValueError(
+                f"start and end are both {self.start}; write that number in place of the table"
+            )
         return self
 
     def at(self, update: int) -> float:
@@ -61,13 +76,18 @@ class Anneal(StrictModel):
 
 
 def _by_form(number: Any) -> WrapValidator:
-    """Judge a number or an `Anneal` by what it looks like, so that a message is about what was written and not about the other form too."""
+    """Judge a number or an `Anneal` by what it looks like, so that a message is about what was
+    written and not about the other form too."""
     alone = TypeAdapter(Annotated[number, Field(strict=True, allow_inf_nan=False)])
 
     def validate(value: Any, both: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, Anneal):
             return both(value)
-        return Anneal.model_validate(value) if isinstance(value, dict) else alone.validate_python(value)
+        return (
+            Anneal.model_validate(value)
+            if isinstance(value, dict)
+            else alone.validate_python(value)
+        )
 
     return WrapValidator(validate)
 
@@ -86,7 +106,8 @@ class RewardConfig(StrictModel):
     Attributes:
         name: the reward's file.
         weight: among the other rewards of the stage; a number, or one that is annealed.
-        domains: factors of the weight by the prompt's domain; a domain that is not named has none. Without it all have 1.
+        domains: factors of the weight by the prompt's domain; a domain that is not named has none.
+            Without it all have 1.
     """
 
     name: str
@@ -97,7 +118,10 @@ class RewardConfig(StrictModel):
     @classmethod
     def _some_domain(cls, value: dict[Domain, float] | None) -> dict[Domain, float] | None:
         if value is not None and not any(factor > 0 for factor in value.values()):
-            raise ValueError("no domain has a factor above 0, so this reward would never be asked; name one or remove the reward")
+            raise ValueError(
+                "no domain has a factor above 0, so this reward would never be asked; name one or"
+                " remove the reward"
+            )
         return value
 
     def weight_of(self, prompt: Prompt, update: int) -> float:
@@ -111,11 +135,13 @@ class Resources:
     """What a reward may need beside prompts and responses.
 
     Attributes:
-        inputs: input name -> directory of its artifact; `prompts` has train.jsonl and prompts.jsonl.
+        inputs: input name -> directory of its artifact; `prompts` has train.jsonl and
+            prompts.jsonl.
         answers: paid answers of judges, in the store.
         seed: the stage's.
         response_length: the fixed length of responses in tokens.
-        devices: those that the policy does not use (`tasks.devices.hosts.halves`), for a judge in this process; None: this stage has none.
+        devices: those that the policy does not use (`tasks.devices.hosts.halves`), for a judge in
+            this process; None: this stage has none.
     """
 
     inputs: Mapping[str, Path]
@@ -143,26 +169,35 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
     """A reward. Its scores are made in threads, for two rollouts at once.
 
     Attributes:
-        score: one value for each response, in order: a finite number, or None to abstain; as `Judged` with what the ledger
-            shall keep of how it came about. Response i answers prompt i. Whatever cannot be judged (no reference answer,
-            a judge that does not answer) is an abstention, never a zero.
-        prepare: called once per job: fits, loads, connects. What it returns is the first argument of `score`.
+        score: one value for each response, in order: a finite number, or None to abstain; as
+            `Judged` with what the ledger shall keep of how it came about. Response i answers prompt
+            i. Whatever cannot be judged (no reference answer, a judge that does not answer) is an
+            abstention, never a zero.
+        prepare: called once per job: fits, loads, connects. What it returns is the first argument
+            of `score`.
         at: what was prepared, for an update (from 1).
         values: what it has counted so far: a judge its questions and their cost.
         close: ends what was prepared.
-        dependencies: what else decides its values, given the config and `--data`: versions of packages, of checks, of models.
+        dependencies: what else decides its values, given the config and `--data`: versions of
+            packages, of checks, of models.
         models: base models that it loads (`tasks.models.source`): they are sent to a TPU.
-        computes: whether it computes on devices: then the policy has one half of them, and it the other.
-        programs: what it compiles to score so many responses, given the config, a model that has the devices of
-            `tasks.devices.hosts.halves`' second, the responses, and the configs of the stage's inputs. None: nothing.
+        computes: whether it computes on devices: then the policy has one half of them, and it the
+            other.
+        programs: what it compiles to score so many responses, given the config, a model that has
+            the devices of `tasks.devices.hosts.halves`' second, the responses, and the configs of
+            the stage's inputs. None: nothing.
     """
 
-    score: Callable[[PreparedT, Sequence[Prompt], Sequence[Response]], Sequence[float | Judged | None]]
+    score: Callable[
+        [PreparedT, Sequence[Prompt], Sequence[Response]], Sequence[float | Judged | None]
+    ]
     prepare: Callable[[RewardConfigT, Resources], PreparedT] = _as_it_is
     at: Callable[[PreparedT, int], PreparedT] = _as_it_is
     values: Callable[[PreparedT], dict[str, float]] = field(default=lambda prepared: {})
     close: Callable[[PreparedT], None] = field(default=lambda prepared: None)
-    dependencies: Callable[[RewardConfigT, Path | None], dict[str, str | int]] = field(default=lambda config, data: {})
+    dependencies: Callable[[RewardConfigT, Path | None], dict[str, str | int]] = field(
+        default=lambda config, data: {}
+    )
     models: Callable[[RewardConfigT], tuple[str, ...]] = field(default=lambda config: ())
     computes: Callable[[RewardConfigT], bool] = _never
     programs: "Callable[[RewardConfigT, LoadedModel, float, Mapping[str, Any]], list[Program]] | None" = None
@@ -170,7 +205,9 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not issubclass(self.config, RewardConfig):
-            raise TypeError(f"the config of a reward is a class of RewardConfig, not {self.config.__name__}")
+            raise TypeError(
+                f"the config of a reward is a class of RewardConfig, not {self.config.__name__}"
+            )
         if (self.programs is None) != (self.computes is _never):
             raise TypeError("a reward has programs if, and only if, it says when it computes")
 

@@ -1,9 +1,10 @@
-"""How a stage runs small: sizes with which two cores of a laptop take seconds. `Kind.small` uses this.
+"""How a stage runs small: sizes with which two cores of a laptop take seconds. `Kind.small` uses
+this.
 
-What is cut is how often something is done and how much of it there is: steps, rows, batches, quotas,
-prompts, samples, tokens. The kinds agree on lengths: rows that pass the token limits of a small
-rebalance stage fit all small stages after it. Where a recipe sets no such limits its rows may not fit,
-and then its `[tiny]` says how long they are.
+What is cut is how often something is done and how much of it there is: steps, rows, batches,
+quotas, prompts, samples, tokens. The kinds agree on lengths: rows that pass the token limits of a
+small rebalance stage fit all small stages after it. Where a recipe sets no such limits its rows may
+not fit, and then its `[tiny]` says how long they are.
 
 Nothing is ever larger than it was, so small(small(config)) is small(config).
 """
@@ -42,8 +43,8 @@ def small_trainer(
     """A trainer's config for `gemma3-tiny`, in at most `steps` steps of at most `batch_size` rows.
 
     That model begins with random weights, so adapters beside them would learn next to nothing: all
-    weights are trained (`lora` goes), at a rate that suits such a model and would ruin a trained one.
-    Its activations fit as they are (`remat` goes).
+    weights are trained (`lora` goes), at a rate that suits such a model and would ruin a trained
+    one. Its activations fit as they are (`remat` goes).
     """
     rates = {"learning_rate": learning_rate, "muon_learning_rate": muon_learning_rate}
     batch = min(batch_size, config.batch_size)

@@ -1,4 +1,5 @@
-"""What a suite is: one `SUITE = Suite(...)` in a file of `tasks/suites/`: an evaluation set that people know by name."""
+"""What a suite is: one `SUITE = Suite(...)` in a file of `tasks/suites/`: an evaluation set that
+people know by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ class SuiteConfig(StrictModel):
 
     Attributes:
         name: the suite's file.
-        label: what reports call it, where a recipe has one suite twice (two subjects of MMLU); its name when it is not set.
+        label: what reports call it, where a recipe has one suite twice (two subjects of MMLU); its
+            name when it is not set.
         first: only so many prompts, from the start of the file.
     """
 
@@ -44,13 +46,14 @@ SuiteConfigT = TypeVar("SuiteConfigT", bound=SuiteConfig)
 class Suite(Configured[SuiteConfigT], Generic[SuiteConfigT]):
     """A suite. `tasks.evaluation.suite` has what suites that read a file share.
 
-    A prompt without what judges an answer to it (check `none`, no grounding, no request) counts for format, length and
-    markers alone, or for a judge's rating where one is configured. Files are read as they are published. A row that
-    cannot be read is an InputError that names file and line: leaving it out would change the denominator.
+    A prompt without what judges an answer to it (check `none`, no grounding, no request) counts for
+    format, length and markers alone, or for a judge's rating where one is configured. Files are
+    read as they are published. A row that cannot be read is an InputError that names file and line:
+    leaving it out would change the denominator.
 
     Attributes:
-        prompts: all prompts in file order, given the config and `--data`, with ids `<label>/<number>` that do not change
-            while the file does not.
+        prompts: all prompts in file order, given the config and `--data`, with ids
+            `<label>/<number>` that do not change while the file does not.
         dependencies: what else decides them: `{"data/<path>": digest}` of the files that it reads.
         expected: how many prompts the published file has, for a plan that is made without it.
         asked_by: the stage kind that asks it.
@@ -64,7 +67,9 @@ class Suite(Configured[SuiteConfigT], Generic[SuiteConfigT]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not issubclass(self.config, SuiteConfig):
-            raise TypeError(f"the config of a suite is a class of SuiteConfig, not {self.config.__name__}")
+            raise TypeError(
+                f"the config of a suite is a class of SuiteConfig, not {self.config.__name__}"
+            )
 
 
 SUITES: Family[Suite[Any]] = Family("tasks.suites", Suite)

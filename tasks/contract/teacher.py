@@ -1,4 +1,5 @@
-"""What a teacher is: one `TEACHER = Teacher(...)` in a file of `tasks/teachers/`: where worked traces come from."""
+"""What a teacher is: one `TEACHER = Teacher(...)` in a file of `tasks/teachers/`: where worked
+traces come from."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,14 +22,18 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
 
     Attributes:
         teach: every row that it read or made, in a fixed order.
-        dependencies: what else decides its rows, given the config and `--data`: digests of files, versions of packages. Raises
-            InputError at once when a file is missing, before any job starts.
+        dependencies: what else decides its rows, given the config and `--data`: digests of files,
+            versions of packages. Raises InputError at once when a file is missing, before any job
+            starts.
         expected: rows that `teach` will go through, 0 when that is not known.
-        prompts: its prompts alone, for a teacher that answers (`prompts = [{ name = "dataset", ... }]` in that one's table).
-            None: it lends none.
-        model: the base model that answers on this job's devices; None: it computes nothing. `programs`: what that compiles.
-        small: the same teacher with fewer rows (`tasks.contract.small`); one that reads files has them all.
-        asks_an_api: whether it waits for answers of an API: then it runs on the flow's machine, where the key is.
+        prompts: its prompts alone, for a teacher that answers (`prompts = [{ name = "dataset", ...
+            }]` in that one's table). None: it lends none.
+        model: the base model that answers on this job's devices; None: it computes nothing.
+            `programs`: what that compiles.
+        small: the same teacher with fewer rows (`tasks.contract.small`); one that reads files has
+            them all.
+        asks_an_api: whether it waits for answers of an API: then it runs on the flow's machine,
+            where the key is.
     """
 
     teach: Callable[[ConfigT, Lesson], Iterator[Row]]
@@ -36,7 +41,9 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
     expected: Callable[[ConfigT], int]
     prompts: Callable[[ConfigT, Lesson], Iterator[Prompt | Dropped]] | None = None
     model: Callable[[ConfigT], str | None] = field(default=lambda config: None)
-    programs: "Callable[[ConfigT, LoadedModel], list[Program]]" = field(default=lambda config, model: [])
+    programs: "Callable[[ConfigT, LoadedModel], list[Program]]" = field(
+        default=lambda config, model: []
+    )
     small: Callable[[ConfigT], ConfigT] = field(default=lambda config: config)
     asks_an_api: Callable[[ConfigT], bool] = field(default=lambda config: False)
 

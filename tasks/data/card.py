@@ -1,7 +1,9 @@
-"""The data card of a dataset artifact: README.md in the Hugging Face hub's form, with plots beside it in card/.
+"""The data card of a dataset artifact: README.md in the Hugging Face hub's form, with plots beside
+it in card/.
 
-All of it is counted from the files themselves. Text of rows is data, never Markdown: in tables every character with a meaning is written as
-an entity, elsewhere it stands in a code block with a fence that it cannot close. The same files give the same bytes.
+All of it is counted from the files themselves. Text of rows is data, never Markdown: in tables
+every character with a meaning is written as an entity, elsewhere it stands in a code block with a
+fence that it cannot close. The same files give the same bytes.
 """
 
 import json
@@ -36,10 +38,11 @@ OWN_LICENCE = "apache-2.0"
 
 _HUB_LICENCES = frozenset(
     """
-    apache-2.0 mit bsd-2-clause bsd-3-clause cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0
-    cc-by-nd-4.0 cc-by-nc-nd-4.0 odc-by odbl pddl cdla-permissive-2.0 cdla-sharing-1.0 gemma llama3 llama3.1 openrail gpl-3.0 unlicense
-    """.split()  # noqa: SIM905
-)
+    apache-2.0 mit bsd-2-clause bsd-3-clause cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0
+    cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-nc-nd-4.0 odc-by odbl pddl
+    cdla-permissive-2.0 cdla-sharing-1.0 gemma llama3 llama3.1 openrail gpl-3.0 unlicense
+    """.split()
+)  # noqa: SIM905
 """Identifiers that the hub knows; any other licence is `other` there, with its name."""
 
 
@@ -48,9 +51,13 @@ class Counts:
     """What is counted of the rows in one pass."""
 
     rows: Counter[str] = field(default_factory=Counter)  # by split
-    sources: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (family, file, licence)
+    sources: Counter[tuple[str, str, str]] = field(
+        default_factory=Counter
+    )  # (family, file, licence)
     cells: Counter[tuple[str, int]] = field(default_factory=Counter)  # (group, difficulty)
-    lengths: dict[str, Counter[int]] = field(default_factory=dict)  # what, e.g. "prompt, characters" -> by exact length
+    lengths: dict[str, Counter[int]] = field(
+        default_factory=dict
+    )  # what, e.g. "prompt, characters" -> by exact length
     languages: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by group
 
@@ -59,7 +66,12 @@ class Counts:
 
 
 def of_rebalance(
-    out: Path, distilled: Path, cleaned: Cleaned, evaluations: Sequence[Evaluation], metrics: Mapping[str, Any], tokenizer: bytes | None
+    out: Path,
+    distilled: Path,
+    cleaned: Cleaned,
+    evaluations: Sequence[Evaluation],
+    metrics: Mapping[str, Any],
+    tokenizer: bytes | None,
 ) -> dict[str, Any]:
     """Write the card of a rebalance artifact; returns metrics: `licences`, rows by licence.
 
@@ -71,15 +83,27 @@ def of_rebalance(
         tokenizer: of the model that rows were measured for, or None.
     """
     teachers = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))["teachers"]
-    splits = {"train": out / "train.jsonl", "validation": out / "validation.jsonl", "heldout": out / "heldout.jsonl"}
+    splits = {
+        "train": out / "train.jsonl",
+        "validation": out / "validation.jsonl",
+        "heldout": out / "heldout.jsonl",
+    }
     items = {(one.name, identity): text for one in evaluations for identity, text in one.texts}
-    matches = [*_matches(cleaned, "near_duplicate", items), *_matches(cleaned, "contaminated", items)]
+    matches = [
+        *_matches(cleaned, "near_duplicate", items),
+        *_matches(cleaned, "contaminated", items),
+    ]
     return _write(out, "Training data", splits, teachers, metrics, matches, tokenizer)
 
 
-def of_distill(out: Path, teachers: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the card of a distill artifact, what the teachers made before any cleaning; returns metrics as `of_rebalance`."""
-    return _write(out, "Distilled traces", {"train": out / "examples.jsonl"}, teachers, metrics, [], None)
+def of_distill(
+    out: Path, teachers: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the card of a distill artifact, what the teachers made before any cleaning; returns
+    metrics as `of_rebalance`."""
+    return _write(
+        out, "Distilled traces", {"train": out / "examples.jsonl"}, teachers, metrics, [], None
+    )
 
 
 def _write(
@@ -95,7 +119,9 @@ def _write(
     plots = card_plots.draw(out / "card", counts.cells, counts.lengths, metrics.get("dropped", {}))
     parts = [
         _front_matter(title, splits, counts),
-        f"# {title}\n\n{counts.rows.total():,} rows: " + ", ".join(f"{count:,} {split}" for split, count in counts.rows.items()) + ".",
+        f"# {title}\n\n{counts.rows.total():,} rows: "
+        + ", ".join(f"{count:,} {split}" for split, count in counts.rows.items())
+        + ".",
         _sources(counts, teachers),
         _cells(counts, metrics, plots),
         _lengths(counts, plots),
@@ -112,7 +138,9 @@ def _write(
     return {"licences": dict(sorted(licences.items()))}
 
 
-def _count(splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], tokenizer: Tokenizer | None) -> Counts:
+def _count(
+    splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], tokenizer: Tokenizer | None
+) -> Counts:
     counts, licences = Counts(), Licences(teachers)
     looked_at = next(iter(splits))
     for split, path in splits.items():
@@ -132,13 +160,16 @@ def _count(splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], to
             if number < _LOOKED_AT:
                 counts.languages[language_of(row["prompt"]) or ""] += 1
                 if tokenizer is not None:
-                    counts.add_length("prompt, tokens", len(prompt_tokens(tokenizer, row["prompt"])))
+                    counts.add_length(
+                        "prompt, tokens", len(prompt_tokens(tokenizer, row["prompt"]))
+                    )
                     counts.add_length("response, tokens", len(response_tokens(tokenizer, response)))
     return counts
 
 
 class Licences:
-    """Which licence a row has: that of its source in the dataset teacher's tables, wherever these are nested."""
+    """Which licence a row has: that of its source in the dataset teacher's tables, wherever these
+    are nested."""
 
     def __init__(self, teachers: Sequence[Mapping[str, Any]]) -> None:
         self._sources = list(_dataset_sources(teachers))
@@ -154,7 +185,11 @@ class Licences:
     def _find(self, family: str, file: str) -> str:
         if file == "procedural":
             return OWN_LICENCE
-        fits = (source for source in self._sources if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family))
+        fits = (
+            source
+            for source in self._sources
+            if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family)
+        )
         return next((source["licence"] for source in fits if source.get("licence")), "not stated")
 
 
@@ -171,14 +206,27 @@ def _front_matter(title: str, splits: Mapping[str, Path], counts: Counts) -> str
     """YAML that the hub reads; every value is JSON, which is YAML."""
     licences = sorted({licence for *_, licence in counts.sources})
     ids = sorted(
-        {licence.lower() if licence.lower() in _HUB_LICENCES else "unknown" if licence == "not stated" else "other" for licence in licences}
+        {
+            (
+                licence.lower()
+                if licence.lower() in _HUB_LICENCES
+                else "unknown"
+                if licence == "not stated"
+                else "other"
+            )
+            for licence in licences
+        }
     )
     total = counts.rows.total()
     tasks = ["text-generation"]
-    tasks += ["question-answering"] if any(group not in GROUPS[:6] for group, _ in counts.cells) else []
+    tasks += (
+        ["question-answering"] if any(group not in GROUPS[:6] for group, _ in counts.cells) else []
+    )
     tasks += ["summarization"] if any(group == "summarization" for group, _ in counts.cells) else []
     most = counts.languages.total()
-    spoken = sorted(code for code, count in counts.languages.items() if len(code) == 2 and count * 20 >= most)
+    spoken = sorted(
+        code for code, count in counts.languages.items() if len(code) == 2 and count * 20 >= most
+    )
     about: dict[str, Any] = {
         "pretty_name": title,
         "license": ids[0] if len(ids) == 1 else ids,
@@ -197,16 +245,23 @@ def _front_matter(title: str, splits: Mapping[str, Path], counts: Counts) -> str
             *(
                 {"config_name": name, "data_files": f"{name}.jsonl"}
                 for name in ("prompts", "pairs")
-                if (path := next(iter(splits.values())).with_name(f"{name}.jsonl")).is_file() and path.stat().st_size
+                if (path := next(iter(splits.values())).with_name(f"{name}.jsonl")).is_file()
+                and path.stat().st_size
             ),
         ],
         "tags": ["lyceum", "reasoning"],
     }
     if "other" in ids:
         about["license_name"] = ", ".join(
-            licence for licence in licences if licence.lower() not in _HUB_LICENCES and licence != "not stated"
+            licence
+            for licence in licences
+            if licence.lower() not in _HUB_LICENCES and licence != "not stated"
         )
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in about.items() if value not in ([], "")]
+    lines = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in about.items()
+        if value not in ([], "")
+    ]
     return "\n".join(["---", *lines, "---"])
 
 
@@ -217,15 +272,32 @@ def _size_category(rows: int) -> str:
 
 
 def _sources(counts: Counts, teachers: Sequence[Mapping[str, Any]]) -> str:
-    rows = [(family, file, licence, f"{count:,}") for (family, file, licence), count in sorted(counts.sources.items())]
-    asked = ", ".join(f"`{table['name']}`" + (f" ({escape(str(table['model']))})" if table.get("model") else "") for table in teachers)
-    return f"## Sources and licences\n\nTeachers: {asked}.\n\n" + table(("family", "file", "licence", "rows"), rows)
+    rows = [
+        (family, file, licence, f"{count:,}")
+        for (family, file, licence), count in sorted(counts.sources.items())
+    ]
+    asked = ", ".join(
+        f"`{table['name']}`" + (f" ({escape(str(table['model']))})" if table.get("model") else "")
+        for table in teachers
+    )
+    return f"## Sources and licences\n\nTeachers: {asked}.\n\n" + table(
+        ("family", "file", "licence", "rows"), rows
+    )
 
 
 def _cells(counts: Counts, metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     groups = [group for group in GROUPS if any(other == group for other, _ in counts.cells)]
-    rows = [(group, *(f"{counts.cells[group, level]:,}" for level in range(1, 6)), f"{_of_group(counts, group):,}") for group in groups]
-    text = "## Domains and difficulties\n\n" + _image("rows by domain and difficulty", plots["cells"])
+    rows = [
+        (
+            group,
+            *(f"{counts.cells[group, level]:,}" for level in range(1, 6)),
+            f"{_of_group(counts, group):,}",
+        )
+        for group in groups
+    ]
+    text = "## Domains and difficulties\n\n" + _image(
+        "rows by domain and difficulty", plots["cells"]
+    )
     text += "\n\n" + table(("", *(f"difficulty {level}" for level in range(1, 6)), "all"), rows)
     asked = [
         (group, split, f"{cell['requested']:,}", f"{cell['achieved']:,}", f"{cell['available']:,}")
@@ -234,7 +306,12 @@ def _cells(counts: Counts, metrics: Mapping[str, Any], plots: Mapping[str, str])
         if isinstance(cells, Mapping)
         for split, cell in cells.items()
     ]
-    return text + ("\n\nAsked for, and met:\n\n" + table(("", "split", "requested", "achieved", "available"), asked) if asked else "")
+    return text + (
+        "\n\nAsked for, and met:\n\n"
+        + table(("", "split", "requested", "achieved", "available"), asked)
+        if asked
+        else ""
+    )
 
 
 def _of_group(counts: Counts, group: str) -> int:
@@ -243,10 +320,19 @@ def _of_group(counts: Counts, group: str) -> int:
 
 def _lengths(counts: Counts, plots: Mapping[str, str]) -> str:
     rows = [
-        (what, f"{lengths.total():,}", *(f"{quantile(lengths, share):,}" for share in (0.0, 0.5, 0.9, 0.99, 1.0)))
+        (
+            what,
+            f"{lengths.total():,}",
+            *(f"{quantile(lengths, share):,}" for share in (0.0, 0.5, 0.9, 0.99, 1.0)),
+        )
         for what, lengths in sorted(counts.lengths.items())
     ]
-    note = f"Tokens are those of the first {_LOOKED_AT:,} training rows, with the turns around them.\n\n" if len(rows) > 2 else ""
+    note = (
+        f"Tokens are those of the first {_LOOKED_AT:,} training rows, with the turns around"
+        " them.\n\n"
+        if len(rows) > 2
+        else ""
+    )
     text = f"## Lengths\n\n{_image('lengths', plots['lengths'])}\n\n{note}"
     return text + table(("", "rows", "shortest", "median", "90%", "99%", "longest"), rows)
 
@@ -263,10 +349,20 @@ def quantile(lengths: Counter[int], share: float) -> int:
 
 def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     dropped = metrics.get("dropped", {})
-    rows = [(cause, f"{count:,}") for cause, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0]))]
+    rows = [
+        (cause, f"{count:,}")
+        for cause, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
+    ]
     read = f"{metrics['read']:,} rows were read; " if "read" in metrics else ""
-    text = f"## Dropped rows\n\n{read}{sum(dropped.values()):,} were dropped; each is a line of dropped.jsonl with its cause."
-    return text + (f"\n\n{_image('dropped rows by cause', plots['dropped'])}\n\n{table(('cause', 'rows'), rows)}" if rows else "")
+    text = (
+        f"## Dropped rows\n\n{read}{sum(dropped.values()):,} were dropped; each is a line of"
+        " dropped.jsonl with its cause."
+    )
+    return text + (
+        f"\n\n{_image('dropped rows by cause', plots['dropped'])}\n\n{table(('cause', 'rows'), rows)}"
+        if rows
+        else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -280,7 +376,8 @@ class Match:
 
 
 def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str]) -> list[Match]:
-    """The first dropped rows of a cause by prompt id, beside the row or the evaluation item that each matches."""
+    """The first dropped rows of a cause by prompt id, beside the row or the evaluation item that
+    each matches."""
     import numpy as np
 
     rows = np.flatnonzero(np.asarray(cleaned.cause) == CAUSES.index(cause))
@@ -288,7 +385,11 @@ def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str
     shown = []
     for number, row in zip(rows.tolist(), cleaned.rows(rows), strict=True):
         other, held = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
-        text = _compared(next(cleaned.rows([other]))) if held or cause == "near_duplicate" else items[cleaned.items[other]]
+        text = (
+            _compared(next(cleaned.rows([other])))
+            if held or cause == "near_duplicate"
+            else items[cleaned.items[other]]
+        )
         shown.append(Match(cause, _compared(row), text, cleaned.describe(number)))
     return shown
 
@@ -299,26 +400,45 @@ def _compared(row: Mapping[str, Any]) -> str:
     return prompt.replace(context, f"[{context[:40]} …]") if context else prompt
 
 
-def _report(title: str, cause: str, other: str, matches: Sequence[Match], metrics: Mapping[str, Any]) -> str:
+def _report(
+    title: str, cause: str, other: str, matches: Sequence[Match], metrics: Mapping[str, Any]
+) -> str:
     count = metrics.get("dropped", {}).get(cause, 0)
     shown = [match for match in matches if match.cause == cause]
     if not shown:
         return ""
     by_set = metrics.get("contaminated_by", {}) if cause == "contaminated" else {}
-    said = f" By evaluation set: {', '.join(f'{escape(name)} {rows:,}' for name, rows in by_set.items())}." if by_set else ""
+    said = (
+        " By evaluation set:"
+        f" {', '.join(f'{escape(name)} {rows:,}' for name, rows in by_set.items())}."
+        if by_set
+        else ""
+    )
     rows = [(match.dropped, match.other, match.how) for match in shown]
-    return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n" + table(("dropped", other, "why"), rows)
+    return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n" + table(
+        ("dropped", other, "why"), rows
+    )
 
 
 def _samples(counts: Counts) -> str:
     """Rows of every group in turn."""
-    turns = (row for rank in range(SAMPLES) for group in GROUPS for row in counts.samples.get(group, [])[rank : rank + 1])
+    turns = (
+        row
+        for rank in range(SAMPLES)
+        for group in GROUPS
+        for row in counts.samples.get(group, [])[rank : rank + 1]
+    )
     parts = []
     for number, row in enumerate(islice(turns, SAMPLES), start=1):
         kind, family = row["grounding"] or row["domain"], row["family"] or row["source"]
-        parts.append(f"### {number}. {escape(kind)}, difficulty {row['difficulty']}, {escape(family)}")
+        parts.append(
+            f"### {number}. {escape(kind)}, difficulty {row['difficulty']}, {escape(family)}"
+        )
         parts.append(f"{fenced(row['prompt'])}\n\n{fenced(response_of(row) or '')}")
-    return "## Samples\n\nThe first rows of every domain in turn: prompt, then response.\n\n" + "\n\n".join(parts)
+    return (
+        "## Samples\n\nThe first rows of every domain in turn: prompt, then response.\n\n"
+        + "\n\n".join(parts)
+    )
 
 
 def _image(label: str, path: str) -> str:
@@ -327,7 +447,11 @@ def _image(label: str, path: str) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; cells are text, clipped."""
-    lines = [head, ["---"] * len(head), *([escape(clip(cell, _CELL_CHARACTERS)) for cell in row] for row in rows)]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([escape(clip(cell, _CELL_CHARACTERS)) for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -335,7 +459,8 @@ _MEANING = re.compile(r"[\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?
 
 
 def escape(text: str) -> str:
-    """Text that shows as it is within a paragraph or a table cell: what means something there as entities, line ends as breaks."""
+    """Text that shows as it is within a paragraph or a table cell: what means something there as
+    entities, line ends as breaks."""
     entities = _MEANING.sub(lambda match: f"&#{ord(match[0])};", visible(text).strip())
     return re.sub(r"\s*\n\s*", "<br>", entities)
 

@@ -25,16 +25,26 @@ _SERIES = ("#2f6fc0", "#d07a1f")
 
 
 def draw(
-    directory: Path, cells: Counter[tuple[str, int]], lengths: Mapping[str, Counter[int]], dropped: Mapping[str, int]
+    directory: Path,
+    cells: Counter[tuple[str, int]],
+    lengths: Mapping[str, Counter[int]],
+    dropped: Mapping[str, int],
 ) -> dict[str, str]:
-    """Write the plots; returns their paths beside the card: `cells`, `lengths` and, where rows were dropped, `dropped`."""
+    """Write the plots; returns their paths beside the card: `cells`, `lengths` and, where rows were
+    dropped, `dropped`."""
     import matplotlib
 
     directory.mkdir()
     with matplotlib.rc_context(_STYLE):
-        figures = {"cells": _cells(cells), "lengths": _lengths(lengths), **({"dropped": _dropped(dropped)} if dropped else {})}
+        figures = {
+            "cells": _cells(cells),
+            "lengths": _lengths(lengths),
+            **({"dropped": _dropped(dropped)} if dropped else {}),
+        }
         for name, figure in figures.items():
-            figure.savefig(directory / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None})
+            figure.savefig(
+                directory / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None}
+            )
     return {name: f"{directory.name}/{name}.svg" for name in figures}
 
 
@@ -63,14 +73,28 @@ def _cells(cells: Counter[tuple[str, int]]) -> Any:
 
 
 def _lengths(lengths: Mapping[str, Counter[int]]) -> Any:
-    """Histograms of prompts and responses over a logarithmic axis; a panel for characters, and one for tokens where they were counted."""
+    """Histograms of prompts and responses over a logarithmic axis; a panel for characters, and one
+    for tokens where they were counted."""
     units = sorted({what.partition(", ")[2] for what in lengths})
     figure, panels = _figure(2.8, max(1, len(units)))
     for axes, unit in zip(panels, units, strict=False):
         for colour, part in zip(_SERIES, ("prompt", "response"), strict=True):
             counts = lengths[f"{part}, {unit}"]
-            bins = [2 ** (edge / 2) for edge in range(2 * min(counts).bit_length() - 2, 2 * max(counts).bit_length() + 2)]
-            axes.hist(list(counts), bins=bins, weights=list(counts.values()), histtype="step", linewidth=1.5, color=colour, label=part)
+            bins = [
+                2 ** (edge / 2)
+                for edge in range(
+                    2 * min(counts).bit_length() - 2, 2 * max(counts).bit_length() + 2
+                )
+            ]
+            axes.hist(
+                list(counts),
+                bins=bins,
+                weights=list(counts.values()),
+                histtype="step",
+                linewidth=1.5,
+                color=colour,
+                label=part,
+            )
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_xlabel(f"length, {unit}")

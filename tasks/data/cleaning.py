@@ -1,24 +1,29 @@
-"""Cleaning of any number of rows in bounded memory: exact and near duplicates, decontamination, filters; every drop is traceable.
+"""Cleaning of any number of rows in bounded memory: exact and near duplicates, decontamination,
+filters; every drop is traceable.
 
-    cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(), contamination=Contamination(), ...)
-    for line in cleaned.lines(cleaned.kept): ...
+    cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(),
+    contamination=Contamination(), ...) for line in cleaned.lines(cleaned.kept): ...
 
-1. One streaming pass over the files in blocks, in as many processes as there are cores (`tasks.data.survey`): parse the line, hash the
-   words of its prompt, look their n-grams up among the evaluation sets', take the MinHash signature, ask the filters. A row leaves
-   `STATE_BYTES` + 8 per band (112 by default) bytes in column files below `scratch`, and 8 for each word of its prompt: about 800 for a
-   prompt of 80 words. All of it is read block by block or column by column; in memory are a few columns of what is being decided. A
-   million rows of 1 kB need 0.7 GB at most in three processes, 1.2 GB with 15% held out, whose n-grams are then indexed.
-2. What takes all rows at once, here: exact duplicates (one row per prompt id), near duplicates (`tasks.data.near_duplicates`), and rows
-   of the training and validation splits that contain a held-out prompt (`tasks.data.contamination`).
+1. One streaming pass over the files in blocks, in as many processes as there are cores
+   (`tasks.data.survey`): parse the line, hash the words of its prompt, look their n-grams up among
+   the evaluation sets', take the MinHash signature, ask the filters. A row leaves `STATE_BYTES` + 8
+   per band (112 by default) bytes in column files below `scratch`, and 8 for each word of its
+   prompt: about 800 for a prompt of 80 words. All of it is read block by block or column by column;
+   in memory are a few columns of what is being decided. A million rows of 1 kB need 0.7 GB at most
+   in three processes, 1.2 GB with 15% held out, whose n-grams are then indexed.
+2. What takes all rows at once, here: exact duplicates (one row per prompt id), near duplicates
+   (`tasks.data.near_duplicates`), and rows of the training and validation splits that contain a
+   held-out prompt (`tasks.data.contamination`).
 3. `Cleaned` streams the rows back from where they are.
 
-A row is dropped for the first that applies: contaminated by an evaluation set, a filter, duplicate, near duplicate, contaminated by the
-held-out split. What is decided is a function of the set of rows (their content, ids and the seed): order and sharding of the files change
-nothing, nor do the number of processes or the engine (`tasks.data.cluster` does the same on Ray).
+A row is dropped for the first that applies: contaminated by an evaluation set, a filter, duplicate,
+near duplicate, contaminated by the held-out split. What is decided is a function of the set of rows
+(their content, ids and the seed): order and sharding of the files change nothing, nor do the number
+of processes or the engine (`tasks.data.cluster` does the same on Ray).
 
-Text compared is the prompt, its `context` (of grounded prompts) replaced by one word that is the context's digest: questions about one
-abstract are not each other's duplicates because of the abstract. Nor are they of other contexts' questions: what has an answer in one has
-none in another.
+Text compared is the prompt, its `context` (of grounded prompts) replaced by one word that is the
+context's digest: questions about one abstract are not each other's duplicates because of the
+abstract. Nor are they of other contexts' questions: what has an answer in one has none in another.
 """
 
 from __future__ import annotations
@@ -34,7 +39,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.data.dropped import Dropped
-from tasks.data.rules import CAUSES, COLUMNS, DECIDED, DETAILS, HITS, Contamination, Evaluation, NearDuplicates, Progress
+from tasks.data.rules import (
+    CAUSES,
+    COLUMNS,
+    DECIDED,
+    DETAILS,
+    HITS,
+    Contamination,
+    Evaluation,
+    NearDuplicates,
+    Progress,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,16 +63,21 @@ _LINES = 4096
 
 @dataclass(frozen=True)
 class Cleaned:
-    """All N rows of the input files, in the order of the files, and what was decided about each. Arrays of shape (N,), mapped from disk.
+    """All N rows of the input files, in the order of the files, and what was decided about each.
+    Arrays of shape (N,), mapped from disk.
 
     Attributes:
         files: the input files.
         items: (name of the evaluation set, id) of each evaluation item.
-        file, offset, length: where the row's line is: index in `files`, first byte, bytes without the newline.
-        id: the prompt id's 16 hexadecimal characters as a number; content: a hash of the line, its highest bit set for unsolved prompts.
+        file, offset, length: where the row's line is: index in `files`, first byte, bytes without
+            the newline.
+        id: the prompt id's 16 hexadecimal characters as a number; content: a hash of the line, its
+            highest bit set for unsolved prompts.
         group, split, cause, hit: indices in GROUPS, SPLITS, CAUSES and HITS.
-        match: the row that it duplicates or (held-out hits) gives away, or the item in `items` that contaminates it; -1 for none.
-        score: estimated Jaccard similarity of near duplicates, coverage of contaminated rows, 1 of the same words; else 0.
+        match: the row that it duplicates or (held-out hits) gives away, or the item in `items` that
+            contaminates it; -1 for none.
+        score: estimated Jaccard similarity of near duplicates, coverage of contaminated rows, 1 of
+            the same words; else 0.
         scratch: where the arrays are; `remove()` deletes it.
     """
 
@@ -92,15 +112,22 @@ class Cleaned:
         return {cause: int(count) for cause, count in zip(CAUSES, found, strict=True) if count}
 
     def lines(self, selection: Sequence[int] | NDArray[np.int64]) -> Iterator[bytes]:
-        """The lines of the selected rows as they are in the files, without newline, in the order of the selection."""
+        """The lines of the selected rows as they are in the files, without newline, in the order of
+        the selection."""
         import numpy as np
 
         rows = np.asarray(selection, np.int64)
         with ExitStack() as stack:
-            streams = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in self.files]
+            streams = [
+                stack.enter_context(path.open("rb", buffering=0)).fileno() for path in self.files
+            ]
             for start in range(0, len(rows), _LINES):
                 some = rows[start : start + _LINES]
-                places = (self.file[some].tolist(), self.length[some].tolist(), self.offset[some].tolist())
+                places = (
+                    self.file[some].tolist(),
+                    self.length[some].tolist(),
+                    self.offset[some].tolist(),
+                )
                 for file, length, offset in zip(*places, strict=True):
                     yield os.pread(streams[file], length, offset)
 
@@ -112,7 +139,12 @@ class Cleaned:
 
     def describe(self, row: int) -> str:
         """Why a row was dropped by cleaning: what it matches and how well."""
-        cause, hit, match, score = CAUSES[self.cause[row]], HITS[self.hit[row]], int(self.match[row]), float(self.score[row])
+        cause, hit, match, score = (
+            CAUSES[self.cause[row]],
+            HITS[self.hit[row]],
+            int(self.match[row]),
+            float(self.score[row]),
+        )
         if cause == "contaminated" and hit in ("exact", "coverage", "run"):
             other = " item ".join(self.items[match])
         else:
@@ -122,7 +154,11 @@ class Cleaned:
         if cause == "near_duplicate":
             return f"estimated Jaccard similarity {score:.2f} to {other}"
         kind = hit.removeprefix("heldout_")
-        how = {"exact": "the same words as", "coverage": "shares n-grams with", "run": "shares a long run of words with"}[kind]
+        how = {
+            "exact": "the same words as",
+            "coverage": "shares n-grams with",
+            "run": "shares a long run of words with",
+        }[kind]
         return f"{how} {'held-out ' if kind != hit else ''}{other}, coverage {score:.2f}"
 
     def dropped(self) -> Iterator[Dropped]:
@@ -133,13 +169,22 @@ class Cleaned:
         with (self.scratch / DETAILS).open(encoding="utf-8") as details:
             for index, row in zip(rows.tolist(), self.rows(rows), strict=True):
                 cause = CAUSES[self.cause[index]]
-                # The filters' details are in a file of their own, a line for each row that they dropped.
+                # The filters' details are in a file of their own, a line for each row that they
+                # dropped.
                 detail = self.describe(index) if cause in CAUSES[1:4] else details.readline()[:-1]
                 key = f"{self.id[index]:016x}"
-                yield Dropped(source=row["family"], file=row["source"], line=row["line"], cause=cause, detail=detail, id=key)
+                yield Dropped(
+                    source=row["family"],
+                    file=row["source"],
+                    line=row["line"],
+                    cause=cause,
+                    detail=detail,
+                    id=key,
+                )
 
     def digest(self) -> str:
-        """sha256 of what was decided about which content: the same for the same rows in other files, another order, by another engine."""
+        """sha256 of what was decided about which content: the same for the same rows in other
+        files, another order, by another engine."""
         import numpy as np
 
         taken = {name: np.asarray(getattr(self, name)) for name in DECIDED}
@@ -154,13 +199,18 @@ class Cleaned:
 
 
 def decision_digest(decided: Mapping[str, NDArray[Any]]) -> str:
-    """sha256 of the columns DECIDED in the order of (id, content, cause); `match` holds the prompt id of the row that is matched."""
+    """sha256 of the columns DECIDED in the order of (id, content, cause); `match` holds the prompt
+    id of the row that is matched."""
     import numpy as np
 
     order = np.lexsort((decided["cause"], decided["content"], decided["id"]))
     found = hashlib.sha256()
     for name in DECIDED:
-        found.update(np.ascontiguousarray(decided[name][order]).astype(COLUMNS[name].replace("<i8", "<u8")).tobytes())
+        found.update(
+            np.ascontiguousarray(decided[name][order])
+            .astype(COLUMNS[name].replace("<i8", "<u8"))
+            .tobytes()
+        )
     return found.hexdigest()
 
 
@@ -187,11 +237,13 @@ def clean(
         validation_fraction, heldout_fraction: of the splits, see `tasks.data.splits`.
         seed: of the order in which near duplicates lead.
         filters: judge batches of parsed rows, in processes of their own: they must pickle.
-        scratch: a directory for the state; what it holds, e.g. of an attempt that was killed, is deleted first.
+        scratch: a directory for the state; what it holds, e.g. of an attempt that was killed, is
+            deleted first.
         workers: processes; None for as many as there are cores.
 
     Raises:
-        ValueError: a line that is not JSON. KeyError: a field is missing. The files come from verified artifacts: either is a bug.
+        ValueError: a line that is not JSON. KeyError: a field is missing. The files come from
+            verified artifacts: either is a bug.
     """
     from tasks.data.near_duplicates import sketch
     from tasks.data.state import surveyed
@@ -201,7 +253,11 @@ def clean(
         shutil.rmtree(scratch)
     scratch.mkdir(parents=True)
     workers = workers or len(os.sched_getaffinity(0))
-    near = sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations) if near_duplicates else None
+    near = (
+        sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations)
+        if near_duplicates
+        else None
+    )
     items, index = evaluation_index(evaluations, contamination)
     plan = Plan(near, index, tuple(filters), validation_fraction, heldout_fraction)
     state = surveyed(blocks(files), plan, scratch, workers, progress)

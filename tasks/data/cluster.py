@@ -1,26 +1,34 @@
-"""Cleaning of corpora beyond one machine: the functions of `tasks.data.cleaning` on Ray Data, with the same decisions.
+"""Cleaning of corpora beyond one machine: the functions of `tasks.data.cleaning` on Ray Data, with
+the same decisions.
 
     ray.init("auto", runtime_env={"working_dir": "."})      # or nothing: then this machine
     decisions = clean_on_cluster(files, evaluations, near_duplicates=NearDuplicates(), contamination=Contamination(), ...)
     kept_lines(decisions, files).write_json("gs://bucket/cleaned")
 
-Why Ray, of the engines that Google Cloud runs for a project (Ray on Vertex AI; with an image of one's own, the Ray operator add-on of GKE):
-it is Python all through, so that the functions that run in one process run there as they are, NumPy arrays and compiled code included; it
-runs on one machine without any service, which is how the tests compare its digest with `clean`'s; and `ray[data]` 2.60 installs beside JAX,
-Prefect and datasets as pinned here (`pip install lyceum[cluster]`). Apache Beam (Dataflow) 2.77 does not: it needs protobuf < 7, pyarrow <
-26 and pillow < 13. Spark (Dataproc) needs a JVM on every machine, tests included, and passes rows to Python through it.
+Why Ray, of the engines that Google Cloud runs for a project (Ray on Vertex AI; with an image of
+one's own, the Ray operator add-on of GKE): it is Python all through, so that the functions that run
+in one process run there as they are, NumPy arrays and compiled code included; it runs on one
+machine without any service, which is how the tests compare its digest with `clean`'s; and
+`ray[data]` 2.60 installs beside JAX, Prefect and datasets as pinned here (`pip install
+lyceum[cluster]`). Apache Beam (Dataflow) 2.77 does not: it needs protobuf < 7, pyarrow < 26 and
+pillow < 13. Spark (Dataproc) needs a JVM on every machine, tests included, and passes rows to
+Python through it.
 
-A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size, in which one machine cleans a million
-rows (`benchmarks/rebalance_scale.py`).
+A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size,
+in which one machine cleans a million rows (`benchmarks/rebalance_scale.py`).
 
 How it goes, and what each step moves between machines:
 
-1. Survey (`tasks.data.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of its prompt.
+1. Survey (`tasks.data.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of its
+   prompt.
 2. By prompt id, all of it: exact duplicates.
-3. By bucket, 24 bytes per row and band: which rows share one. Then with signatures, 530 bytes per row and band, those rows: who falls.
-4. The held-out rows that are left go to the driver, which indexes them (20 bytes for each n-gram of theirs) and sends the index to all.
+3. By bucket, 24 bytes per row and band: which rows share one. Then with signatures, 530 bytes per
+   row and band, those rows: who falls.
+4. The held-out rows that are left go to the driver, which indexes them (20 bytes for each n-gram of
+   theirs) and sends the index to all.
 
-Groups are hash partitions, not single keys: a call sees some ten thousand rows as arrays. All files must be readable on every machine.
+Groups are hash partitions, not single keys: a call sees some ten thousand rows as arrays. All files
+must be readable on every machine.
 """
 
 from collections.abc import Sequence
@@ -34,7 +42,15 @@ from tasks.data.contamination import index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks, sketch
 from tasks.data.rules import COLUMNS, Contamination, Evaluation, NearDuplicates
-from tasks.data.state import CONTAMINATED, DUPLICATE, FIRST_HELDOUT_HIT, HELDOUT, NEAR_DUPLICATE, duplicates, reorder
+from tasks.data.state import (
+    CONTAMINATED,
+    DUPLICATE,
+    FIRST_HELDOUT_HIT,
+    HELDOUT,
+    NEAR_DUPLICATE,
+    duplicates,
+    reorder,
+)
 from tasks.data.survey import Block, Plan, blocks, evaluation_index, lines_of, survey
 
 if TYPE_CHECKING:
@@ -59,21 +75,31 @@ def clean_on_cluster(
     """Decide about every row of the files, as `tasks.data.cleaning.clean` does.
 
     Args:
-        partitions: how many parts the rows are divided in by id and by bucket; one must fit the memory of a machine.
+        partitions: how many parts the rows are divided in by id and by bucket; one must fit the
+            memory of a machine.
 
     Returns:
-        A row for each line: the columns `tasks.data.rules.COLUMNS`, but `match` is the prompt id of the row that it matches (or the
-        number of the evaluation item); `block`, the block it is in; `detail`, why a filter dropped it.
+        A row for each line: the columns `tasks.data.rules.COLUMNS`, but `match` is the prompt id of
+        the row that it matches (or the number of the evaluation item); `block`, the block it is in;
+        `detail`, why a filter dropped it.
     """
     import ray
 
-    near = sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations) if near_duplicates else None
+    near = (
+        sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations)
+        if near_duplicates
+        else None
+    )
     _, evaluated = evaluation_index(evaluations, contamination)
     plan = ray.put(Plan(near, evaluated, tuple(filters), validation_fraction, heldout_fraction))
     found = blocks(files)
     numbers = ray.data.range(len(found), override_num_blocks=max(1, len(found)))
-    rows = numbers.map_batches(_survey, batch_size=1, fn_kwargs={"found": found, "plan": plan}, batch_format="numpy")
-    rows = _by(rows, "id", partitions).map_groups(_drop_duplicates, batch_format="numpy").materialize()
+    rows = numbers.map_batches(
+        _survey, batch_size=1, fn_kwargs={"found": found, "plan": plan}, batch_format="numpy"
+    )
+    rows = (
+        _by(rows, "id", partitions).map_groups(_drop_duplicates, batch_format="numpy").materialize()
+    )
     if near is not None:
         rows = _drop_near_duplicates(rows, near, seed, partitions)
     if contamination is not None and contamination.heldout:
@@ -83,13 +109,18 @@ def clean_on_cluster(
 
 def kept_lines(decisions: "Dataset", files: Sequence[Path]) -> "Dataset":
     """The rows that are kept, as a column `line` of JSON text, read again from the files."""
-    kept = decisions.map_batches(lambda batch: _taken(batch, batch["cause"] == 0), batch_format="numpy").select_columns(["block", "offset"])
+    kept = decisions.map_batches(
+        lambda batch: _taken(batch, batch["cause"] == 0), batch_format="numpy"
+    ).select_columns(["block", "offset"])
     found = blocks(files)
-    return kept.groupby("block", num_partitions=max(1, len(found))).map_groups(_read, fn_kwargs={"found": found}, batch_format="numpy")
+    return kept.groupby("block", num_partitions=max(1, len(found))).map_groups(
+        _read, fn_kwargs={"found": found}, batch_format="numpy"
+    )
 
 
 def _survey(batch: Batch, found: Sequence[Block], plan: Any) -> Batch:
-    """A block's survey, its words and keys as bytes of each row. `plan` is a reference: it is sent to each machine once."""
+    """A block's survey, its words and keys as bytes of each row. `plan` is a reference: it is sent
+    to each machine once."""
     import ray
 
     block = found[int(batch["id"][0])]
@@ -127,7 +158,9 @@ def _words(batch: Batch) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 def _by(rows: "Dataset", column: str, partitions: int) -> Any:
     """Rows grouped by a part of a column that is a hash."""
-    divided = rows.map_batches(lambda batch: batch | {"part": batch[column] % np.uint64(partitions)}, batch_format="numpy")
+    divided = rows.map_batches(
+        lambda batch: batch | {"part": batch[column] % np.uint64(partitions)}, batch_format="numpy"
+    )
     return divided.groupby("part", num_partitions=partitions)
 
 
@@ -141,13 +174,18 @@ def _drop_duplicates(batch: Batch) -> Batch:
     fallen, _ = duplicates(batch["id"][live], batch["content"][live])
     rows = live[fallen]
     # Batches may be views of Ray's read-only memory; `_taken` has copied.
-    batch["cause"][rows], batch["match"][rows], batch["score"][rows] = DUPLICATE, batch["id"][rows], 1
+    batch["cause"][rows], batch["match"][rows], batch["score"][rows] = (
+        DUPLICATE,
+        batch["id"][rows],
+        1,
+    )
     del batch["part"]
     return batch
 
 
 def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: int) -> "Dataset":
-    """Instead of joins there are marks: rows of the same columns that come to the rows of their id; their `block` is MARK."""
+    """Instead of joins there are marks: rows of the same columns that come to the rows of their id;
+    their `block` is MARK."""
 
     def in_bands(batch: Batch) -> Batch:
         """A row in each band: its key and id."""
@@ -160,11 +198,17 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
     def signed(batch: Batch) -> Batch:
         """A row in each band of the rows that share a bucket: its key, id, rank and signature."""
         marked = np.isin(batch["id"], batch["id"][batch["block"] == MARK])
-        batch = _taken(batch, marked & (batch["block"] != MARK) & (batch["cause"] == 0) & (batch["words"] > 0))
+        batch = _taken(
+            batch, marked & (batch["block"] != MARK) & (batch["cause"] == 0) & (batch["words"] > 0)
+        )
         signatures = near.signatures(*_words(batch))
-        pieces = _bytes(signatures.tobytes(), np.arange(1, len(signatures) + 1) * 4 * near.permutations)
+        pieces = _bytes(
+            signatures.tobytes(), np.arange(1, len(signatures) + 1) * 4 * near.permutations
+        )
         more = {"rank": ranks(batch["id"], batch["content"], seed), "signature": pieces}
-        return in_bands(batch) | {name: np.repeat(column, near.bands) for name, column in more.items()}
+        return in_bands(batch) | {
+            name: np.repeat(column, near.bands) for name, column in more.items()
+        }
 
     def falls(batch: Batch) -> Batch:
         batch = _taken(batch, np.argsort(batch["rank"]))
@@ -174,17 +218,27 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
         fell = leaders >= 0
         leaders, agreed = leaders[fell], agreed[fell]
         score = (agreed / near.permutations).astype(np.float32)
-        return _marks(id=batch["id"][members[fell]], match=batch["id"][leaders], content=batch["rank"][leaders], score=score)
+        return _marks(
+            id=batch["id"][members[fell]],
+            match=batch["id"][leaders],
+            content=batch["rank"][leaders],
+            score=score,
+        )
 
     def drop(batch: Batch) -> Batch:
-        """Of the marks of an id the best score's counts, of several the one whose leader comes first."""
+        """Of the marks of an id the best score's counts, of several the one whose leader comes
+        first."""
         mark = batch["block"] == MARK
         marks, batch = _taken(batch, mark), _taken(batch, ~mark)
         marks = _taken(marks, np.lexsort((marks["content"], -marks["score"], marks["id"])))
         ids, first = np.unique(marks["id"], return_index=True)
         fell = np.flatnonzero((batch["cause"] == 0) & np.isin(batch["id"], ids))
         by = first[np.searchsorted(ids, batch["id"][fell])]
-        batch["cause"][fell], batch["match"][fell], batch["score"][fell] = NEAR_DUPLICATE, marks["match"][by], marks["score"][by]
+        batch["cause"][fell], batch["match"][fell], batch["score"][fell] = (
+            NEAR_DUPLICATE,
+            marks["match"][by],
+            marks["score"][by],
+        )
         del batch["part"]
         return batch
 
@@ -192,14 +246,22 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
     found = _by(banded, "key", partitions).map_groups(shared, batch_format="numpy")
     compared = _by(rows.union(found), "id", partitions).map_groups(signed, batch_format="numpy")
     fell = _by(compared, "key", partitions).map_groups(falls, batch_format="numpy")
-    return _by(rows.union(fell), "id", partitions).map_groups(drop, batch_format="numpy").materialize()
+    return (
+        _by(rows.union(fell), "id", partitions).map_groups(drop, batch_format="numpy").materialize()
+    )
 
 
 def _marks(**columns: NDArray[Any]) -> Batch:
     """Marks with these columns, the others empty."""
     size = len(columns["id"])
-    empty = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()} | {"match": np.zeros(size, np.uint64)}
-    texts = {"detail": np.full(size, "", object), "hashes": np.full(size, b"", object), "keys": np.full(size, b"", object)}
+    empty = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()} | {
+        "match": np.zeros(size, np.uint64)
+    }
+    texts = {
+        "detail": np.full(size, "", object),
+        "hashes": np.full(size, b"", object),
+        "keys": np.full(size, b"", object),
+    }
     return empty | {"block": np.full(size, MARK, np.int64)} | texts | columns
 
 
@@ -207,7 +269,8 @@ def _drop_heldout(rows: "Dataset", contamination: Contamination) -> "Dataset":
     import ray
 
     tested = rows.map_batches(
-        lambda batch: _taken(batch, (batch["cause"] == 0) & (batch["split"] == HELDOUT)), batch_format="numpy"
+        lambda batch: _taken(batch, (batch["cause"] == 0) & (batch["split"] == HELDOUT)),
+        batch_format="numpy",
     ).select_columns(["id", "words", "hashes"])
     batches = list(tested.iter_batches(batch_format="numpy", batch_size=None))
     if not batches:
@@ -215,8 +278,17 @@ def _drop_heldout(rows: "Dataset", contamination: Contamination) -> "Dataset":
     batch = {name: np.concatenate([part[name] for part in batches]) for name in batches[0]}
     order = np.argsort(batch["id"])
     words, ends = reorder(*_words(batch), order)
-    found = ray.put((index(words, ends, contamination.words, contamination.coverage, contamination.long_words), batch["id"][order]))
-    return rows.map_batches(_scan_heldout, fn_kwargs={"found": found}, batch_format="numpy").materialize()
+    found = ray.put(
+        (
+            index(
+                words, ends, contamination.words, contamination.coverage, contamination.long_words
+            ),
+            batch["id"][order],
+        )
+    )
+    return rows.map_batches(
+        _scan_heldout, fn_kwargs={"found": found}, batch_format="numpy"
+    ).materialize()
 
 
 def _scan_heldout(batch: Batch, found: Any) -> Batch:
@@ -228,7 +300,11 @@ def _scan_heldout(batch: Batch, found: Any) -> Batch:
     hit = hits > 0
     rows = rest[hit]
     batch = {name: column.copy() for name, column in batch.items()}
-    batch["cause"][rows], batch["match"][rows], batch["score"][rows] = CONTAMINATED, ids[items[hit]], scores[hit]
+    batch["cause"][rows], batch["match"][rows], batch["score"][rows] = (
+        CONTAMINATED,
+        ids[items[hit]],
+        scores[hit],
+    )
     batch["hit"][rows] = hits[hit] + FIRST_HELDOUT_HIT
     return batch
 

@@ -1,19 +1,25 @@
-"""Contamination: texts that give evaluation items away, by exact match and by word n-grams (shared/research/methods.md).
+"""Contamination: texts that give evaluation items away, by exact match and by word n-grams
+(shared/research/methods.md).
 
 A text, normalised as in `tasks.data.shingles`, is contaminated by an item if
 
     exact      both have the same words, however few or many;
-    coverage   at least half (`coverage`) of the distinct 8-grams (`words`) of one of the two, whichever has fewer, are in both: the item is
-               embedded in a longer text, or the text is a piece of the item, or either with words replaced;
-    run        13 (`long_words`) successive words of the text are in the item: all 8-grams in the run are the item's, of no matter which
-               places in it. Every common 13-gram without a template in it is such a run.
+    coverage   at least half (`coverage`) of the distinct 8-grams (`words`) of one of the two,
+               whichever has fewer, are in both: the item is embedded in a longer text, or the text
+               is a piece of the item, or either with words replaced;
+    run        13 (`long_words`) successive words of the text are in the item: all 8-grams in the
+               run are the item's, of no matter which places in it. Every common 13-gram without a
+               template in it is such a run.
 
-Texts of fewer than 8 words have no 8-gram: exact only. An n-gram of more than 10 items says nothing about any of them (it belongs to a
-template such as "answer with a single number"): it is nobody's and does not count, as GPT-3's filter left out 13-grams that collided more
-than 10 times (Brown et al. 2020, appendix C). Of several items the one with the highest coverage is named, exact before the others.
+Texts of fewer than 8 words have no 8-gram: exact only. An n-gram of more than 10 items says nothing
+about any of them (it belongs to a template such as "answer with a single number"): it is nobody's
+and does not count, as GPT-3's filter left out 13-grams that collided more than 10 times (Brown et
+al. 2020, appendix C). Of several items the one with the highest coverage is named, exact before the
+others.
 
-An index is a sorted array of the items' n-grams, which the upper bits of a hash lead into, and the items of each: about 20 bytes for each
-distinct n-gram. N-grams are compared by 64-bit hashes, not word by word; the odds are in `tasks.data.shingles`.
+An index is a sorted array of the items' n-grams, which the upper bits of a hash lead into, and the
+items of each: about 20 bytes for each distinct n-gram. N-grams are compared by 64-bit hashes, not
+word by word; the odds are in `tasks.data.shingles`.
 """
 
 from dataclasses import dataclass
@@ -39,7 +45,8 @@ class Index:
 
     Attributes:
         words, coverage, long_words: the rules' numbers.
-        grams: distinct n-grams, sorted. `slots[g >> shift]` is where those with the same upper bits as g begin in it.
+        grams: distinct n-grams, sorted. `slots[g >> shift]` is where those with the same upper bits
+            as g begin in it.
         items, item_ends: the items of each n-gram, sorted, one n-gram after the other.
         sizes: how many distinct n-grams each item has, templates' left out.
         texts, text_items: distinct hashes of whole texts, sorted, and the first item of each.
@@ -57,7 +64,9 @@ class Index:
     texts: Words
     text_items: NDArray[np.int32]
 
-    def scan(self, words: Words, ends: Ends) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.float32]]:
+    def scan(
+        self, words: Words, ends: Ends
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.float32]]:
         """How each text matches, which item (-1 for none), and the coverage."""
         wholes = whole_texts(words, ends)
         found = np.searchsorted(self.texts, wholes)
@@ -74,7 +83,8 @@ class Index:
 
 
 def index(words: Words, ends: Ends, size: int, coverage: float, long_words: int) -> Index:
-    """The index of items, given their words. Items are numbered as given, so give them in an order that means something."""
+    """The index of items, given their words. Items are numbered as given, so give them in an order
+    that means something."""
     counts = np.diff(ends, prepend=0)
     owners = np.arange(len(ends), dtype=np.int32)
     # Short items are compared as wholes only: they must not be one short n-gram.
@@ -84,14 +94,22 @@ def index(words: Words, ends: Ends, size: int, coverage: float, long_words: int)
     owner = np.repeat(owners, np.diff(gram_ends, prepend=0))
     order = np.lexsort((owner, grams))
     grams, owner = grams[order], owner[order]
-    first = np.concatenate(([True], (grams[1:] != grams[:-1]) | (owner[1:] != owner[:-1])))[: len(grams)]
+    first = np.concatenate(([True], (grams[1:] != grams[:-1]) | (owner[1:] != owner[:-1])))[
+        : len(grams)
+    ]
     grams, owner = grams[first], owner[first]
     distinct, times = np.unique(grams, return_counts=True)
     keep = np.repeat(times <= TEMPLATE_ITEMS, times)
-    distinct, times, owner = distinct[times <= TEMPLATE_ITEMS], times[times <= TEMPLATE_ITEMS], owner[keep]
+    distinct, times, owner = (
+        distinct[times <= TEMPLATE_ITEMS],
+        times[times <= TEMPLATE_ITEMS],
+        owner[keep],
+    )
     bits = max(1, len(distinct).bit_length())
     shift = np.uint64(64 - bits)
-    slots = np.searchsorted(distinct >> shift, np.arange(2**bits + 1, dtype=np.uint64)).astype(np.uint32)
+    slots = np.searchsorted(distinct >> shift, np.arange(2**bits + 1, dtype=np.uint64)).astype(
+        np.uint32
+    )
     texts, text_items = np.unique(whole_texts(words, ends), return_index=True)
     sizes = np.bincount(owner, minlength=len(ends)).astype(np.int32)
     return Index(
@@ -135,7 +153,11 @@ def _has(items, low, high, item):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def scan_grams(words, ends, size, run, coverage, grams, slots, shift, items, item_ends, sizes):  # type: ignore[no-untyped-def]
     """`Index.scan` without whole texts; `run` is how many successive n-grams a long run has."""
-    hits, found, scores = np.zeros(ends.size, np.uint8), np.full(ends.size, -1, np.int32), np.zeros(ends.size, np.float32)
+    hits, found, scores = (
+        np.zeros(ends.size, np.uint8),
+        np.full(ends.size, -1, np.int32),
+        np.zeros(ends.size, np.float32),
+    )
     mine, mine_ends = hash_grams(words, ends, size)
     places = np.empty(mine.size, np.int64)
     low, start = 0, 0
@@ -146,14 +168,17 @@ def scan_grams(words, ends, size, run, coverage, grams, slots, shift, items, ite
                 places[at] = _place(mine[at], grams, slots, shift)
                 some |= places[at] >= 0
         if some:
-            hits[text], found[text], scores[text] = _judge(mine[low:high], places[low:high], run, coverage, items, item_ends, sizes)
+            hits[text], found[text], scores[text] = _judge(
+                mine[low:high], places[low:high], run, coverage, items, item_ends, sizes
+            )
         low, start = high, ends[text]
     return hits, found, scores
 
 
 @njit(cache=True, nogil=True)
 def _sort(values):  # type: ignore[no-untyped-def]
-    """Sort in place and return how many are distinct. Shell's sort: numba takes nine seconds to compile np.sort and np.unique."""
+    """Sort in place and return how many are distinct. Shell's sort: numba takes nine seconds to
+    compile np.sort and np.unique."""
     gap = values.size // 2
     while gap:
         for i in range(gap, values.size):
@@ -196,7 +221,9 @@ def _judge(here, places, run, coverage, items, item_ends, sizes):  # type: ignor
         if kind == 0 and beyond - at >= run:
             length = 0
             for place in places:
-                inside = place >= 0 and _has(items, item_ends[place - 1] if place else 0, item_ends[place], item)
+                inside = place >= 0 and _has(
+                    items, item_ends[place - 1] if place else 0, item_ends[place], item
+                )
                 length = length + 1 if inside else 0
                 if length >= run:
                     kind = RUN

@@ -1,8 +1,10 @@
-"""Damaged traces: a verified trace with one step made wrong and the answer left right, so that only the reasoning tells the two apart.
+"""Damaged traces: a verified trace with one step made wrong and the answer left right, so that only
+the reasoning tells the two apart.
 
-A step that has a number gets another number of as many digits in its place. Where no step has one, a step of another trace of the same
-domain takes the place of one: a non sequitur. Neither makes traces longer or shorter on average. Which step is wrong is known, which no
-pair of sampled responses tells: a reward model's step scores can be compared with it.
+A step that has a number gets another number of as many digits in its place. Where no step has one,
+a step of another trace of the same domain takes the place of one: a non sequitur. Neither makes
+traces longer or shorter on average. Which step is wrong is known, which no pair of sampled
+responses tells: a reward model's step scores can be compared with it.
 """
 
 import random
@@ -39,7 +41,9 @@ def damaged(example: Example, others: Sequence[Example], seed: int) -> Damage | 
     if numbered:
         index = rng.choice(numbered)
         start, end = rng.choice(_numbers(steps[index]))
-        changed = steps[index][:start] + _other_number(steps[index][start:end], rng) + steps[index][end:]
+        changed = (
+            steps[index][:start] + _other_number(steps[index][start:end], rng) + steps[index][end:]
+        )
     else:
         index = rng.randrange(len(steps))
         other = rng.choice(split_steps(rng.choice(others).reasoning)).strip()

@@ -1,4 +1,5 @@
-"""Data files: those of the data directory (`--data`), which no path may leave, and those at URLs; their names and their digests."""
+"""Data files: those of the data directory (`--data`), which no path may leave, and those at URLs;
+their names and their digests."""
 
 import hashlib
 import re
@@ -13,22 +14,31 @@ _SHOWN = 12
 
 
 def check_data_path(path: str) -> str:
-    """`path` if it is a URL that can be read, or relative and stays below its directory, else ValueError (for pydantic validators)."""
+    """`path` if it is a URL that can be read, or relative and stays below its directory, else
+    ValueError (for pydantic validators)."""
     if "://" in path:
         return check_url(path)
     pure = PurePosixPath(path)
     if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
-        raise ValueError("a data path is relative to the --data directory, with / between its parts and no '..'")
+        raise ValueError(
+            "a data path is relative to the --data directory, with / between its parts and no '..'"
+        )
     if any("**" in part and part != "**" for part in pure.parts):
-        raise ValueError("** in a data path stands for any directories and is a part of its own: a/**/b.jsonl")
+        raise ValueError(
+            "** in a data path stands for any directories and is a part of its own: a/**/b.jsonl"
+        )
     return path
 
 
-def data_files(data: Path | None, pattern: str, where: str) -> Sequence[tuple[str, Path | RemoteFile]]:
-    """The files that `pattern` (a relative path or a URL, `*` allowed) names: (path relative to `data`, or URL; the file), sorted by name.
+def data_files(
+    data: Path | None, pattern: str, where: str
+) -> Sequence[tuple[str, Path | RemoteFile]]:
+    """The files that `pattern` (a relative path or a URL, `*` allowed) names: (path relative to
+    `data`, or URL; the file), sorted by name.
 
     Raises:
-        InputError: there is no data directory, no such file, a file that is a link out of the directory, or something that is no file.
+        InputError: there is no data directory, no such file, a file that is a link out of the
+            directory, or something that is no file.
     """
     if "://" in pattern:
         return [(file.url, file) for file in remote_files(pattern, where)]
@@ -36,33 +46,55 @@ def data_files(data: Path | None, pattern: str, where: str) -> Sequence[tuple[st
         raise InputError(f"{where} reads {pattern} from a data directory: name it with --data DIR.")
     root = data.resolve()
     try:
-        # Only `*` is special here; to glob so are [ and ?, which are in brackets what they are in a file's name.
-        matches = sorted(data.glob(re.sub(r"[\[?]", r"[\g<0>]", pattern))) if "*" in pattern else [data / pattern]
+        # Only `*` is special here; to glob so are [ and ?, which are in brackets what they are in a
+        # file's name.
+        matches = (
+            sorted(data.glob(re.sub(r"[\[?]", r"[\g<0>]", pattern)))
+            if "*" in pattern
+            else [data / pattern]
+        )
         found = [(match.relative_to(data).as_posix(), match) for match in matches if match.exists()]
     except OSError as error:
         raise InputError(
-            f"{where}: cannot look for {pattern} in --data {data}: {error.strerror}. Check the path and its permissions."
+            f"{where}: cannot look for {pattern} in --data {data}: {error.strerror}. Check the path"
+            " and its permissions."
         ) from error
     if not found:
-        held = sorted(file.relative_to(data).as_posix() for file in data.rglob("*") if file.is_file())
-        shown = nearest(pattern, held) if len(held) <= _SHOWN else f" It holds {len(held)} files, e.g. {', '.join(held[:_SHOWN])}."
-        raise InputError(f"{where}: --data {data} has no file {pattern}.{shown if held else ' It holds no files.'}")
+        held = sorted(
+            file.relative_to(data).as_posix() for file in data.rglob("*") if file.is_file()
+        )
+        shown = (
+            nearest(pattern, held)
+            if len(held) <= _SHOWN
+            else f" It holds {len(held)} files, e.g. {', '.join(held[:_SHOWN])}."
+        )
+        raise InputError(
+            f"{where}: --data {data} has no file"
+            f" {pattern}.{shown if held else ' It holds no files.'}"
+        )
     for name, file in found:
         if not file.resolve().is_relative_to(root):
             raise InputError(
-                f"{where}: {name} is a link that leads out of --data {data} (to {file.resolve()}); copy the file there instead."
+                f"{where}: {name} is a link that leads out of --data {data} (to {file.resolve()});"
+                " copy the file there instead."
             )
         if not file.is_file():
-            raise InputError(f"{where}: {name} in --data {data} is not a file; name the files in it, e.g. path = '{name}/*.jsonl'.")
+            raise InputError(
+                f"{where}: {name} in --data {data} is not a file; name the files in it, e.g. path ="
+                f" '{name}/*.jsonl'."
+            )
     return found
 
 
 def file_digest(name: str, file: Path | RemoteFile) -> str:
-    """sha256 of a file's bytes, streamed; of a remote one, what its file system says. Raises InputError when it cannot be read."""
+    """sha256 of a file's bytes, streamed; of a remote one, what its file system says. Raises
+    InputError when it cannot be read."""
     if isinstance(file, RemoteFile):
         return file.digest
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"cannot read data file {name} ({file}): {error.strerror}. Check its permissions.") from error
+        raise InputError(
+            f"cannot read data file {name} ({file}): {error.strerror}. Check its permissions."
+        ) from error

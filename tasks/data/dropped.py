@@ -13,16 +13,19 @@ BadCause = Literal[
     "empty_context",
     "empty_tests",
     "bad_constraints",  # the constraints column holds no list of them
-    "bad_choices",  # the choices column holds no list of 2 to 26 texts, or the answer is none of them
+    # the choices column holds no list of 2 to 26 texts, or the answer is none of them
+    "bad_choices",
     "too_long",
-    "unmapped_value",  # a domain or difficulty column holds a value that the source's table does not list
+    # a domain or difficulty column holds a value that the source's table does not list
+    "unmapped_value",
     "not_numeric",  # check = "numeric", but the answer is no number
     "tag_in_trace",  # the reasoning or the answer contains one of the trace's own tags
 ]
 """What is wrong with a row. These count against `max_bad_fraction`."""
 
 HarmlessCause = Literal["left_out", "duplicate_prompt"]
-"""The source's `require` leaves the row out, or an earlier row has the same prompt. These do not count against it."""
+"""The source's `require` leaves the row out, or an earlier row has the same prompt. These do not
+count against it."""
 
 TeacherCause = Literal[
     "unsolved",  # no sample verified
@@ -43,8 +46,9 @@ CleaningCause = Literal[
 class Dropped(StrictModel):
     """A row that was read and is not an example.
 
-    `source` is the family that it would have belonged to. `line` is where its record starts in `file`, from 1 (in Parquet the row's
-    number), or 0 when that is no longer known. `id` is the prompt's, where there is one.
+    `source` is the family that it would have belonged to. `line` is where its record starts in
+    `file`, from 1 (in Parquet the row's number), or 0 when that is no longer known. `id` is the
+    prompt's, where there is one.
     """
 
     source: str

@@ -1,4 +1,5 @@
-"""Evaluation sets that training rows must not give away: which files, and where in their records the prompt is."""
+"""Evaluation sets that training rows must not give away: which files, and where in their records
+the prompt is."""
 
 from pathlib import Path
 
@@ -25,7 +26,8 @@ class EvaluationSet(StrictModel):
     Attributes:
         name: what reports call it.
         path: a file in the data directory, or a URL; `*` allowed.
-        prompt: the column, or the template of columns, that a model is asked (`tasks.data.mapping`).
+        prompt: the column, or the template of columns, that a model is asked
+            (`tasks.data.mapping`).
     """
 
     name: str = Field(min_length=1)
@@ -34,14 +36,17 @@ class EvaluationSet(StrictModel):
 
     def dependencies(self, data: Path | None) -> dict[str, str | int]:
         """The digest of every file. Raises InputError for a missing one."""
-        return {f"data/{name}": file_digest(name, file) for name, file in data_files(data, self.path, _READER)}
+        return {
+            f"data/{name}": file_digest(name, file)
+            for name, file in data_files(data, self.path, _READER)
+        }
 
     def read(self, data: Path | None) -> Evaluation:
         """Its items, by `<file>:<line>`.
 
         Raises:
-            InputError: a file is missing or lacks the column, a record cannot be read, or no record has a prompt. What is not read could
-                not be looked for, so nothing is passed over.
+            InputError: a file is missing or lacks the column, a record cannot be read, or no record
+                has a prompt. What is not read could not be looked for, so nothing is passed over.
         """
         texts = []
         for name, file in data_files(data, self.path, _READER):
@@ -49,12 +54,16 @@ class EvaluationSet(StrictModel):
             for record in read_records(name, file):
                 if isinstance(record, Unreadable):
                     raise InputError(
-                        f"evaluation set {self.name}: {name}, line {record.line}: {record.cause}: {record.detail}. Correct the file."
+                        f"evaluation set {self.name}: {name}, line {record.line}: {record.cause}:"
+                        f" {record.detail}. Correct the file."
                     )
                 columns.see(record.row)
                 if text := text_of(self.prompt, record.row):
                     texts.append((f"{Path(name).name}:{record.line}", text))
             columns.require_all()
         if not texts:
-            raise InputError(f"evaluation set {self.name}: {self.path} holds no prompt. Fetch it again, or leave the set out.")
+            raise InputError(
+                f"evaluation set {self.name}: {self.path} holds no prompt. Fetch it again, or leave"
+                " the set out."
+            )
         return Evaluation(self.name, texts)

@@ -1,7 +1,9 @@
-"""Filters of rows: too long for a model's fixed shapes, in another language, or with personal data in them.
+"""Filters of rows: too long for a model's fixed shapes, in another language, or with personal data
+in them.
 
-A filter is a picklable callable on a batch of rows (parsed lines of `examples.jsonl` or `unsolved.jsonl`); for each it says None, or
-`(cause, detail)` of why the row is left out. So `tasks.data.cleaning` can run it in any process, here or on another machine.
+A filter is a picklable callable on a batch of rows (parsed lines of `examples.jsonl` or
+`unsolved.jsonl`); for each it says None, or `(cause, detail)` of why the row is left out. So
+`tasks.data.cleaning` can run it in any process, here or on another machine.
 """
 
 import ipaddress
@@ -22,7 +24,11 @@ Filter = Callable[[Sequence[Row]], list[tuple[Cause, str] | None]]
 
 def response_of(row: Row) -> str | None:
     """The trace of a row as the model must write it, None of a prompt that nobody solved."""
-    return Trace(reasoning=row["reasoning"], answer=row["answer"]).render() if "reasoning" in row else None
+    return (
+        Trace(reasoning=row["reasoning"], answer=row["answer"]).render()
+        if "reasoning" in row
+        else None
+    )
 
 
 def texts_of(row: Row) -> Iterator[str]:
@@ -34,12 +40,14 @@ def texts_of(row: Row) -> Iterator[str]:
 class Length:
     """Rows whose prompt or response has more tokens than the fixed shape that it must fit.
 
-    A token covers at least one byte of the text: Gemma's SentencePiece models keep text as it is and fall back to bytes. So a text that has
-    no more bytes than the shape has tokens is not tokenised.
+    A token covers at least one byte of the text: Gemma's SentencePiece models keep text as it is
+    and fall back to bytes. So a text that has no more bytes than the shape has tokens is not
+    tokenised.
 
     Attributes:
         tokenizer: the model's own, as a serialised SentencePiece model.
-        prompt, response: the most tokens, with the turns around the prompt and the terminator of the response; None for any number.
+        prompt, response: the most tokens, with the turns around the prompt and the terminator of
+            the response; None for any number.
     """
 
     tokenizer: bytes = field(repr=False)
@@ -55,7 +63,11 @@ class Length:
             ("prompt", row["prompt"], self.prompt, prompt_tokens),
             ("response", response_of(row), self.response, response_tokens),
         ):
-            if text is None or limit is None or len(text.encode()) + len(count(tokenizer, "")) <= limit:
+            if (
+                text is None
+                or limit is None
+                or len(text.encode()) + len(count(tokenizer, "")) <= limit
+            ):
                 continue
             if (found := len(count(tokenizer, text))) > limit:
                 return "too_long", f"the {part} has {found} tokens, more than {limit}"
@@ -69,20 +81,21 @@ def _tokenizer(model: bytes) -> Tokenizer:
 
 
 CERTAIN = 0.5
-"""A language is believed from this probability on: it is more likely than all the others together. So py3langid takes none of 1,000 GSM8K
-rows, 350 SciTLDR abstracts, 692 SciBench problems and 164 HumanEval prompts for anything but English
-(tests/end_to_end/tasks/data/test_filters.py)."""
+"""A language is believed from this probability on: it is more likely than all the others together.
+So py3langid takes none of 1,000 GSM8K rows, 350 SciTLDR abstracts, 692 SciBench problems and 164
+HumanEval prompts for anything but English (tests/end_to_end/tasks/data/test_filters.py)."""
 
 ENOUGH = 20
-"""Texts with fewer bytes of letters are not judged: `x = 3` is in no language, and three words are in several. (A Chinese letter says more
-than a Latin one, and has more bytes.)"""
+"""Texts with fewer bytes of letters are not judged: `x = 3` is in no language, and three words are
+in several. (A Chinese letter says more than a Latin one, and has more bytes.)"""
 
 _JUDGED_CHARACTERS = 400
 _NO_LETTER = re.compile(r"[\W\d_]+")
 
 
 def language_of(text: str) -> str | None:
-    """The ISO 639 code of the language of a text; None where it is too short to say, none is likely, or it is none (tables, code)."""
+    """The ISO 639 code of the language of a text; None where it is too short to say, none is
+    likely, or it is none (tables, code)."""
     start = text[:_JUDGED_CHARACTERS]
     if len(_NO_LETTER.sub("", start).encode(errors="replace")) < ENOUGH:
         return None
@@ -104,7 +117,8 @@ def _identifier() -> Any:
 
 @dataclass(frozen=True)
 class Languages:
-    """Rows whose prompt or response is in none of these languages. Answers that are code are not judged: code is in no language."""
+    """Rows whose prompt or response is in none of these languages. Answers that are code are not
+    judged: code is in no language."""
 
     codes: tuple[str, ...]
 
@@ -116,7 +130,10 @@ class Languages:
         for part, text in (("prompt", row["prompt"]), ("response", "\n".join(response))):
             found = language_of(text)
             if found is not None and found not in self.codes:
-                return "language", f"the {part} is in language {found!r}, not in {', '.join(self.codes)}"
+                return (
+                    "language",
+                    f"the {part} is in language {found!r}, not in {', '.join(self.codes)}",
+                )
         return None
 
 
@@ -124,38 +141,51 @@ PiiKind = Literal["email", "phone", "ip", "card", "iban", "ssn"]
 PII_KINDS: tuple[PiiKind, ...] = get_args(PiiKind)
 
 _PII: dict[PiiKind, re.Pattern[str]] = {
-    "email": re.compile(r"[A-Za-z0-9][\w.+-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,24}(?![\w-])"),
-    # International with +, or North American with its area code set apart: digits in a row alone are no telephone number.
-    "phone": re.compile(
-        r"(?:\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,5}|(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[.-])[2-9]\d{2}[.-]\d{4})(?![\w-]|\.\d)"
+    "email": re.compile(
+        r"[A-Za-z0-9][\w.+-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,24}(?![\w-])"
     ),
-    "ip": re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)|(?:[0-9A-Fa-f]{1,4}:){3,7}:?[0-9A-Fa-f]{1,4}(?![\w:])"),
+    # International with +, or North American with its area code set apart: digits in a row alone
+    # are no telephone number.
+    "phone": re.compile(
+        r"(?:\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,5}|(?:\([2-9]\d{2}\)"
+        r" ?|[2-9]\d{2}[.-])[2-9]\d{2}[.-]\d{4})(?![\w-]|\.\d)"
+    ),
+    "ip": re.compile(
+        r"(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)|(?:[0-9A-Fa-f]{1,4}:){3,7}:?[0-9A-Fa-f]{1,4}(?![\w:])"
+    ),
     "card": re.compile(r"[3-6]\d{3}(?:[ -]?\d){9,15}(?![\w-]|\.\d)"),
     "iban": re.compile(r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?!\w)"),
     "ssn": re.compile(r"(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])"),
 }
-"""Each begins where it begins: `_BEFORE` is looked at afterwards, for a look-behind would be tried at every character."""
+"""Each begins where it begins: `_BEFORE` is looked at afterwards, for a look-behind would be tried
+at every character."""
 
 _BEFORE = re.compile(r"(?:[\w.+:-]|\bEC |\b[Vv]ersion )$")
-"""What must not come before: the number goes on to the left, or it is an enzyme's or a program's."""
+"""What must not come before: the number goes on to the left, or it is an enzyme's or a
+program's."""
 
 _MARKS: dict[PiiKind, str] = {"email": "@", "phone": "+(-.", "ip": ".:", "ssn": "-"}
 """Of some kinds, characters of which a text must have one: no pattern is tried on others."""
 
-_EXAMPLE_DOMAINS = re.compile(r"@(?:[\w-]+\.)*(?:example(?:\.(?:com|org|net))?|test|invalid|localhost)$", re.IGNORECASE)
+_EXAMPLE_DOMAINS = re.compile(
+    r"@(?:[\w-]+\.)*(?:example(?:\.(?:com|org|net))?|test|invalid|localhost)$", re.IGNORECASE
+)
 
 
 def pii_of(text: str, kinds: Sequence[PiiKind]) -> tuple[PiiKind, str] | None:
     """The first piece of personal data in a text: its kind and itself.
 
-    Numbers count only where their checksums are right: cards (Luhn, ISO/IEC 7812-1) and IBANs (ISO 7064 mod 97-10). Addresses that are
-    reserved for examples or belong to no one person (RFC 2606, RFC 6761; private, loopback and other special networks) do not count.
+    Numbers count only where their checksums are right: cards (Luhn, ISO/IEC 7812-1) and IBANs (ISO
+    7064 mod 97-10). Addresses that are reserved for examples or belong to no one person (RFC 2606,
+    RFC 6761; private, loopback and other special networks) do not count.
     """
     for kind in kinds:
         if kind in _MARKS and not any(mark in text for mark in _MARKS[kind]):
             continue
         for match in _PII[kind].finditer(text):
-            if not _BEFORE.search(text[max(0, match.start() - 9) : match.start()]) and _is_personal(kind, match[0]):
+            if not _BEFORE.search(text[max(0, match.start() - 9) : match.start()]) and _is_personal(
+                kind, match[0]
+            ):
                 return kind, match[0]
     return None
 
@@ -171,7 +201,9 @@ def _is_personal(kind: PiiKind, found: str) -> bool:
         digits = re.sub(r"\D", "", found)
         return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and _luhn(digits)
     # Words in capitals may follow an IBAN that is written in groups.
-    return kind != "iban" or any(_mod_97(found[: space.start()]) for space in re.finditer(r" |$", found))
+    return kind != "iban" or any(
+        _mod_97(found[: space.start()]) for space in re.finditer(r" |$", found)
+    )
 
 
 def _is_global_address(text: str) -> bool:
@@ -182,15 +214,21 @@ def _is_global_address(text: str) -> bool:
 
 
 def _luhn(digits: str) -> bool:
-    """Every second digit from the right is doubled, digits of what comes out are added; the sum is a multiple of ten."""
+    """Every second digit from the right is doubled, digits of what comes out are added; the sum is
+    a multiple of ten."""
     doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
 def _mod_97(iban: str) -> bool:
-    """The four first characters go to the end, letters become 10 to 35; the number modulo 97 is 1."""
+    """The four first characters go to the end, letters become 10 to 35; the number modulo 97 is
+    1."""
     compact = iban.replace(" ", "")
-    return 15 <= len(compact) <= 34 and int("".join(str(int(character, 36)) for character in compact[4:] + compact[:4])) % 97 == 1
+    return (
+        15 <= len(compact) <= 34
+        and int("".join(str(int(character, 36)) for character in compact[4:] + compact[:4])) % 97
+        == 1
+    )
 
 
 @dataclass(frozen=True)
@@ -205,4 +243,6 @@ class Pii:
     def _judge(self, row: Row) -> tuple[Cause, str] | None:
         found = next((found for text in texts_of(row) if (found := pii_of(text, self.kinds))), None)
         # What was found is not repeated in full: dropped.jsonl becomes part of the artifact.
-        return ("pii", f"{found[0]}: {found[1][:2]}… ({len(found[1])} characters)") if found else None
+        return (
+            ("pii", f"{found[0]}: {found[1][:2]}… ({len(found[1])} characters)") if found else None
+        )

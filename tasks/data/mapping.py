@@ -1,6 +1,8 @@
-"""Declarative mapping from a record's columns to text: what a recipe says about where prompts, traces and answers are.
+"""Declarative mapping from a record's columns to text: what a recipe says about where prompts,
+traces and answers are.
 
-A column path walks into objects and lists: `question`, `instances.0.output`, `turns.0`. A text is one of
+A column path walks into objects and lists: `question`, `instances.0.output`, `turns.0`. A text is
+one of
 
     "question"                                             the column as it is
     { column = "answer", before = "####" }                 what comes before the first (or `after` the last) such marker
@@ -8,7 +10,8 @@ A column path walks into objects and lists: `question`, `instances.0.output`, `t
     { template = "{instruction}[\\n\\n{input}]" }            columns in a text; a part in square brackets vanishes with an empty column
     [ "solution", { template = "..." } ]                   the first of these that is not empty
 
-Lists become their items joined by `join`. A marker that is missing, or an empty column outside square brackets, makes the text empty.
+Lists become their items joined by `join`. A marker that is missing, or an empty column outside
+square brackets, makes the text empty.
 """
 
 import json
@@ -41,7 +44,9 @@ class Pick(StrictModel):
         if self.template is not None and (self.before or self.after or self.where):
             raise ValueError("before, after and where cut a column; a template has none of them")
         if self.template is not None and re.search(r"[{}]", _PLACEHOLDER.sub("", self.template)):
-            raise ValueError(f"template {self.template!r} has a brace without its partner; write {{column}}")
+            raise ValueError(
+                f"template {self.template!r} has a brace without its partner; write {{column}}"
+            )
         return self
 
     def columns(self) -> list[str]:
@@ -53,7 +58,8 @@ class Pick(StrictModel):
     def text(self, row: Mapping[str, Any]) -> str:
         """The text for one record, stripped; empty when the record lacks it."""
         if self.template is not None:
-            # Odd parts of the split are those in square brackets. Each part is filled by itself: values may contain brackets and braces.
+            # Odd parts of the split are those in square brackets. Each part is filled by itself:
+            # values may contain brackets and braces.
             parts = [self._filled(part, row) for part in _OPTIONAL.split(self.template)]
             return "" if None in parts[::2] else "".join(part or "" for part in parts).strip()
         assert self.column is not None
@@ -74,8 +80,15 @@ class Pick(StrictModel):
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns in place, or None when one of them is empty."""
-        texts = {path: _as_text(lookup(row, path), self.join).strip() for path in _PLACEHOLDER.findall(template)}
-        return None if "" in texts.values() else _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
+        texts = {
+            path: _as_text(lookup(row, path), self.join).strip()
+            for path in _PLACEHOLDER.findall(template)
+        }
+        return (
+            None
+            if "" in texts.values()
+            else _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
+        )
 
 
 def _as_picks(value: Any) -> Any:
@@ -95,12 +108,14 @@ Text = Annotated[tuple[Pick, ...], BeforeValidator(_as_picks), AfterValidator(_n
 
 
 def text_of(text: Sequence[Pick], row: Mapping[str, Any]) -> str:
-    """The text that a mapping gives for one record: the first alternative that is not empty, else empty."""
+    """The text that a mapping gives for one record: the first alternative that is not empty, else
+    empty."""
     return next((found for pick in text if (found := pick.text(row))), "")
 
 
 def lookup(row: Mapping[str, Any], path: str) -> Any:
-    """The value at a column path, or None. A column whose name contains dots is found by its whole name first."""
+    """The value at a column path, or None. A column whose name contains dots is found by its whole
+    name first."""
     if path in row:
         return row[path]
     value: Any = row
@@ -126,9 +141,11 @@ def _as_text(value: Any, join: str) -> str:
 
 
 class Columns:
-    """Which of the columns that a mapping reads a file's rows have: one look at each row as it passes, no row is kept but the first few.
+    """Which of the columns that a mapping reads a file's rows have: one look at each row as it
+    passes, no row is kept but the first few.
 
-    A column exists when some row has a value there, or has that key. Of several alternatives at least one must exist as a whole.
+    A column exists when some row has a value there, or has that key. Of several alternatives at
+    least one must exist as a whole.
 
     """
 
@@ -136,45 +153,61 @@ class Columns:
     """First rows, kept for the message that names the columns there are."""
 
     _PATIENCE = 100_000
-    """Rows after which a column that none of them has is taken for a wrong name: a mistake in a recipe must not cost a night's reading."""
+    """Rows after which a column that none of them has is taken for a wrong name: a mistake in a
+    recipe must not cost a night's reading."""
 
     def __init__(self, name: str, wanted: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> None:
-        """`wanted`: (mapping key, the column paths of each alternative). `name`: what to call the file in messages."""
+        """`wanted`: (mapping key, the column paths of each alternative). `name`: what to call the
+        file in messages."""
         self._name = name
         self._missing = [(key, alternatives) for key, alternatives in wanted if all(alternatives)]
         self._first: list[Mapping[str, Any]] = []
         self._seen = 0
 
     def see(self, row: Mapping[str, Any]) -> None:
-        """Look at the next row. Raises InputError when a column is still missing after a great many rows."""
+        """Look at the next row. Raises InputError when a column is still missing after a great many
+        rows."""
         if not self._missing:
             return
         self._seen += 1
         if len(self._first) < self._KEPT:
             self._first.append(row)
-        left = [(key, [[path for path in paths if not _has(row, path)] for paths in alternatives]) for key, alternatives in self._missing]
+        left = [
+            (key, [[path for path in paths if not _has(row, path)] for paths in alternatives])
+            for key, alternatives in self._missing
+        ]
         self._missing = [(key, alternatives) for key, alternatives in left if all(alternatives)]
         if self._seen == self._PATIENCE:
             self.require_all()
 
     def require_all(self) -> None:
-        """Raise InputError if a column is missing, naming it and those there are. A file of which no row could be read lacks none."""
+        """Raise InputError if a column is missing, naming it and those there are. A file of which
+        no row could be read lacks none."""
         for key, alternatives in self._missing if self._seen else ():
             path = alternatives[0][0]
-            raise InputError(f"data file {self._name}, {key}: there is no column {path!r}.{nearest(path, _available(self._first, path))}")
+            raise InputError(
+                f"data file {self._name}, {key}: there is no column"
+                f" {path!r}.{nearest(path, _available(self._first, path))}"
+            )
 
 
 def _has(row: Mapping[str, Any], path: str) -> bool:
     *above, last = path.split(".")
     parent = lookup(row, ".".join(above)) if above else row
-    return path in row or lookup(row, path) is not None or (isinstance(parent, Mapping) and last in parent)
+    return (
+        path in row
+        or lookup(row, path) is not None
+        or (isinstance(parent, Mapping) and last in parent)
+    )
 
 
 def _available(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
     """Columns beside the one that `path` misses: those of the deepest level that exists."""
     above = path.split(".")[:-1]
     while above:
-        parents = [parent for row in rows if isinstance(parent := lookup(row, ".".join(above)), Mapping)]
+        parents = [
+            parent for row in rows if isinstance(parent := lookup(row, ".".join(above)), Mapping)
+        ]
         if parents:
             return sorted({f"{'.'.join(above)}.{key}" for parent in parents for key in parent})
         above.pop()

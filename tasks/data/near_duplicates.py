@@ -1,17 +1,23 @@
-"""Near duplicates by MinHash and locality-sensitive hashing (Broder 1997; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, 3.4).
+"""Near duplicates by MinHash and locality-sensitive hashing (Broder 1997; Leskovec, Rajaraman and
+Ullman, Mining of Massive Datasets, 3.4).
 
-A row's signature is that of `datasketch.MinHash(num_perm, seed=1, scheme="affine32")` over the upper halves of its shingles' hashes, bit
-for bit, and the bands are those that `datasketch.MinHashLSH` finds best for the threshold; datasketch computes one row at a time (270
+A row's signature is that of `datasketch.MinHash(num_perm, seed=1, scheme="affine32")` over the
+upper halves of its shingles' hashes, bit for bit, and the bands are those that
+`datasketch.MinHashLSH` finds best for the threshold; datasketch computes one row at a time (270
 times slower on GSM8K), and its index keeps every row in memory.
 
-Rule: rows whose signatures agree in a band (grounded ones: and that have one context) share a bucket. In each bucket, rows in the order
-of `ranks`, a row whose estimated Jaccard similarity to an earlier leader of that bucket is at least the threshold is dropped; else it
-becomes a leader there. A row is kept if no bucket drops it. Every bucket is decided by its own rows alone, so buckets may be decided
-anywhere in any order, and the first row of every cluster stays. Time in a bucket is rows x leaders: a hundred thousand copies of one text
-have one leader. Different from the union of all pairs above the threshold (datatrove, text-dedup), where a chain of pairs becomes one
-cluster: here a row falls only to a leader that it is itself similar to, though another bucket may drop that leader in turn.
+Rule: rows whose signatures agree in a band (grounded ones: and that have one context) share a
+bucket. In each bucket, rows in the order of `ranks`, a row whose estimated Jaccard similarity to an
+earlier leader of that bucket is at least the threshold is dropped; else it becomes a leader there.
+A row is kept if no bucket drops it. Every bucket is decided by its own rows alone, so buckets may
+be decided anywhere in any order, and the first row of every cluster stays. Time in a bucket is rows
+x leaders: a hundred thousand copies of one text have one leader. Different from the union of all
+pairs above the threshold (datatrove, text-dedup), where a chain of pairs becomes one cluster: here
+a row falls only to a leader that it is itself similar to, though another bucket may drop that
+leader in turn.
 
-Time goes into signatures: 128 multiply-adds and minima for each shingle, eight or 16 at once (AVX2, AVX-512), about 10 ns a shingle.
+Time goes into signatures: 128 multiply-adds and minima for each shingle, eight or 16 at once (AVX2,
+AVX-512), about 10 ns a shingle.
 """
 
 from dataclasses import dataclass
@@ -39,7 +45,8 @@ class Sketch:
     Attributes:
         words: length of a shingle.
         multipliers, offsets: the permutations' a and b, shape (permutations,).
-        bands, band_rows: how many buckets a row is in, and how many values of the signature must agree there.
+        bands, band_rows: how many buckets a row is in, and how many values of the signature must
+            agree there.
         enough: signatures that agree in at least so many places are of near duplicates.
     """
 
@@ -55,19 +62,22 @@ class Sketch:
         return len(self.multipliers)
 
     def signatures(self, words: Words, ends: Ends) -> Signatures:
-        """Signatures of texts, given their words. A text without words has the empty signature, all ones."""
+        """Signatures of texts, given their words. A text without words has the empty signature, all
+        ones."""
         grams, gram_ends = hash_grams(words, ends, self.words)
         signatures: Signatures = minima(grams, gram_ends, self.multipliers, self.offsets)
         return signatures
 
     def keys(self, signatures: Signatures, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The bucket of each row in each band, shape (bands, rows). Rows of different `contexts` share none."""
+        """The bucket of each row in each band, shape (bands, rows). Rows of different `contexts`
+        share none."""
         keys: NDArray[np.uint64] = band_keys(signatures, self.bands, self.band_rows)
         return keys ^ contexts
 
 
 def sketch(threshold: float, words: int, permutations: int) -> Sketch:
-    """datasketch's permutations of seed 1, and the bands for which its LSH is wrong least often at this threshold."""
+    """datasketch's permutations of seed 1, and the bands for which its LSH is wrong least often at
+    this threshold."""
     from datasketch import MinHash, MinHashLSH
 
     multipliers, offsets = MinHash(permutations, seed=1, scheme="affine32").permutations
@@ -77,7 +87,8 @@ def sketch(threshold: float, words: int, permutations: int) -> Sketch:
 
 
 def ranks(ids: NDArray[np.uint64], content: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """The order of rows: solved ones (highest bit of `content`) first, among them by a hash of (seed, id): each is as likely to lead."""
+    """The order of rows: solved ones (highest bit of `content`) first, among them by a hash of
+    (seed, id): each is as likely to lead."""
     hashes: NDArray[np.uint64] = mix_all(ids ^ mix(np.uint64(seed % 2**64) ^ _GOLDEN))
     return hashes >> np.uint64(1) | content & np.uint64(2**63)
 
@@ -93,7 +104,8 @@ def mix_all(values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def minima(grams, ends, multipliers, offsets):  # type: ignore[no-untyped-def]
-    """The least value of each permutation over each row's shingles: a * fmix32(h) + b modulo 2^32."""
+    """The least value of each permutation over each row's shingles: a * fmix32(h) + b modulo
+    2^32."""
     size = multipliers.size
     out = np.full((ends.size, size), _EMPTY, np.uint32)
     low = 0
@@ -112,7 +124,8 @@ def minima(grams, ends, multipliers, offsets):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def band_keys(signatures, bands, band_rows):  # type: ignore[no-untyped-def]
-    """64 bits of each row in each band, shape (bands, rows): equal where the values of the band are."""
+    """64 bits of each row in each band, shape (bands, rows): equal where the values of the band
+    are."""
     out = np.empty((bands, signatures.shape[0]), np.uint64)
     for row in range(signatures.shape[0]):
         for band in range(bands):
@@ -124,10 +137,15 @@ def band_keys(signatures, bands, band_rows):  # type: ignore[no-untyped-def]
 
 
 def buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Buckets of more than one row: their rows one bucket after the other, in each in the order given, and where each bucket ends."""
+    """Buckets of more than one row: their rows one bucket after the other, in each in the order
+    given, and where each bucket ends."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))) if keys.size else np.empty(0, np.int64)
+    starts = (
+        np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        if keys.size
+        else np.empty(0, np.int64)
+    )
     sizes = np.diff(np.append(starts, keys.size))
     shared = sizes > 1
     return order[np.repeat(shared, sizes)], np.cumsum(sizes[shared])
@@ -135,7 +153,8 @@ def buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 @njit(cache=True, nogil=True)
 def decide(members, ends, signatures, places, enough):  # type: ignore[no-untyped-def]
-    """Decide buckets: for each member the member it falls to (-1 where it leads) and in how many places their signatures agree.
+    """Decide buckets: for each member the member it falls to (-1 where it leads) and in how many
+    places their signatures agree.
 
     Args:
         members: rows, one bucket after the other, in each by rank; `ends`: where each bucket ends.

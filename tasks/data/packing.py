@@ -1,7 +1,8 @@
 """Sequence packing: several short rows in one fixed-length row, kept apart by segment ids.
 
-A packed row trains exactly as its parts would alone: attention is causal within a segment, positions restart at each segment, and the
-loss mask travels with the tokens. Best-fit decreasing (Johnson, 1974) leaves a few per cent of padding.
+A packed row trains exactly as its parts would alone: attention is causal within a segment,
+positions restart at each segment, and the loss mask travels with the tokens. Best-fit decreasing
+(Johnson, 1974) leaves a few per cent of padding.
 """
 
 import bisect
@@ -39,7 +40,8 @@ class Packed:
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Indices of the rows that share each bin; no bin holds more than `capacity` tokens.
 
-    Rows go, longest first, into the fullest bin that still has room. Bins keep the order in which they were opened.
+    Rows go, longest first, into the fullest bin that still has room. Bins keep the order in which
+    they were opened.
     """
     bins: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (free tokens, bin), sorted
@@ -56,10 +58,16 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def pack(rows: Sequence[tuple[list[int], list[int]]], length: int, pad_id: int) -> Packed:
-    """Pack (prompt tokens, response tokens) rows into rows of `length` tokens; each must fit on its own."""
+    """Pack (prompt tokens, response tokens) rows into rows of `length` tokens; each must fit on its
+    own."""
     bins = best_fit([len(prompt) + len(response) for prompt, response in rows], length)
     shape = (len(bins), length)
-    packed = Packed(np.full(shape, pad_id, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32), np.zeros(shape, np.int32))
+    packed = Packed(
+        np.full(shape, pad_id, np.int32),
+        np.zeros(shape, bool),
+        np.zeros(shape, np.int32),
+        np.zeros(shape, np.int32),
+    )
     for row, members in enumerate(bins):
         start = 0
         for segment, member in enumerate(members, start=1):

@@ -12,7 +12,8 @@ from tasks.data.quotas import ranks
 
 
 def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) -> int:
-    """Write the pairs of `files` whose prompt is chosen, by the rank of their prompt and then their digest; the same pair is written once.
+    """Write the pairs of `files` whose prompt is chosen, by the rank of their prompt and then their
+    digest; the same pair is written once.
 
     Args:
         ids: uint64, the chosen prompts'.
@@ -30,7 +31,14 @@ def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) ->
                 identity = int(json.loads(line)["id"], 16)
                 place = int(np.searchsorted(chosen, np.uint64(identity)))
                 if place < len(chosen) and int(chosen[place]) == identity:
-                    found.extend((identity, int.from_bytes(hashlib.sha256(line.strip()).digest()[:8]), number, offset))
+                    found.extend(
+                        (
+                            identity,
+                            int.from_bytes(hashlib.sha256(line.strip()).digest()[:8]),
+                            number,
+                            offset,
+                        )
+                    )
                 offset += len(line)
     pairs = np.frombuffer(found, np.uint64).reshape(-1, 4)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], ranks(seed, pairs[:, 0])))]

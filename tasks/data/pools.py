@@ -13,10 +13,12 @@ from tasks.data.splits import SPLITS, Split
 
 
 class Pools:
-    """Rows by group and split. Row numbers are those of `cleaned`; every list of rows is in the order of their ranks."""
+    """Rows by group and split. Row numbers are those of `cleaned`; every list of rows is in the
+    order of their ranks."""
 
     def __init__(self, cleaned: Cleaned, solved: Sequence[bool], seed: int) -> None:
-        """Args: solved: of each input file, whether its rows are examples; they are prompts that nobody solved if not."""
+        """Args: solved: of each input file, whether its rows are examples; they are prompts that
+        nobody solved if not."""
         self.cleaned = cleaned
         self._solved = np.array(solved, bool)
         kept = cleaned.kept
@@ -25,7 +27,11 @@ class Pools:
         self._position = np.full(len(cleaned.id), -1, np.int64)
         self._position[rows] = np.arange(len(rows))
         self._rows = rows
-        self._code = np.where(self._solved[cleaned.file[rows]], cleaned.group[rows] * len(SPLITS) + cleaned.split[rows], 255)
+        self._code = np.where(
+            self._solved[cleaned.file[rows]],
+            cleaned.group[rows] * len(SPLITS) + cleaned.split[rows],
+            255,
+        )
 
     def pool(self, group: str, split: Split) -> Pool:
         """The solved rows of a group and split."""
@@ -45,7 +51,11 @@ class Pools:
 
     def read(self, *, solved: bool = False) -> dict[str, int]:
         """How many rows of each group there were; or only those that were solved."""
-        return self._by_group(np.flatnonzero(self._solved[self.cleaned.file]) if solved else np.arange(len(self.cleaned.group)))
+        return self._by_group(
+            np.flatnonzero(self._solved[self.cleaned.file])
+            if solved
+            else np.arange(len(self.cleaned.group))
+        )
 
     def kept(self) -> dict[str, int]:
         """How many examples of each group are left."""
@@ -57,15 +67,23 @@ class Pools:
 
     def dropped_of(self, group: str) -> dict[str, int]:
         """How many rows of a group were dropped, by cause."""
-        counts = np.bincount(self.cleaned.cause[np.flatnonzero(self.cleaned.group == GROUPS.index(group))], minlength=len(CAUSES))
-        return {cause: int(count) for cause, count in zip(CAUSES, counts, strict=True) if count and cause != "kept"}
+        counts = np.bincount(
+            self.cleaned.cause[np.flatnonzero(self.cleaned.group == GROUPS.index(group))],
+            minlength=len(CAUSES),
+        )
+        return {
+            cause: int(count)
+            for cause, count in zip(CAUSES, counts, strict=True)
+            if count and cause != "kept"
+        }
 
     def contaminated_by(self) -> dict[str, int]:
         """How many rows each evaluation set contaminates, and `heldout` for the held-out split."""
         rows = np.flatnonzero(self.cleaned.cause == CAUSES.index("contaminated"))
         hits, matches = self.cleaned.hit[rows].tolist(), self.cleaned.match[rows].tolist()
         sets = (
-            "heldout" if HITS[hit].startswith("heldout") else self.cleaned.items[match][0] for hit, match in zip(hits, matches, strict=True)
+            "heldout" if HITS[hit].startswith("heldout") else self.cleaned.items[match][0]
+            for hit, match in zip(hits, matches, strict=True)
         )
         return dict(sorted(Counter(sets).items()))
 

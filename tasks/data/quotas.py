@@ -1,4 +1,5 @@
-"""Quotas: how many rows of a domain each split gets, in all or of each difficulty, and which rows of a pool fill them."""
+"""Quotas: how many rows of a domain each split gets, in all or of each difficulty, and which rows
+of a pool fill them."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,12 +21,16 @@ _TABLE: TypeAdapter[dict[int, int]] = TypeAdapter(dict[Level, Count])
 
 
 def _number_or_table(value: Any, _union: object) -> int | dict[int, int]:
-    """By its form, so that a message speaks of what was written, not of both. Raises ValidationError."""
-    return (_TABLE if isinstance(value, dict) else _NUMBER).validate_json(canonical_json(value), strict=True)
+    """By its form, so that a message speaks of what was written, not of both. Raises
+    ValidationError."""
+    return (_TABLE if isinstance(value, dict) else _NUMBER).validate_json(
+        canonical_json(value), strict=True
+    )
 
 
 Amount = Annotated[int | dict[int, int], WrapValidator(_number_or_table)]
-"""Rows of one split: so many, each difficulty in proportion to what there is of it; or exactly so many of each difficulty."""
+"""Rows of one split: so many, each difficulty in proportion to what there is of it; or exactly so
+many of each difficulty."""
 
 
 class Quota(StrictModel):
@@ -63,7 +68,8 @@ class Quota(StrictModel):
 
 @dataclass(frozen=True)
 class Pool:
-    """What there is for a quota of one split: numbers of rows and their difficulties, in the order in which they are taken (`ranks`)."""
+    """What there is for a quota of one split: numbers of rows and their difficulties, in the order
+    in which they are taken (`ranks`)."""
 
     rows: np.ndarray  # (N,) int64
     levels: np.ndarray  # (N,) uint8
@@ -74,11 +80,16 @@ class Pool:
         return {int(level): int(count) for level, count in zip(levels, counts, strict=True)}
 
     def lacks(self, amount: Amount) -> dict[int | None, tuple[int, int]]:
-        """Where the pool falls short: difficulty, or None for all together, -> (requested, available)."""
+        """Where the pool falls short: difficulty, or None for all together, -> (requested,
+        available)."""
         if not isinstance(amount, dict):
             return {None: (amount, len(self.rows))} if amount > len(self.rows) else {}
         has = self.by_level()
-        return {level: (count, has.get(level, 0)) for level, count in amount.items() if count > has.get(level, 0)}
+        return {
+            level: (count, has.get(level, 0))
+            for level, count in amount.items()
+            if count > has.get(level, 0)
+        }
 
     def take(self, amount: Amount) -> "Pool":
         """The rows that fill the amount, in the pool's order: of each difficulty the first ones.
@@ -91,16 +102,20 @@ class Pool:
         chosen = np.zeros(len(self.rows), bool)
         for level, count in parts.items():
             if count > has.get(level, 0):
-                raise ValueError(f"cannot take {count} of {has.get(level, 0)} rows of difficulty {level}")
+                raise ValueError(
+                    f"cannot take {count} of {has.get(level, 0)} rows of difficulty {level}"
+                )
             chosen[np.flatnonzero(self.levels == level)[:count]] = True
         return Pool(self.rows[chosen], self.levels[chosen])
 
 
 def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
-    """Divide `quota` among strata in proportion to their sizes, by largest remainder (Hamilton's method).
+    """Divide `quota` among strata in proportion to their sizes, by largest remainder (Hamilton's
+    method).
 
-    Each stratum first gets the whole part of its share quota * size / total; what is left goes, one each, to the largest fractional parts,
-    ties to the lower stratum. No stratum is asked for more than it has, and the parts add up to the quota exactly.
+    Each stratum first gets the whole part of its share quota * size / total; what is left goes, one
+    each, to the largest fractional parts, ties to the lower stratum. No stratum is asked for more
+    than it has, and the parts add up to the quota exactly.
 
     Raises:
         ValueError: the quota is negative or larger than all strata together.
@@ -108,16 +123,22 @@ def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
     total = sum(available.values())
     if not 0 <= quota <= total:
         raise ValueError(f"cannot take {quota} of {total} rows")
-    shares = {stratum: Fraction(quota * size, total) if total else Fraction(0) for stratum, size in available.items()}
+    shares = {
+        stratum: Fraction(quota * size, total) if total else Fraction(0)
+        for stratum, size in available.items()
+    }
     parts = {stratum: int(share) for stratum, share in shares.items()}
-    by_remainder = sorted(available, key=lambda stratum: (parts[stratum] - shares[stratum], stratum))
+    by_remainder = sorted(
+        available, key=lambda stratum: (parts[stratum] - shares[stratum], stratum)
+    )
     for stratum in by_remainder[: quota - sum(parts.values())]:
         parts[stratum] += 1
     return parts
 
 
 def ranks(seed: int, ids: np.ndarray) -> np.ndarray:
-    """Where prompts come in the order of selection: a hash of (seed, id), so that every prompt is as likely to come first.
+    """Where prompts come in the order of selection: a hash of (seed, id), so that every prompt is
+    as likely to come first.
 
     Args:
         ids: (N,) uint64, prompt ids (`schemas.examples.prompt_id`) read as numbers.
@@ -159,19 +180,29 @@ class Shortfall:
 
     @property
     def cell(self) -> str:
-        """Where the recipe says it: `quotas.math.train`, or `quotas.math.train.3` of a difficulty."""
-        return f"{self.table}.{self.group}.{self.split}" + (f".{self.level}" if self.level is not None else "")
+        """Where the recipe says it: `quotas.math.train`, or `quotas.math.train.3` of a
+        difficulty."""
+        return f"{self.table}.{self.group}.{self.split}" + (
+            f".{self.level}" if self.level is not None else ""
+        )
 
 
 def shortfall_table(shortfalls: Sequence[Shortfall]) -> str:
     """One line for each: cell, requested, available, missing."""
     head = ("cell", "requested", "available", "missing")
-    lines = [head, *((short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}") for short in shortfalls)]
+    lines = [
+        head,
+        *(
+            (short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}")
+            for short in shortfalls
+        ),
+    ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  "
         + "  ".join(
-            text.ljust(width) if column == 0 else text.rjust(width) for column, (text, width) in enumerate(zip(line, widths, strict=True))
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in lines
     )

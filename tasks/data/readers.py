@@ -1,9 +1,12 @@
-"""Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz); remote ones are `streamed`.
+"""Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as
+.gz); remote ones are `streamed`.
 
-The text formats are read here, because Hugging Face `datasets` gives up at the first broken line without naming it, and infers types (a
-column of dates becomes timestamps, the CSV field 007 becomes 7): a bad record must be counted with its line, and text must stay text.
-Parquet is read by `pyarrow` alone: `datasets` takes a file's name for a pattern (`a[1].parquet` reads `a1.parquet`), and obeys features
-that the file declares of itself: one with an image column opens the paths and URLs that its rows name, wherever they lead.
+The text formats are read here, because Hugging Face `datasets` gives up at the first broken line
+without naming it, and infers types (a column of dates becomes timestamps, the CSV field 007 becomes
+7): a bad record must be counted with its line, and text must stay text. Parquet is read by
+`pyarrow` alone: `datasets` takes a file's name for a pattern (`a[1].parquet` reads `a1.parquet`),
+and obeys features that the file declares of itself: one with an image column opens the paths and
+URLs that its rows name, wherever they lead.
 """
 
 import csv
@@ -40,11 +43,14 @@ def read_records(name: str, file: Path | RemoteFile, *, header: Sequence[str] = 
 
     Args:
         name: what to call the file in messages.
-        file: its format is its suffix: .jsonl, .json, .csv, .tsv (also with .gz after it) or .parquet.
-        header: the columns of a CSV or TSV file whose first line is a record and does not name them.
+        file: its format is its suffix: .jsonl, .json, .csv, .tsv (also with .gz after it) or
+            .parquet.
+        header: the columns of a CSV or TSV file whose first line is a record and does not name
+            them.
 
     Raises:
-        InputError: an unknown suffix, or a file that is damaged as a whole (not gzip, not Parquet, JSON that breaks off).
+        InputError: an unknown suffix, or a file that is damaged as a whole (not gzip, not Parquet,
+            JSON that breaks off).
     """
     if isinstance(file, RemoteFile):
         yield from read_remote(file)
@@ -61,9 +67,13 @@ def read_records(name: str, file: Path | RemoteFile, *, header: Sequence[str] = 
         else:
             yield from _READERS[suffix](name, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"data file {name} is no valid gzip file: {error}. Fetch it again or unpack it.") from error
+        raise InputError(
+            f"data file {name} is no valid gzip file: {error}. Fetch it again or unpack it."
+        ) from error
     except OSError as error:
-        raise InputError(f"cannot read data file {name} ({file}): {error.strerror or error}.") from error
+        raise InputError(
+            f"cannot read data file {name} ({file}): {error.strerror or error}."
+        ) from error
 
 
 def _open(name: str, file: Path) -> AbstractContextManager[IO[bytes]]:
@@ -76,13 +86,14 @@ def _read_jsonl(name: str, file: Path) -> Records:
 
 
 def _read_json(name: str, file: Path) -> Records:
-    """A list of objects, or an object of objects, whose keys become the column `key` (unless the objects have one)."""
+    """A list of objects, or an object of objects, whose keys become the column `key` (unless the
+    objects have one)."""
     with _open(name, file) as stream:
         raw = stream.read(_MOST_JSON + 1)
     if len(raw) > _MOST_JSON:
         raise InputError(
-            f"data file {name} has more than {_MOST_JSON >> 20} MiB of JSON, which is read as a whole. "
-            "Write one object per line and call it .jsonl."
+            f"data file {name} has more than {_MOST_JSON >> 20} MiB of JSON, which is read as a"
+            " whole. Write one object per line and call it .jsonl."
         )
     try:
         text = raw.decode("utf-8-sig")
@@ -93,18 +104,22 @@ def _read_json(name: str, file: Path) -> Records:
                 yield Record(line, value if key is None else {"key": key, **value})
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"data file {name}, line {line}: byte {raw[error.start]:#04x} is not UTF-8. Convert the file to UTF-8.") from error
+        raise InputError(
+            f"data file {name}, line {line}: byte {raw[error.start]:#04x} is not UTF-8. Convert the"
+            " file to UTF-8."
+        ) from error
     except json.JSONDecodeError as error:
         raise InputError(
-            f"data file {name}, line {error.lineno}, column {error.colno}: not a JSON list of objects: {error.msg}. "
-            "If it has one object per line, call it .jsonl."
+            f"data file {name}, line {error.lineno}, column {error.colno}: not a JSON list of"
+            f" objects: {error.msg}. If it has one object per line, call it .jsonl."
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"data file {name}: not a JSON list of objects: {error}.") from error
 
 
 def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
-    """(line, key, value) of the items of a JSON list (key None) or object. Raises json.JSONDecodeError."""
+    """(line, key, value) of the items of a JSON list (key None) or object. Raises
+    json.JSONDecodeError."""
     decoder = json.JSONDecoder()
     position = _after_space(text, 0)
     opening = text[position : position + 1]
@@ -139,9 +154,11 @@ def _expect(text: str, position: int, character: str) -> int:
 
 
 def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = ()) -> Records:
-    """RFC 4180, the first line being the header where none is given; every value is text, and a missing one is empty."""
+    """RFC 4180, the first line being the header where none is given; every value is text, and a
+    missing one is empty."""
     with _open(name, file) as stream:
-        # Bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the file.
+        # Bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the
+        # file.
         text = (raw.decode("utf-8", "surrogateescape") for raw in lines(stream, name))
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         line = 1
@@ -153,13 +170,16 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
                     yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")
                 elif len(row) != len(header):
                     if row:
-                        yield Unreadable(line, "broken_row", f"{len(row)} fields, the header has {len(header)}")
+                        yield Unreadable(
+                            line, "broken_row", f"{len(row)} fields, the header has {len(header)}"
+                        )
                 else:
                     yield Record(line, dict(zip(header, row, strict=True)))
                 line = rows.line_num + 1
         except csv.Error as error:
             raise InputError(
-                f"data file {name}, line {line}: not valid {file.suffix[1:].upper()}: {error}. Check the quotes of that record."
+                f"data file {name}, line {line}: not valid {file.suffix[1:].upper()}: {error}."
+                " Check the quotes of that record."
             ) from error
 
 
@@ -173,7 +193,9 @@ def _read_parquet(name: str, file: Path) -> Records:
         with file.open("rb") as stream:
             parquet = pyarrow.parquet.ParquetFile(stream)
             about = parquet.metadata
-            held = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+            held = sum(
+                about.row_group(group).total_byte_size for group in range(about.num_row_groups)
+            )
             check_ratio(max(held, about.num_rows), file.stat().st_size, name)
             for batch in parquet.iter_batches(batch_size=_BATCH):
                 for row in batch.to_pylist():

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Record:
-    """One record: a JSON object, or a table's row by column name. `line` is where it starts, from 1."""
+    """One record: a JSON object, or a table's row by column name. `line` is where it starts, from
+    1."""
 
     line: int
     row: dict[str, Any]
@@ -34,8 +35,19 @@ def json_records(lines: Iterable[bytes]) -> Records:
             if text:
                 value = json.loads(text)
                 good = isinstance(value, dict)
-                yield Record(line, value) if good else Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
+                yield (
+                    Record(line, value)
+                    if good
+                    else Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
+                )
         except UnicodeDecodeError as error:
-            yield Unreadable(line, "wrong_encoding", f"byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8")
-        except (ValueError, RecursionError) as error:  # not JSON, or a number of thousands of digits, or nested too deeply
+            yield Unreadable(
+                line,
+                "wrong_encoding",
+                f"byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8",
+            )
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # not JSON, or a number of thousands of digits, or nested too deeply
             yield Unreadable(line, "broken_row", f"not JSON: {error}")

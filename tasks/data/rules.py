@@ -1,4 +1,5 @@
-"""The rules of cleaning, and the columns in which it notes what they decide of each row (`tasks.data.cleaning`). No numpy."""
+"""The rules of cleaning, and the columns in which it notes what they decide of each row
+(`tasks.data.cleaning`). No numpy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,17 @@ Progress = Callable[[int, int, str], None]
 GROUPS: tuple[str, ...] = (*(domain.value for domain in Domain), *get_args(Grounding))
 """What `group` counts: the grounding of a grounded row, else its domain."""
 
-Cause = Literal["kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long", "language", "pii"]
+Cause = Literal[
+    "kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long", "language", "pii"
+]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
-Hit = Literal["none", "exact", "coverage", "run", "heldout_exact", "heldout_coverage", "heldout_run"]
+Hit = Literal[
+    "none", "exact", "coverage", "run", "heldout_exact", "heldout_coverage", "heldout_run"
+]
 HITS: tuple[Hit, ...] = get_args(Hit)
-"""How a contaminated row matches: the same words; enough of the n-grams; a long run of words. Of an evaluation item or a held-out row."""
+"""How a contaminated row matches: the same words; enough of the n-grams; a long run of words. Of an
+evaluation item or a held-out row."""
 
 COLUMNS: dict[str, str] = {
     "file": "<u2",
@@ -49,12 +55,15 @@ DETAILS = "details.txt"
 
 
 class NearDuplicates(StrictModel):
-    """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, signatures and bands as datasketch has them (`affine32`).
+    """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, signatures and bands
+    as datasketch has them (`affine32`).
 
-    The defaults are for prompts, which are short: with the shingles of 5 words that documents are compared by, one changed word of GSM8K's
-    45 takes the similarity from 1 to 0.78. Of 500 planted light edits (docs/measurements.md) threshold 0.8 with 5 words finds 58%, 0.7
-    with 5 words 80%, 0.8 with 3 words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ in a number are near
-    duplicates too: leave this out where a template's variants are what is to be taught.
+    The defaults are for prompts, which are short: with the shingles of 5 words that documents are
+    compared by, one changed word of GSM8K's 45 takes the similarity from 1 to 0.78. Of 500 planted
+    light edits (docs/measurements.md) threshold 0.8 with 5 words finds 58%, 0.7 with 5 words 80%,
+    0.8 with 3 words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ
+    in a number are near duplicates too: leave this out where a template's variants are what is to
+    be taught.
 
     Attributes:
         threshold: rows whose estimated Jaccard similarity is at least this are near duplicates.
@@ -71,10 +80,12 @@ class Contamination(StrictModel):
     """Which rows give evaluation items away (`tasks.data.contamination` says exactly how).
 
     Attributes:
-        words: length of the n-grams whose coverage counts. Texts with fewer words are compared as wholes only.
+        words: length of the n-grams whose coverage counts. Texts with fewer words are compared as
+            wholes only.
         coverage: at least this share of the n-grams of the row, or of the item, is in both.
         long_words: a run of so many words in both is enough.
-        heldout: rows of the training and validation splits are also compared with the held-out split's.
+        heldout: rows of the training and validation splits are also compared with the held-out
+            split's.
     """
 
     words: int = Field(default=8, ge=2)

@@ -3,17 +3,22 @@
 Normalisation: NFKC, lower case, then every character is one of
 
     word       letters, marks and digits: a run of them is a word
-    alone      a word by itself: characters of scripts that put no spaces between words (Han, kana, Thai, Lao, Khmer, Myanmar), and
-               mathematical symbols: 3 + 4 is not 3 < 4
-    operator   - * / ^ where they stand between operands (digits, brackets, single letters): then a word by itself, otherwise punctuation
-    vanishing  apostrophes, invisible format characters (zero-width space, soft hyphen), the comma in 80,000
+    alone      a word by itself: characters of scripts that put no spaces between words (Han, kana,
+               Thai, Lao, Khmer, Myanmar), and mathematical symbols: 3 + 4 is not 3 < 4
+    operator   - * / ^ where they stand between operands (digits, brackets, single letters): then a
+               word by itself, otherwise punctuation
+    vanishing  apostrophes, invisible format characters (zero-width space, soft hyphen), the comma
+               in 80,000
     separator  everything else: white space, punctuation, other symbols
 
-Operands are what makes two exercises differ: with all punctuation stripped, `6 - 2` and `6 / 2` would be the same text.
+Operands are what makes two exercises differ: with all punctuation stripped, `6 - 2` and `6 / 2`
+would be the same text.
 
-A word is 64 bits: FNV-1a (Fowler, Noll, Vo) over its code points with the finalizer of MurmurHash3, an n-gram 64 bits over its words: the
-same in every process and on every machine. Two given different n-grams have the same hash with a probability of about 2^-64: among 10^9
-n-grams of rows and 10^7 of evaluation items one pair in 2,000 such corpora. Hashes are not safe from texts made to collide.
+A word is 64 bits: FNV-1a (Fowler, Noll, Vo) over its code points with the finalizer of MurmurHash3,
+an n-gram 64 bits over its words: the same in every process and on every machine. Two given
+different n-grams have the same hash with a probability of about 2^-64: among 10^9 n-grams of rows
+and 10^7 of evaluation items one pair in 2,000 such corpora. Hashes are not safe from texts made to
+collide.
 
 A block of texts is one pass of compiled code over its code points: about 2 ns each.
 """
@@ -34,16 +39,38 @@ Ends = NDArray[np.int64]
 SEPARATOR, WORD, ALONE, OPERATOR, VANISHING = range(5)
 
 _NO_SPACES = (
-    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF)),
-    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xA9E0, 0xA9FF), (0xAA60, 0xAA7F), (0xF900, 0xFAFF), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF)),
+    *(
+        (0x0E00, 0x0EFF),
+        (0x1000, 0x109F),
+        (0x1780, 0x17FF),
+        (0x2E80, 0x2FDF),
+        (0x3005, 0x3007),
+        (0x3040, 0x30FF),
+        (0x31F0, 0x31FF),
+    ),
+    *(
+        (0x3400, 0x4DBF),
+        (0x4E00, 0x9FFF),
+        (0xA9E0, 0xA9FF),
+        (0xAA60, 0xAA7F),
+        (0xF900, 0xFAFF),
+        (0x1B000, 0x1B16F),
+        (0x20000, 0x3FFFF),
+    ),
 )
 """Blocks of Unicode whose letters stand alone: Thai and Lao, Myanmar, Khmer, CJK, kana."""
 
 _SIGNS = str.maketrans("−‐‑‒–—×÷", "------*/")
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _GRAM = np.uint64(0x9FB21C651E98DF25)
-_MIX_1, _MIX_2, _MIX_SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53), np.uint64(33)
-_COMMA, _SPACE, _OPEN, _CLOSE, _BACKSLASH, _ZERO, _NINE = (ord(character) for character in ", ()\\09")
+_MIX_1, _MIX_2, _MIX_SHIFT = (
+    np.uint64(0xFF51AFD7ED558CCD),
+    np.uint64(0xC4CEB9FE1A85EC53),
+    np.uint64(33),
+)
+_COMMA, _SPACE, _OPEN, _CLOSE, _BACKSLASH, _ZERO, _NINE = (
+    ord(character) for character in ", ()\\09"
+)
 
 
 def _class(code: int) -> int:
@@ -71,7 +98,11 @@ def classes() -> NDArray[np.uint8]:
 
 def normalise(text: str) -> str:
     """NFKC, lower case, and one character for each operator; ASCII needs only lower case."""
-    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).lower().translate(_SIGNS)
+    return (
+        text.lower()
+        if text.isascii()
+        else unicodedata.normalize("NFKC", text).lower().translate(_SIGNS)
+    )
 
 
 def words_of(texts: Sequence[str]) -> tuple[Words, Ends]:
@@ -92,7 +123,8 @@ def mix(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _is_operand(codes, low, high, at, step, table):  # type: ignore[no-untyped-def]
-    """Whether the next thing that is no space, from `at` on in direction `step`, is a digit, a bracket or a single letter."""
+    """Whether the next thing that is no space, from `at` on in direction `step`, is a digit, a
+    bracket or a single letter."""
     while low <= at < high and codes[at] == _SPACE:
         at += step
     if not low <= at < high:
@@ -102,7 +134,11 @@ def _is_operand(codes, low, high, at, step, table):  # type: ignore[no-untyped-d
         return True
     beyond = at + step
     is_letter = table[code] == WORD
-    return is_letter and not (low <= beyond < high and table[codes[beyond]] == WORD and not _ZERO <= codes[beyond] <= _NINE)
+    return is_letter and not (
+        low <= beyond < high
+        and table[codes[beyond]] == WORD
+        and not _ZERO <= codes[beyond] <= _NINE
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -138,7 +174,11 @@ def hash_words(codes, ends, table):  # type: ignore[no-untyped-def]
                 words[count] = mix(state)
                 count += 1
                 state, length = _FNV_START, 0
-            if kind == OPERATOR and _is_operand(codes, low, high, at - 1, -1, table) and _is_operand(codes, low, high, at + 1, 1, table):
+            if (
+                kind == OPERATOR
+                and _is_operand(codes, low, high, at - 1, -1, table)
+                and _is_operand(codes, low, high, at + 1, 1, table)
+            ):
                 kind = ALONE
             if kind == ALONE:
                 words[count] = mix((_FNV_START ^ np.uint64(code)) * _FNV_PRIME)
@@ -153,7 +193,8 @@ def hash_words(codes, ends, table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_grams(words, ends, size):  # type: ignore[no-untyped-def]
-    """Hashes of the n-grams of `size` words in order, and where each text's end. A text of fewer words is one n-gram, of none has none."""
+    """Hashes of the n-grams of `size` words in order, and where each text's end. A text of fewer
+    words is one n-gram, of none has none."""
     grams = np.empty(words.size, np.uint64)
     gram_ends = np.empty(ends.size, np.int64)
     count, low = 0, 0

@@ -1,7 +1,8 @@
-"""A source: files of one kind and how their records become examples or prompts. Part of the dataset teacher's config.
+"""A source: files of one kind and how their records become examples or prompts. Part of the dataset
+teacher's config.
 
-Nothing is invented: an answer that cannot be verified keeps `check = "none"`, and a record without an answer or without reasoning makes no
-example.
+Nothing is invented: an answer that cannot be verified keeps `check = "none"`, and a record without
+an answer or without reasoning makes no example.
 """
 
 import json
@@ -10,10 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Grounding, Prompt, parse_trace, prompt_id
+from schemas.examples import (
+    GROUNDED_REFUSAL,
+    Constraint,
+    Domain,
+    Example,
+    Grounding,
+    Prompt,
+    parse_trace,
+    prompt_id,
+)
 from tasks.contract.check import CHECKS, check_of
 from tasks.data.directory import check_data_path
 from tasks.data.dropped import BadCause, HarmlessCause
@@ -26,7 +44,8 @@ Difficulty = Annotated[int, Field(ge=1, le=5)]
 
 
 class DomainColumn(StrictModel):
-    """A domain that differs by row: `{ column = "category", table = { writing = "creative", stem = "science" } }`."""
+    """A domain that differs by row: `{ column = "category", table = { writing = "creative", stem =
+    "science" } }`."""
 
     column: str
     table: dict[str, Domain]
@@ -40,7 +59,8 @@ class DifficultyColumn(StrictModel):
 
 
 class ConstraintsColumn(StrictModel):
-    """Constraints that differ by row: a column that holds a list of `{"name": ..., "value": ...}`, or such a list as JSON text."""
+    """Constraints that differ by row: a column that holds a list of `{"name": ..., "value": ...}`,
+    or such a list as JSON text."""
 
     column: str
 
@@ -63,16 +83,19 @@ AnyDifficulty = Annotated[
     Discriminator(_form),
 ]
 AnyConstraints = Annotated[
-    Annotated[tuple[Constraint, ...], Tag("constant")] | Annotated[ConstraintsColumn, Tag("by_column")],
+    Annotated[tuple[Constraint, ...], Tag("constant")]
+    | Annotated[ConstraintsColumn, Tag("by_column")],
     Discriminator(_form),
 ]
 
 
 class Other(StrictModel):
-    """Pairs each row with another: row i of a file with row i + offset (counted round) of `path`, or of the same file.
+    """Pairs each row with another: row i of a file with row i + offset (counted round) of `path`,
+    or of the same file.
 
-    The other row's columns are `other.<column>`. This makes unanswerable questions (a question beside somebody else's context) and
-    out-of-domain ones (a question from another file) out of answerable ones. Of the same file, `offset` rows are held in memory.
+    The other row's columns are `other.<column>`. This makes unanswerable questions (a question
+    beside somebody else's context) and out-of-domain ones (a question from another file) out of
+    answerable ones. Of the same file, `offset` rows are held in memory.
     """
 
     path: DataPath | None = None
@@ -83,17 +106,23 @@ class PromptMapping(StrictModel):
     """How the columns of a record become a prompt with what verifies an answer to it.
 
     Attributes:
-        domain, difficulty: a constant, a column with a table, or "router": what `tasks.routing` says of the prompt.
-        answer: not to be set for unanswerable and out-of-domain rows, whose answer is the grounded refusal.
-        check: "exact", "numeric", "quantity", "math" and "choice" promise that the answer column can be verified so; "none" is free text.
+        domain, difficulty: a constant, a column with a table, or "router": what `tasks.routing`
+            says of the prompt.
+        answer: not to be set for unanswerable and out-of-domain rows, whose answer is the grounded
+            refusal.
+        check: "exact", "numeric", "quantity", "math" and "choice" promise that the answer column
+            can be verified so; "none" is free text.
         tolerance: of checks "numeric" and "quantity", relative.
-        tests, code_prefix: of check "tests", Python that raises when the code before it is wrong, and what goes before an answer that is no
-            whole program. HumanEval: `tests = { template = "{test}\\n\\ncheck({entry_point})" }`, `code_prefix = "prompt"`.
+        tests, code_prefix: of check "tests", Python that raises when the code before it is wrong,
+            and what goes before an answer that is no whole program. HumanEval: `tests = { template
+            = "{test}\\n\\ncheck({entry_point})" }`, `code_prefix = "prompt"`.
         constraints: of check "constraints", a list, or the column that holds one.
-        choices: of check "choice", the column that holds the list of texts to choose from. They go behind the prompt with their letters.
-            The answer column holds the right one's letter, its text, or its place in the list as a whole number from 0.
+        choices: of check "choice", the column that holds the list of texts to choose from. They go
+            behind the prompt with their letters. The answer column holds the right one's letter,
+            its text, or its place in the list as a whole number from 0.
         context: for grounded rows; the prompt must contain it.
-        require: columns that must not be empty; rows in which one is are left out (counted, not bad). For files only partly usable.
+        require: columns that must not be empty; rows in which one is are left out (counted, not
+            bad). For files only partly usable.
     """
 
     domain: AnyDomain
@@ -122,25 +151,37 @@ class PromptMapping(StrictModel):
     @model_validator(mode="after")
     def _grounded_rows_are_complete(self) -> Self:
         if (self.grounding is None) != (self.context is None):
-            raise ValueError("a grounded source sets both grounding and context, any other source neither")
+            raise ValueError(
+                "a grounded source sets both grounding and context, any other source neither"
+            )
         if self.refuses and self.answer is not None:
-            raise ValueError(f"the answer to {self.grounding} questions is always {GROUNDED_REFUSAL!r}: leave answer out")
+            raise ValueError(
+                f"the answer to {self.grounding} questions is always {GROUNDED_REFUSAL!r}: leave"
+                " answer out"
+            )
         return self
 
     @model_validator(mode="after")
     def _the_check_has_what_it_needs(self) -> Self:
         check = check_of(self.check)
         if check and check.by_reference and self.answer is None and not self.refuses:
-            raise ValueError(f"answer is missing: check = {self.check!r} compares with it; name the column that holds it")
+            raise ValueError(
+                f"answer is missing: check = {self.check!r} compares with it; name the column that"
+                " holds it"
+            )
         for key in ("tests", "constraints", "choices"):
             if bool(getattr(self, key)) != (check is not None and key in check.needs):
-                checks = " or ".join(repr(name) for name in CHECKS.names() if key in CHECKS[name].needs)
+                checks = " or ".join(
+                    repr(name) for name in CHECKS.names() if key in CHECKS[name].needs
+                )
                 raise ValueError(f"{key} and check = {checks} belong together: set both or neither")
         if not isinstance(self.constraints, ConstraintsColumn):
             validate(self.constraints, "constraints")
         for key in ("code_prefix", "tolerance"):
             if getattr(self, key) is not None and not (check and key in check.takes):
-                checks = " and ".join(repr(name) for name in CHECKS.names() if key in CHECKS[name].takes)
+                checks = " and ".join(
+                    repr(name) for name in CHECKS.names() if key in CHECKS[name].takes
+                )
                 raise ValueError(f"{key} is for check = {checks} only")
         return self
 
@@ -155,8 +196,16 @@ class PromptMapping(StrictModel):
         return "router" in (self.domain, self.difficulty)
 
     def columns(self, worked: bool = False) -> Iterator[tuple[str, list[list[str]]]]:
-        """(mapping key, the column paths of each of its alternatives). `reasoning` is read of worked rows only."""
-        for key in ("prompt", *(("reasoning",) if worked else ()), "answer", "context", "tests", "code_prefix"):
+        """(mapping key, the column paths of each of its alternatives). `reasoning` is read of
+        worked rows only."""
+        for key in (
+            "prompt",
+            *(("reasoning",) if worked else ()),
+            "answer",
+            "context",
+            "tests",
+            "code_prefix",
+        ):
             text: Sequence[Pick] | None = getattr(self, key)
             if text is not None:
                 yield key, [pick.columns() for pick in text]
@@ -173,11 +222,14 @@ class Source(PromptMapping):
     """One file, or several by a `*` in the path, and how its columns become examples.
 
     Attributes:
-        path: relative to the data directory, or a URL: gs://BUCKET/DIR/*.parquet, hf://datasets/ORG/NAME/FILE.jsonl, s3://BUCKET/FILE.
+        path: relative to the data directory, or a URL: gs://BUCKET/DIR/*.parquet,
+            hf://datasets/ORG/NAME/FILE.jsonl, s3://BUCKET/FILE.
         family: what reports call these rows; the file's name without suffix when it is not set.
         licence: of the data, as the data card shall show it.
-        reasoning: a source without it, or without an answer, can only be the `prompts` of an answering teacher.
-        max_bad_fraction: the largest fraction of the source's rows that may be bad for any reason but length; more is an error.
+        reasoning: a source without it, or without an answer, can only be the `prompts` of an
+            answering teacher.
+        max_bad_fraction: the largest fraction of the source's rows that may be bad for any reason
+            but length; more is an error.
         max_too_long_fraction: the largest fraction that may be too long; more is an error.
     """
 
@@ -213,8 +265,11 @@ _EMPTY: dict[str, BadCause] = {
 }
 
 
-def example_of(source: Source, row: Mapping[str, Any], file: str, line: int, family: str) -> Example:
-    """The example that one record of a source that `teaches` makes. As `prompt_of`; its reasoning and answer must not be empty."""
+def example_of(
+    source: Source, row: Mapping[str, Any], file: str, line: int, family: str
+) -> Example:
+    """The example that one record of a source that `teaches` makes. As `prompt_of`; its reasoning
+    and answer must not be empty."""
     _require(source, row)
     reasoning = _text(source, "reasoning", row)
     prompt = prompt_of(source, row, file, line, family)
@@ -222,12 +277,17 @@ def example_of(source: Source, row: Mapping[str, Any], file: str, line: int, fam
         raise NotAnExample("empty_answer", "the mapping of answer gives no text")
     example = Example(**dict(prompt), reasoning=reasoning)
     if parse_trace(example.response()) is None:
-        raise NotAnExample("tag_in_trace", "the reasoning or the answer contains a tag such as <answer>")
+        raise NotAnExample(
+            "tag_in_trace", "the reasoning or the answer contains a tag such as <answer>"
+        )
     return example
 
 
-def prompt_of(source: PromptMapping, row: Mapping[str, Any], file: str, line: int, family: str) -> Prompt:
-    """The prompt that one record makes. What the router has to say is not in it yet: it is of the domain general, difficulty 1.
+def prompt_of(
+    source: PromptMapping, row: Mapping[str, Any], file: str, line: int, family: str
+) -> Prompt:
+    """The prompt that one record makes. What the router has to say is not in it yet: it is of the
+    domain general, difficulty 1.
 
     Args:
         source: how.
@@ -241,13 +301,24 @@ def prompt_of(source: PromptMapping, row: Mapping[str, Any], file: str, line: in
     _require(source, row)
     prompt, context = _text(source, "prompt", row), _text(source, "context", row)
     check = check_of("exact" if source.refuses else source.check)
-    answer = GROUNDED_REFUSAL if source.refuses else _text(source, "answer", row, optional=not (check and check.by_reference))
+    answer = (
+        GROUNDED_REFUSAL
+        if source.refuses
+        else _text(source, "answer", row, optional=not (check and check.by_reference))
+    )
     if context and context not in prompt:
-        raise InputError(f"data file {file}: a prompt does not contain its context; put the context's columns into the prompt's template.")
+        raise InputError(
+            f"data file {file}: a prompt does not contain its context; put the context's columns"
+            " into the prompt's template."
+        )
     constraints = _constraints(source.constraints, row)
     if source.choices is not None:
         choices = _choices(source.choices, row)
-        prompt, answer, constraints = asked(prompt, choices), _letter(source, row, answer, choices), as_constraint(choices)
+        prompt, answer, constraints = (
+            asked(prompt, choices),
+            _letter(source, row, answer, choices),
+            as_constraint(choices),
+        )
     if check and check.at_once and check.reads and not check.reads(answer):
         raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no {check.form}")
     return Prompt(
@@ -276,7 +347,8 @@ def _require(source: PromptMapping, row: Mapping[str, Any]) -> None:
 
 
 def _text(source: PromptMapping, key: str, row: Mapping[str, Any], optional: bool = False) -> str:
-    """The text of one mapping; empty where the source does not set it. Raises NotAnExample: the row lacks it, or it is no text."""
+    """The text of one mapping; empty where the source does not set it. Raises NotAnExample: the row
+    lacks it, or it is no text."""
     mapping: Sequence[Pick] | None = getattr(source, key)
     if mapping is None:
         return ""
@@ -284,7 +356,10 @@ def _text(source: PromptMapping, key: str, row: Mapping[str, Any], optional: boo
     if not text and not optional:
         raise NotAnExample(_EMPTY[key], f"the mapping of {key} gives no text")
     if _SURROGATE.search(text):
-        raise NotAnExample("wrong_encoding", f"the {key} holds half of a character (a lone surrogate such as \\ud800)")
+        raise NotAnExample(
+            "wrong_encoding",
+            f"the {key} holds half of a character (a lone surrogate such as \\ud800)",
+        )
     return text
 
 
@@ -294,35 +369,55 @@ def _by_row(value: Any, row: Mapping[str, Any]) -> Any:
         return value
     found = Pick(column=value.column).text(row)
     if found not in value.table:
-        raise NotAnExample("unmapped_value", f"{value.column} = {found[:80]!r} is not in the table ({', '.join(sorted(value.table))})")
+        raise NotAnExample(
+            "unmapped_value",
+            f"{value.column} = {found[:80]!r} is not in the table"
+            f" ({', '.join(sorted(value.table))})",
+        )
     return value.table[found]
 
 
-def _constraints(value: tuple[Constraint, ...] | ConstraintsColumn, row: Mapping[str, Any]) -> tuple[Constraint, ...]:
+def _constraints(
+    value: tuple[Constraint, ...] | ConstraintsColumn, row: Mapping[str, Any]
+) -> tuple[Constraint, ...]:
     if not isinstance(value, ConstraintsColumn):
         return value
     found = lookup(row, value.column)
     try:
         listed = json.loads(found) if isinstance(found, str) else found
         if not isinstance(listed, list) or not listed:
-            raise NotAnExample("bad_constraints", f"{value.column} = {str(found)[:80]!r} is no list of constraints")
+            raise NotAnExample(
+                "bad_constraints", f"{value.column} = {str(found)[:80]!r} is no list of constraints"
+            )
         constraints = tuple(Constraint.parse(one) for one in listed)
         validate(constraints, "")
         return constraints
     except (ValueError, ValidationError) as error:
-        raise NotAnExample("bad_constraints", f"{value.column} = {str(found)[:80]!r}: {str(error).splitlines()[0]}") from error
+        raise NotAnExample(
+            "bad_constraints", f"{value.column} = {str(found)[:80]!r}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _choices(column: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     found = lookup(row, column)
-    texts = [Pick(column="text").text({"text": one}) for one in found] if isinstance(found, list) else []
+    texts = (
+        [Pick(column="text").text({"text": one}) for one in found]
+        if isinstance(found, list)
+        else []
+    )
     if not 2 <= len(texts) <= len(ascii_uppercase) or not all(texts):
-        raise NotAnExample("bad_choices", f"{column} = {str(found)[:80]!r} is no list of 2 to {len(ascii_uppercase)} texts")
+        raise NotAnExample(
+            "bad_choices",
+            f"{column} = {str(found)[:80]!r} is no list of 2 to {len(ascii_uppercase)} texts",
+        )
     return tuple(texts)
 
 
-def _letter(source: PromptMapping, row: Mapping[str, Any], answer: str, choices: tuple[str, ...]) -> str:
-    """The letter of the right choice, of an answer column that holds it, a place in the list, or the text of just one choice."""
+def _letter(
+    source: PromptMapping, row: Mapping[str, Any], answer: str, choices: tuple[str, ...]
+) -> str:
+    """The letter of the right choice, of an answer column that holds it, a place in the list, or
+    the text of just one choice."""
     place = lookup(row, source.answer[0].column or "") if source.answer else None
     valid = letters(choices)
     if isinstance(place, int) and not isinstance(place, bool):
@@ -333,5 +428,7 @@ def _letter(source: PromptMapping, row: Mapping[str, Any], answer: str, choices:
     elif choices.count(answer) == 1:
         return valid[choices.index(answer)]
     raise NotAnExample(
-        "bad_choices", f"answer {answer[:80]!r} is no letter of {valid}, no place from 0 to {len(valid) - 1} and not just one choice"
+        "bad_choices",
+        f"answer {answer[:80]!r} is no letter of {valid}, no place from 0 to {len(valid) - 1} and"
+        " not just one choice",
     )

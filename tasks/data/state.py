@@ -1,7 +1,9 @@
-"""The state of cleaning on one machine: columns of all rows in files below a scratch directory, and the decisions that take all rows.
+"""The state of cleaning on one machine: columns of all rows in files below a scratch directory, and
+the decisions that take all rows.
 
-Columns are mapped from disk: what is in memory is the operating system's choice, but for the few columns that a decision works on (about
-40 bytes a row at a time) and the signatures of rows that share a bucket (512 bytes each, mapped too).
+Columns are mapped from disk: what is in memory is the operating system's choice, but for the few
+columns that a decision works on (about 40 bytes a row at a time) and the signatures of rows that
+share a bucket (512 bytes each, mapped too).
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ from tasks.data.splits import SPLITS
 from tasks.data.survey import Block, Plan, survey
 
 HELDOUT = SPLITS.index("heldout")
-DUPLICATE, NEAR_DUPLICATE, CONTAMINATED = (CAUSES.index(cause) for cause in ("duplicate_prompt", "near_duplicate", "contaminated"))
+DUPLICATE, NEAR_DUPLICATE, CONTAMINATED = (
+    CAUSES.index(cause) for cause in ("duplicate_prompt", "near_duplicate", "contaminated")
+)
 FIRST_HELDOUT_HIT = HITS.index("heldout_exact") - HITS.index("exact")
 
 Rows = NDArray[np.int64]
@@ -35,10 +39,10 @@ Rows = NDArray[np.int64]
 class State:
     """Attributes:
     scratch: the directory.
-    columns: `tasks.data.rules.COLUMNS`, each of shape (N,), mapped; decisions are written into `cause`, `hit`, `match` and `score`.
+    columns: `tasks.data.rules.COLUMNS`, each of shape (N,), mapped; decisions are written into
+        `cause`, `hit`, `match` and `score`.
     keys: of each band, the buckets, shape (N,).
-    starts: the first row of each block, and N; block b's words are in `words-<b>`.
-    """
+    starts: the first row of each block, and N; block b's words are in `words-<b>`."""
 
     scratch: Path
     columns: dict[str, NDArray[Any]]
@@ -46,44 +50,68 @@ class State:
     starts: list[int]
 
     def drop_duplicates(self) -> None:
-        """Of the rows with one prompt id, one stays: a solved one if there is one, of those the one whose line's hash is least."""
+        """Of the rows with one prompt id, one stays: a solved one if there is one, of those the one
+        whose line's hash is least."""
         left = np.flatnonzero(self.columns["cause"] == 0)
         ids, content = self.columns["id"][left], self.columns["content"][left]
         fallen, kept = duplicates(ids, content)
         self._drop(left[fallen], DUPLICATE, left[kept], 1.0)
 
     def drop_near_duplicates(self, sketch: Sketch, seed: int, workers: int) -> None:
-        """The rule of `tasks.data.near_duplicates`: which rows share a bucket of some band, then, with their signatures, who falls."""
+        """The rule of `tasks.data.near_duplicates`: which rows share a bucket of some band, then,
+        with their signatures, who falls."""
         left = np.flatnonzero((self.columns["cause"] == 0) & (self.columns["words"] > 0))
-        left = left[np.argsort(ranks(self.columns["id"][left], self.columns["content"][left], seed))]
+        left = left[
+            np.argsort(ranks(self.columns["id"][left], self.columns["content"][left], seed))
+        ]
         shared = np.zeros(len(left), bool)
         with ThreadPoolExecutor(workers) as threads:
             for members, _ in threads.map(lambda keys: buckets(keys[left]), self.keys):
                 shared[members] = True
             candidates = np.sort(left[shared])
             places = np.searchsorted(candidates, left)
-            signatures = mapped(self.scratch / "signatures", "<u4", len(candidates) * sketch.permutations).reshape(-1, sketch.permutations)
+            signatures = mapped(
+                self.scratch / "signatures", "<u4", len(candidates) * sketch.permutations
+            ).reshape(-1, sketch.permutations)
 
             def sign(part: tuple[int, int, int]) -> None:
                 signatures[part[1] : part[2]] = sketch.signatures(*self._words(candidates, part))
 
             list(threads.map(sign, self._parts(candidates)))
             best = np.full(len(left), -1, np.int64)
-            for fallen, leaders, agreed in threads.map(partial(_falls, left, signatures, places, sketch.enough), self.keys):
+            for fallen, leaders, agreed in threads.map(
+                partial(_falls, left, signatures, places, sketch.enough), self.keys
+            ):
                 # The leader that it is most like, of several the first in rank.
                 best[fallen] = np.maximum(best[fallen], agreed * 2**40 + (2**40 - 1 - leaders))
         fell = np.flatnonzero(best >= 0)
-        self._drop(left[fell], NEAR_DUPLICATE, left[2**40 - 1 - best[fell] % 2**40], (best[fell] >> 40) / sketch.permutations)
+        self._drop(
+            left[fell],
+            NEAR_DUPLICATE,
+            left[2**40 - 1 - best[fell] % 2**40],
+            (best[fell] >> 40) / sketch.permutations,
+        )
 
     def drop_heldout(self, contamination: Contamination, workers: int) -> None:
-        """Rows that train or validate and give a held-out row away, of those that are still there."""
+        """Rows that train or validate and give a held-out row away, of those that are still
+        there."""
         kept, heldout = self.columns["cause"] == 0, self.columns["split"] == HELDOUT
         tested = np.flatnonzero(kept & heldout)
-        words = np.concatenate([np.empty(0, np.uint64), *(self._words(tested, part)[0] for part in self._parts(tested))])
-        # Items are numbered by id, so that which of several is named does not depend on the order of the rows.
+        words = np.concatenate(
+            [
+                np.empty(0, np.uint64),
+                *(self._words(tested, part)[0] for part in self._parts(tested)),
+            ]
+        )
+        # Items are numbered by id, so that which of several is named does not depend on the order
+        # of the rows.
         order = np.argsort(self.columns["id"][tested])
-        words, ends = reorder(words, np.cumsum(self.columns["words"][tested], dtype=np.int64), order)
-        found = index(words, ends, contamination.words, contamination.coverage, contamination.long_words)
+        words, ends = reorder(
+            words, np.cumsum(self.columns["words"][tested], dtype=np.int64), order
+        )
+        found = index(
+            words, ends, contamination.words, contamination.coverage, contamination.long_words
+        )
         rest = np.flatnonzero(kept & ~heldout)
         with ThreadPoolExecutor(workers) as threads:
             parts = self._parts(rest)
@@ -94,12 +122,18 @@ class State:
                 self.columns["hit"][rows[hit]] = hits[hit] + FIRST_HELDOUT_HIT
 
     def _drop(self, rows: Rows, cause: int, match: Rows, score: Any) -> None:
-        self.columns["cause"][rows], self.columns["match"][rows], self.columns["score"][rows] = cause, match, score
+        self.columns["cause"][rows], self.columns["match"][rows], self.columns["score"][rows] = (
+            cause,
+            match,
+            score,
+        )
 
     def _parts(self, rows: Rows) -> list[tuple[int, int, int]]:
         """Rows (sorted) by block: the block, and which of `rows` are in it."""
         bounds = np.searchsorted(rows, self.starts).tolist()
-        return [(block, low, high) for block, (low, high) in enumerate(pairwise(bounds)) if low < high]
+        return [
+            (block, low, high) for block, (low, high) in enumerate(pairwise(bounds)) if low < high
+        ]
 
     def _words(self, rows: Rows, part: tuple[int, int, int]) -> tuple[Words, Ends]:
         """The words of the rows of one part, and where each row's end."""
@@ -113,15 +147,19 @@ class State:
 
 
 def duplicates(ids: NDArray[np.uint64], content: NDArray[np.uint64]) -> tuple[Rows, Rows]:
-    """Rows with the id of another, and that one: of each id the row with the least content, of equal content the first."""
+    """Rows with the id of another, and that one: of each id the row with the least content, of
+    equal content the first."""
     order = np.lexsort((content, ids))
     ids = ids[order]
     first = np.concatenate(([True], ids[1:] != ids[:-1]))[: len(ids)]
     return order[~first], order[first][np.cumsum(first) - 1][~first]
 
 
-def _falls(left: Rows, signatures: NDArray[np.uint32], places: Rows, enough: int, keys: NDArray[np.uint64]) -> tuple[Rows, Rows, Rows]:
-    """Of one band: which rows fall, to which leaders, and in how many places their signatures agree."""
+def _falls(
+    left: Rows, signatures: NDArray[np.uint32], places: Rows, enough: int, keys: NDArray[np.uint64]
+) -> tuple[Rows, Rows, Rows]:
+    """Of one band: which rows fall, to which leaders, and in how many places their signatures
+    agree."""
     members, ends = buckets(keys[left])
     leaders, agreed = decide(members, ends, signatures, places, enough)
     fell = leaders >= 0
@@ -134,7 +172,10 @@ def reorder(words: Words, ends: Ends, order: Rows) -> tuple[Words, Ends]:
     counts = (ends - starts)[order]
     new_ends = np.cumsum(counts)
     # Word j of the text that is now i-th was at starts[order[i]] + j.
-    return words[np.arange(len(words)) + np.repeat(starts[order] - (new_ends - counts), counts)], new_ends
+    return (
+        words[np.arange(len(words)) + np.repeat(starts[order] - (new_ends - counts), counts)],
+        new_ends,
+    )
 
 
 def mapped(path: Path, kind: str, size: int) -> NDArray[Any]:
@@ -144,16 +185,22 @@ def mapped(path: Path, kind: str, size: int) -> NDArray[Any]:
     return np.memmap(path, kind, "r+" if path.exists() else "w+", shape=(size,))
 
 
-def surveyed(blocks: Sequence[Block], plan: Plan, scratch: Path, workers: int, progress: Progress) -> State:
-    """Survey all blocks, in processes of their own where there are several, and keep what they leave, in order."""
+def surveyed(
+    blocks: Sequence[Block], plan: Plan, scratch: Path, workers: int, progress: Progress
+) -> State:
+    """Survey all blocks, in processes of their own where there are several, and keep what they
+    leave, in order."""
     total, done, starts = sum(block.end - block.start for block in blocks), 0, [0]
     names = [*COLUMNS, *(f"band-{band}" for band in range(plan.sketch.bands if plan.sketch else 0))]
     with ExitStack() as stack:
         files = [stack.enter_context((scratch / name).open("wb")) for name in names]
         details = stack.enter_context((scratch / DETAILS).open("w", encoding="utf-8", newline="\n"))
         if len(blocks) > 1 and workers > 1:
-            # A spawned process has nothing of this one's threads and devices. It takes two seconds to start.
-            pool = ProcessPoolExecutor(min(workers, len(blocks)), get_context("spawn"), _start, (plan, scratch))
+            # A spawned process has nothing of this one's threads and devices. It takes two seconds
+            # to start.
+            pool = ProcessPoolExecutor(
+                min(workers, len(blocks)), get_context("spawn"), _start, (plan, scratch)
+            )
             stack.callback(pool.shutdown, cancel_futures=True)
             surveys = pool.map(_survey, blocks)
         else:
@@ -167,7 +214,12 @@ def surveyed(blocks: Sequence[Block], plan: Plan, scratch: Path, workers: int, p
             done += block.end - block.start
             progress(done, total, "bytes")
     columns = {name: mapped(scratch / name, kind, starts[-1]) for name, kind in COLUMNS.items()}
-    return State(scratch, columns, [mapped(scratch / name, "<u8", starts[-1]) for name in names[len(COLUMNS) :]], starts)
+    return State(
+        scratch,
+        columns,
+        [mapped(scratch / name, "<u8", starts[-1]) for name in names[len(COLUMNS) :]],
+        starts,
+    )
 
 
 _PLAN: list[tuple[Plan, Path]] = []
@@ -179,7 +231,8 @@ def _start(plan: Plan, scratch: Path) -> None:
 
 
 def _survey(block: Block) -> tuple[list[NDArray[Any]], list[str]]:
-    """Survey a block, put its words into a file, and return its columns (the bands' after the others) and details."""
+    """Survey a block, put its words into a file, and return its columns (the bands' after the
+    others) and details."""
     ((plan, scratch),) = _PLAN
     left = survey(block, plan)
     left.words.tofile(scratch / f"words-{block.number}")

@@ -1,13 +1,17 @@
-"""The steps of a trace, and at which of its tokens each of them ends: where a reward model gives its scores.
+"""The steps of a trace, and at which of its tokens each of them ends: where a reward model gives
+its scores.
 
 A step ends
 
 - at a line break;
-- after `.`, `!`, `?` or `;`, with closing quotes or brackets, before white space (a decimal point is no end);
-- after a comma before white space, when the step has an equation in it: `3+4=7, 7+2=9` is two steps, `red, white and blue` is one;
+- after `.`, `!`, `?` or `;`, with closing quotes or brackets, before white space (a decimal point
+  is no end);
+- after a comma before white space, when the step has an equation in it: `3+4=7, 7+2=9` is two
+  steps, `red, white and blue` is one;
 
-and it holds a letter or an equals sign: the number of a list item (`1. Add`) belongs to what follows it. PRM800K (Let's Verify Step by
-Step, 2305.20050) and Math-Shepherd (2312.08935) take lines, which their generators were told to write; our traces come from many hands.
+and it holds a letter or an equals sign: the number of a list item (`1. Add`) belongs to what
+follows it. PRM800K (Let's Verify Step by Step, 2305.20050) and Math-Shepherd (2312.08935) take
+lines, which their generators were told to write; our traces come from many hands.
 """
 
 import re
@@ -21,15 +25,17 @@ from schemas.examples import Trace
 from tasks.data.tokens import Tokenizer, pad_right, prompt_tokens, response_tokens
 
 VERSION = 1
-"""Raise it when the same text would be split elsewhere: it is part of the keys of stages that split."""
+"""Raise it when the same text would be split elsewhere: it is part of the keys of stages that
+split."""
 
 _BOUNDARY = re.compile(r"(?P<mark>[.!?;][\"'”’)\]]*|,)?(?P<space>\s+)")
 _SUBSTANCE = re.compile(r"[^\W\d_]|=")
 
 
 class StepTokens(NamedTuple):
-    """A trace as tokens, the terminator last, and for each step the index of the token at which it ends; the last is the answer's, which is
-    the terminator. Where two steps end in one token, both have its index."""
+    """A trace as tokens, the terminator last, and for each step the index of the token at which it
+    ends; the last is the answer's, which is the terminator. Where two steps end in one token, both
+    have its index."""
 
     tokens: list[int]
     ends: list[int]
@@ -75,8 +81,11 @@ def trace_row(tokenizer: Tokenizer, prompt: str, trace: Trace) -> TraceRow:
     return TraceRow(prompt_tokens(tokenizer, prompt), step_tokens(tokenizer, trace))
 
 
-def response_arrays(responses: Sequence[StepTokens], length: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """(N, length) ids, padded on the right, and (N, length) bool: where steps end, and the answer."""
+def response_arrays(
+    responses: Sequence[StepTokens], length: int, pad_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N, length) ids, padded on the right, and (N, length) bool: where steps end, and the
+    answer."""
     ends = np.zeros((len(responses), length), bool)
     for index, response in enumerate(responses):
         ends[index, response.ends] = True

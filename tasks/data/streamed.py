@@ -1,9 +1,11 @@
-"""Reading remote files by Hugging Face `datasets`, streamed: neither a file nor all its rows are held, and nothing is written to disk.
+"""Reading remote files by Hugging Face `datasets`, streamed: neither a file nor all its rows are
+held, and nothing is written to disk.
 
-`datasets` is asked for bytes and for columns only, never for what they mean. JSONL is parsed here: its `json` builder gives up at the first
-broken line without naming it, and infers types, and its `text` builder forgets the encoding of remote files, so that one byte that is not
-UTF-8 ends them. Parquet comes as Arrow tables, undecoded: a file may declare an image column, and to decode one is to open the paths and
-URLs that its rows name.
+`datasets` is asked for bytes and for columns only, never for what they mean. JSONL is parsed here:
+its `json` builder gives up at the first broken line without naming it, and infers types, and its
+`text` builder forgets the encoding of remote files, so that one byte that is not UTF-8 ends them.
+Parquet comes as Arrow tables, undecoded: a file may declare an image column, and to decode one is
+to open the paths and URLs that its rows name.
 """
 
 import gzip
@@ -41,10 +43,16 @@ def read_remote(file: RemoteFile) -> Records:
                 with _opened(file) as stream:
                     yield from json_records(lines(stream, file.url))
         except (pyarrow.ArrowException, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"data file {file.url} is damaged: {(str(error) or type(error).__name__).splitlines()[0][:300]}.") from error
+            raise InputError(
+                f"data file {file.url} is damaged:"
+                f" {(str(error) or type(error).__name__).splitlines()[0][:300]}."
+            ) from error
     (now,) = remote_files(file.url, "teacher dataset")
     if now.digest != file.digest:
-        raise InputError(f"{file.url} changed while it was read ({file.digest}, now {now.digest}). Run again when nobody writes to it.")
+        raise InputError(
+            f"{file.url} changed while it was read ({file.digest}, now {now.digest}). Run again"
+            " when nobody writes to it."
+        )
 
 
 def _rows(file: RemoteFile) -> Iterator[dict[str, Any]]:
@@ -69,5 +77,11 @@ def _opened(file: RemoteFile) -> "closing[IO[bytes]]":
     from datasets.utils.file_utils import xopen
 
     options = {file.url.partition("://")[0]: storage_options(file.url)}
-    stream = io.BufferedReader(xopen(file.url, "rb", download_config=DownloadConfig(storage_options=options)), _BUFFER)
-    return closing(unpacked(cast(IO[bytes], stream), file.url) if file.name.endswith(".gz") else cast(IO[bytes], stream))
+    stream = io.BufferedReader(
+        xopen(file.url, "rb", download_config=DownloadConfig(storage_options=options)), _BUFFER
+    )
+    return closing(
+        unpacked(cast(IO[bytes], stream), file.url)
+        if file.name.endswith(".gz")
+        else cast(IO[bytes], stream)
+    )

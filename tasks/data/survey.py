@@ -1,7 +1,9 @@
-"""The first pass of cleaning: what a block of JSONL lines leaves behind for the decisions that take all rows at once.
+"""The first pass of cleaning: what a block of JSONL lines leaves behind for the decisions that take
+all rows at once.
 
-A block is a range of bytes of a file; it owns the lines that begin in it. Surveying one is a function of the file's bytes and the plan, so
-blocks may be surveyed anywhere in any order: by processes here (`tasks.data.cleaning`), by a cluster (`tasks.data.cluster`).
+A block is a range of bytes of a file; it owns the lines that begin in it. Surveying one is a
+function of the file's bytes and the plan, so blocks may be surveyed anywhere in any order: by
+processes here (`tasks.data.cleaning`), by a cluster (`tasks.data.cluster`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +31,8 @@ _CAUSE_CODES = {cause: code for code, cause in enumerate(CAUSES)}
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that begin in bytes [start, end) of a file; `file` is its place among the input files, `number` the block's among all."""
+    """Lines that begin in bytes [start, end) of a file; `file` is its place among the input files,
+    `number` the block's among all."""
 
     number: int
     file: int
@@ -62,7 +65,8 @@ class Survey:
     Attributes:
         columns: `tasks.data.rules.COLUMNS`, each of shape (n,).
         keys: the bucket in each band, shape (bands, n).
-        words: the hashes of the prompts' words, one prompt after the other, `columns["words"]` for each.
+        words: the hashes of the prompts' words, one prompt after the other, `columns["words"]` for
+            each.
         details: of each row that a filter drops, why, in order.
     """
 
@@ -111,23 +115,31 @@ def context_hash(row: Mapping[str, Any]) -> int:
 
 
 def parse(block: Block, offset: int, lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """The objects in lines. The files come from verified artifacts, so a bad line is a bug. Raises ValueError saying where it is."""
+    """The objects in lines. The files come from verified artifacts, so a bad line is a bug. Raises
+    ValueError saying where it is."""
     for line in lines:
         try:
             yield orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise ValueError(f"{block.path}, byte {offset}: a line that is not JSON ({error}): {line[:80]!r}") from error
+            raise ValueError(
+                f"{block.path}, byte {offset}: a line that is not JSON ({error}): {line[:80]!r}"
+            ) from error
         offset += len(line) + 1
 
 
 def survey(block: Block, plan: Plan) -> Survey:
-    """Read, parse, hash, look up, filter. Time: JSON a quarter, words, n-grams and signatures a tenth each, the rest Python per row."""
+    """Read, parse, hash, look up, filter. Time: JSON a quarter, words, n-grams and signatures a
+    tenth each, the rest Python per row."""
     offset, lines = lines_of(block)
     rows = list(parse(block, offset, lines))
     lengths = np.fromiter(map(len, lines), np.int32, len(lines))
-    ids = np.frombuffer(bytes.fromhex("".join([row["id"] for row in rows])), ">u8").astype(np.uint64)
+    ids = np.frombuffer(bytes.fromhex("".join([row["id"] for row in rows])), ">u8").astype(
+        np.uint64
+    )
     words, ends = words_of([compared_text(row) for row in rows])
-    columns: dict[str, NDArray[Any]] = {name: np.zeros(len(rows), kind) for name, kind in COLUMNS.items()}
+    columns: dict[str, NDArray[Any]] = {
+        name: np.zeros(len(rows), kind) for name, kind in COLUMNS.items()
+    }
     columns["file"][:] = block.file
     columns["offset"][:] = offset + np.cumsum(lengths + 1, dtype=np.int64) - (lengths + 1)
     columns["length"][:] = lengths
@@ -153,8 +165,11 @@ def survey(block: Block, plan: Plan) -> Survey:
 def evaluation_index(
     evaluations: Sequence[Evaluation], contamination: Contamination | None
 ) -> tuple[tuple[tuple[str, str], ...], Index | None]:
-    """(set, id) of each evaluation item, in an order that is the same however they were given, and the index of their texts."""
-    found = sorted((evaluation.name, key, text) for evaluation in evaluations for key, text in evaluation.texts)
+    """(set, id) of each evaluation item, in an order that is the same however they were given, and
+    the index of their texts."""
+    found = sorted(
+        (evaluation.name, key, text) for evaluation in evaluations for key, text in evaluation.texts
+    )
     if contamination is None or not found:
         return (), None
     words, ends = words_of([text for _, _, text in found])
@@ -162,16 +177,23 @@ def evaluation_index(
     return tuple((name, key) for name, key, _ in found), index(words, ends, *rules)
 
 
-def splits(ids: NDArray[np.uint64], validation_fraction: float, heldout_fraction: float) -> NDArray[np.uint8]:
+def splits(
+    ids: NDArray[np.uint64], validation_fraction: float, heldout_fraction: float
+) -> NDArray[np.uint8]:
     """`tasks.data.splits.split_of` of many ids, as indices in SPLITS."""
     position = ids.astype(np.float64) / 2.0**64
     heldout = position < heldout_fraction
     validation = ~heldout & (position < heldout_fraction + validation_fraction)
-    return (heldout * SPLITS.index("heldout") + validation * SPLITS.index("validation")).astype(np.uint8)
+    return (heldout * SPLITS.index("heldout") + validation * SPLITS.index("validation")).astype(
+        np.uint8
+    )
 
 
-def _filter(filters: Sequence[Filter], rows: list[dict[str, Any]], causes: NDArray[np.uint8]) -> list[str]:
-    """Let each filter judge the rows that are still there, note its causes and return its reasons in the order of the rows."""
+def _filter(
+    filters: Sequence[Filter], rows: list[dict[str, Any]], causes: NDArray[np.uint8]
+) -> list[str]:
+    """Let each filter judge the rows that are still there, note its causes and return its reasons
+    in the order of the rows."""
     reasons: dict[int, str] = {}
     for judge in filters:
         left = np.flatnonzero(causes == 0).tolist()

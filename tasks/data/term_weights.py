@@ -1,13 +1,16 @@
-"""TF-IDF of words: document frequencies of a corpus, and cosines between texts, as scikit-learn's TfidfVectorizer has them.
+"""TF-IDF of words: document frequencies of a corpus, and cosines between texts, as scikit-learn's
+TfidfVectorizer has them.
 
     idf(w) = ln((1 + n) / (1 + df(w))) + 1          n documents, df(w) of which have the word w
     weight of w in a text = tf idf(w), or with sublinear counts (1 + ln tf) idf(w)
     cosine(a, b) = sum_w a_w b_w / (|a| |b|), 0 when either text has no word of the corpus
 
-A word is what scikit-learn's default pattern finds in the lower-case text: two or more word characters of `re` in a row. Words that are in
-no document of the corpus weigh nothing. A word is known by 64 bits: FNV-1a over its code points with the finalizer of MurmurHash3
-(`tasks.data.shingles`), so that nothing but compiled code touches single words; given two different words these agree with a probability of
-2^-63. The compiled functions hold no interpreter lock: other threads go on.
+A word is what scikit-learn's default pattern finds in the lower-case text: two or more word
+characters of `re` in a row. Words that are in no document of the corpus weigh nothing. A word is
+known by 64 bits: FNV-1a over its code points with the finalizer of MurmurHash3
+(`tasks.data.shingles`), so that nothing but compiled code touches single words; given two different
+words these agree with a probability of 2^-63. The compiled functions hold no interpreter lock:
+other threads go on.
 """
 
 import re
@@ -26,13 +29,19 @@ _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 class TermWeights:
-    """Document frequencies of a corpus. Fitted once; after that only read, so that threads may share it."""
+    """Document frequencies of a corpus. Fitted once; after that only read, so that threads may
+    share it."""
 
     def __init__(self, documents: Iterable[str]) -> None:
         """Count in how many documents each word is."""
         self.documents = 0
-        # An open-addressing table: word (0: empty slot), documents that have it, the last of them. Never more than half full.
-        self._words, self._frequencies, last = np.zeros(1024, np.uint64), np.zeros(1024, np.int64), np.zeros(1024, np.int64)
+        # An open-addressing table: word (0: empty slot), documents that have it, the last of them.
+        # Never more than half full.
+        self._words, self._frequencies, last = (
+            np.zeros(1024, np.uint64),
+            np.zeros(1024, np.int64),
+            np.zeros(1024, np.int64),
+        )
         rest = iter(documents)
         while block := list(islice(rest, _DOCUMENTS_AT_ONCE)):
             words, ends = _words_of(block)
@@ -62,17 +71,23 @@ class TermWeights:
         Args:
             which: for each text the index of its reference.
             sublinear: whether a word that is there tf times counts as 1 + ln tf.
-            without: for each reference a text whose words weigh nothing, neither in the reference nor in the texts compared with it.
+            without: for each reference a text whose words weigh nothing, neither in the reference
+                nor in the texts compared with it.
         """
         left, ends = self._slots(texts)
         right, right_ends = self._slots(references)
         out, out_ends = self._slots(without or [""] * len(references))
         of_text = np.asarray(which, np.int64)
         order = np.argsort(of_text, kind="stable")
-        return np.asarray(_cosines(left, ends, of_text, order, right, right_ends, out, out_ends, self._idf, sublinear))
+        return np.asarray(
+            _cosines(
+                left, ends, of_text, order, right, right_ends, out, out_ends, self._idf, sublinear
+            )
+        )
 
     def _slots(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the words of the texts are in the table, one text after the other, and where each text ends."""
+        """Where the words of the texts are in the table, one text after the other, and where each
+        text ends."""
         words, ends = _words_of(texts)
         slots, slot_ends = _slots(words, ends, self._words)
         return slots, slot_ends
@@ -92,13 +107,18 @@ def _word_characters() -> NDArray[np.bool_]:
     """Whether each code point is a word character of `re`, shape (0x110000,)."""
     table = np.zeros(0x110000, np.bool_)
     every = "".join(map(chr, range(0x110000)))
-    table[np.frombuffer("".join(re.findall(r"\w+", every)).encode("utf-32-le", "surrogatepass"), np.uint32)] = True
+    table[
+        np.frombuffer(
+            "".join(re.findall(r"\w+", every)).encode("utf-32-le", "surrogatepass"), np.uint32
+        )
+    ] = True
     return table
 
 
 @njit(cache=True, nogil=True)
 def _hash_words(codes, ends, is_word):  # type: ignore[no-untyped-def]
-    """Hashes of the words of all texts, one after the other, and where each text ends. A hash is never 0."""
+    """Hashes of the words of all texts, one after the other, and where each text ends. A hash is
+    never 0."""
     words = np.empty(codes.size // 2 + ends.size, np.uint64)
     word_ends = np.empty(ends.size, np.int64)
     count, low = 0, 0
@@ -120,7 +140,8 @@ def _hash_words(codes, ends, is_word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _find(table, word):  # type: ignore[no-untyped-def]
-    """The slot of a word, or the empty slot where it belongs. The size of the table is a power of two."""
+    """The slot of a word, or the empty slot where it belongs. The size of the table is a power of
+    two."""
     last = table.size - 1
     slot = np.int64(word >> np.uint64(1)) & last
     while table[slot] != 0 and table[slot] != word:
@@ -130,7 +151,8 @@ def _find(table, word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _count(table, frequencies, last, words, ends, documents):  # type: ignore[no-untyped-def]
-    """Count the documents of a block into the table; `last` holds the last document, from 1, that each word was counted for."""
+    """Count the documents of a block into the table; `last` holds the last document, from 1, that
+    each word was counted for."""
     low = 0
     for document in range(ends.size):
         for at in range(low, ends[document]):
@@ -144,8 +166,13 @@ def _count(table, frequencies, last, words, ends, documents):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def _rehash(table, frequencies, size):  # type: ignore[no-untyped-def]
-    """The table at another size; the new documents that are counted into it come after all that were."""
-    new, counts, last = np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    """The table at another size; the new documents that are counted into it come after all that
+    were."""
+    new, counts, last = (
+        np.zeros(size, np.uint64),
+        np.zeros(size, np.int64),
+        np.zeros(size, np.int64),
+    )
     for old in range(table.size):
         if table[old]:
             slot = _find(new, table[old])
@@ -155,7 +182,8 @@ def _rehash(table, frequencies, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _slots(words, ends, table):  # type: ignore[no-untyped-def]
-    """The slots of the words that the table has, one text after the other, and where each text ends."""
+    """The slots of the words that the table has, one text after the other, and where each text
+    ends."""
     slots, slot_ends = np.empty(words.size, np.int64), np.empty(ends.size, np.int64)
     count, low = 0, 0
     for text in range(ends.size):
@@ -175,20 +203,31 @@ def _weight(count, idf, sublinear):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _cosines(slots, ends, which, order, ref_slots, ref_ends, out_slots, out_ends, idf, sublinear):  # type: ignore[no-untyped-def]
-    """(N,) cosines. `order` takes the texts reference by reference; each reference is spread over the table once."""
+    """(N,) cosines. `order` takes the texts reference by reference; each reference is spread over
+    the table once."""
     found = np.zeros(ends.size)
-    reference, counts, left_out = np.zeros(idf.size), np.zeros(idf.size, np.int64), np.zeros(idf.size, np.bool_)
+    reference, counts, left_out = (
+        np.zeros(idf.size),
+        np.zeros(idf.size, np.int64),
+        np.zeros(idf.size, np.bool_),
+    )
     touched = np.empty(idf.size, np.int64)
     current, norm, low, high = -1, 0.0, 0, 0
     for text in order:
         if which[text] != current:
             reference[ref_slots[low:high]] = 0
             if current >= 0:
-                left_out[out_slots[(out_ends[current - 1] if current else 0) : out_ends[current]]] = False
+                left_out[
+                    out_slots[(out_ends[current - 1] if current else 0) : out_ends[current]]
+                ] = False
             current = which[text]
             low, high = (ref_ends[current - 1] if current else 0), ref_ends[current]
-            left_out[out_slots[(out_ends[current - 1] if current else 0) : out_ends[current]]] = True
-            norm = _spread(ref_slots, low, high, left_out, counts, touched, reference, idf, sublinear)
+            left_out[out_slots[(out_ends[current - 1] if current else 0) : out_ends[current]]] = (
+                True
+            )
+            norm = _spread(
+                ref_slots, low, high, left_out, counts, touched, reference, idf, sublinear
+            )
         begin, number = (ends[text - 1] if text else 0), 0
         for at in range(begin, ends[text]):
             slot = slots[at]

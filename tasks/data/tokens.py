@@ -1,9 +1,11 @@
-"""THE token path: text to tokens in Gemma's chat template. Training, sampling and evaluation all go through these functions.
+"""THE token path: text to tokens in Gemma's chat template. Training, sampling and evaluation all go
+through these functions.
 
     <bos><start_of_turn>user\\n{prompt}<end_of_turn>\\n<start_of_turn>model\\n{response}<end_of_turn>
 
-The terminator `<end_of_turn>` is part of the response, so the loss mask always covers it: a model that is not taught to stop does not stop.
-Control tokens spelled out in a prompt are encoded as plain characters: text from outside cannot end a turn or begin another.
+The terminator `<end_of_turn>` is part of the response, so the loss mask always covers it: a model
+that is not taught to stop does not stop. Control tokens spelled out in a prompt are encoded as
+plain characters: text from outside cannot end a turn or begin another.
 """
 
 import re
@@ -15,7 +17,9 @@ import numpy as np
 import sentencepiece
 
 CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
-_CONTROL = re.compile("(?<=<)(?=" + "|".join(re.escape(token[1:]) for token in CONTROL_TOKENS) + ")")
+_CONTROL = re.compile(
+    "(?<=<)(?=" + "|".join(re.escape(token[1:]) for token in CONTROL_TOKENS) + ")"
+)
 
 
 class TooLong(ValueError):
@@ -26,12 +30,19 @@ class Tokenizer:
     """A SentencePiece model with Gemma's control tokens."""
 
     def __init__(self, model_proto: bytes):
-        """Args: model_proto: the serialised SentencePiece model. Raises ValueError when a control token is missing."""
+        """Args: model_proto: the serialised SentencePiece model. Raises ValueError when a control
+        token is missing."""
         self.model_proto = model_proto
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
-        missing = [token for token in CONTROL_TOKENS if self._processor.id_to_piece(self._processor.piece_to_id(token)) != token]
+        missing = [
+            token
+            for token in CONTROL_TOKENS
+            if self._processor.id_to_piece(self._processor.piece_to_id(token)) != token
+        ]
         if missing:
-            raise ValueError(f"the tokenizer has no {', '.join(missing)}: it is not a Gemma tokenizer")
+            raise ValueError(
+                f"the tokenizer has no {', '.join(missing)}: it is not a Gemma tokenizer"
+            )
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
@@ -66,21 +77,29 @@ class Tokenizer:
         return self._processor.piece_to_id("<end_of_turn>")
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text, without <bos>; control tokens in `text` become ordinary characters."""
+        """Token ids of plain text, without <bos>; control tokens in `text` become ordinary
+        characters."""
         return [token for part in _CONTROL.split(text) for token in self._processor.encode(part)]
 
     def ends(self, text: str) -> list[int]:
-        """Of each token of `encode(text)`, where in `text` its characters end; of a character in several bytes the last byte ends it."""
+        """Of each token of `encode(text)`, where in `text` its characters end; of a character in
+        several bytes the last byte ends it."""
         ends, start = [], 0
         for part in _CONTROL.split(text):
-            ends += [start + end for _, end in self._processor.encode(part, return_type="offset_mapping")["offsets"]]
+            ends += [
+                start + end
+                for _, end in self._processor.encode(part, return_type="offset_mapping")["offsets"]
+            ]
             start += len(part)
         return ends
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary: Gemma 3 4B has 64 rows without a piece."""
+        """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary:
+        Gemma 3 4B has 64 rows without a piece."""
         pieces, control = len(self), self.control_ids
-        return self._processor.decode([token for token in map(int, tokens) if token < pieces and token not in control])
+        return self._processor.decode(
+            [token for token in map(int, tokens) if token < pieces and token not in control]
+        )
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
@@ -91,11 +110,17 @@ class Tokenizer:
     def around_prompt(self) -> tuple[list[int], list[int]]:
         """The tokens before a prompt, and those between it and the response."""
         user, line, model = (self.encode(text) for text in ("user\n", "\n", "model\n"))
-        return [self.bos_id, self.start_of_turn_id, *user], [self.end_of_turn_id, *line, self.start_of_turn_id, *model]
+        return [self.bos_id, self.start_of_turn_id, *user], [
+            self.end_of_turn_id,
+            *line,
+            self.start_of_turn_id,
+            *model,
+        ]
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The user's turn, without white space at its ends as in Gemma's template, and the opening of the model's turn."""
+    """The user's turn, without white space at its ends as in Gemma's template, and the opening of
+    the model's turn."""
     before, after = tokenizer.around_prompt
     return [*before, *tokenizer.encode(prompt.strip()), *after]
 
@@ -119,7 +144,9 @@ def _pad(rows: Sequence[Sequence[int]], length: int, pad_id: int, left: bool) ->
     out = np.full((len(rows), length), pad_id, np.int32)
     for index, row in enumerate(rows):
         if len(row) > length:
-            raise TooLong(f"row {index} has {len(row)} tokens, more than the {length} of the fixed shape")
+            raise TooLong(
+                f"row {index} has {len(row)} tokens, more than the {length} of the fixed shape"
+            )
         if row:
             out[index, slice(length - len(row), length) if left else slice(0, len(row))] = row
     return out

@@ -1,4 +1,5 @@
-"""Bytes of data files on their way to a reader, line by line, with an end to what a small file can unpack to."""
+"""Bytes of data files on their way to a reader, line by line, with an end to what a small file can
+unpack to."""
 
 import gzip
 import io
@@ -11,14 +12,16 @@ MOST_LINE = 1 << 24
 """Bytes of a line, and so of a row. Of the longest documents that models read, ten fit in one."""
 
 MOST_RATIO = 400
-"""How many times its size a file may unpack to. Text of people packs to a third, the same row over and over to a three-hundredth."""
+"""How many times its size a file may unpack to. Text of people packs to a third, the same row over
+and over to a three-hundredth."""
 
 UNPACKED_BEFORE_ASKED = 1 << 22
 """Bytes that every file may unpack to."""
 
 
 def unpacked(stream: IO[bytes], name: str) -> IO[bytes]:
-    """What the gzip file `stream` holds. Reading it raises InputError when that is out of all proportion, before it takes long."""
+    """What the gzip file `stream` holds. Reading it raises InputError when that is out of all
+    proportion, before it takes long."""
     return cast(IO[bytes], io.BufferedReader(_Unpacked(stream, name), 1 << 17))
 
 
@@ -46,11 +49,12 @@ class _Unpacked(io.RawIOBase):
 
 
 def check_ratio(size: int, packed: int, name: str) -> None:
-    """Raises InputError when `packed` bytes of a file stand for `size` bytes, more than any data does."""
+    """Raises InputError when `packed` bytes of a file stand for `size` bytes, more than any data
+    does."""
     if size > max(UNPACKED_BEFORE_ASKED, MOST_RATIO * packed):
         raise InputError(
-            f"data file {name} unpacks to more than {MOST_RATIO} times its size, as no rows of text do: a file made to fill the memory, or "
-            "zeros. Fetch it again or leave it out."
+            f"data file {name} unpacks to more than {MOST_RATIO} times its size, as no rows of text"
+            " do: a file made to fill the memory, or zeros. Fetch it again or leave it out."
         )
 
 
@@ -61,6 +65,7 @@ def lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
         number += 1
         if len(line) > MOST_LINE:
             raise InputError(
-                f"data file {name}, line {number}: it has more than {MOST_LINE >> 20} MiB, and a line is one row. Is this a file of rows?"
+                f"data file {name}, line {number}: it has more than {MOST_LINE >> 20} MiB, and a"
+                " line is one row. Is this a file of rows?"
             )
         yield line

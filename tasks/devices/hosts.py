@@ -1,13 +1,17 @@
-"""The machines and devices of one job: what its hosts agree on, how a failure of one is told by all, and the mesh over their devices.
+"""The machines and devices of one job: what its hosts agree on, how a failure of one is told by
+all, and the mesh over their devices.
 
-A slice of several hosts runs the same worker on each of them. `LYCEUM_HOST` (0, 1, ...), `LYCEUM_HOSTS` and `LYCEUM_COORDINATOR` (`ip:port`
-of host 0) tell a worker which one it is (`infra.tpu.host` sets them; without them there is one host). All hosts compute the same things in
-the
-same order, from the same inputs, so what depends on a clock, or on what the store holds at a moment, is decided by host 0 (`agree`); host 0
-alone writes to the store. Hosts talk through the coordination service of `jax.distributed`. It lives in host 0 and ends the workers of all
-others (SIGABRT: the machine failed, not the stage) when one has not been heard of for `SILENT_BEATS` heartbeats, or does not come up.
+A slice of several hosts runs the same worker on each of them. `LYCEUM_HOST` (0, 1, ...),
+`LYCEUM_HOSTS` and `LYCEUM_COORDINATOR` (`ip:port` of host 0) tell a worker which one it is
+(`infra.tpu.host` sets them; without them there is one host). All hosts compute the same things in
+the same order, from the same inputs, so what depends on a clock, or on what the store holds at a
+moment, is decided by host 0 (`agree`); host 0 alone writes to the store. Hosts talk through the
+coordination service of `jax.distributed`. It lives in host 0 and ends the workers of all others
+(SIGABRT: the machine failed, not the stage) when one has not been heard of for `SILENT_BEATS`
+heartbeats, or does not come up.
 
-The mesh has Tunix's axes. Batches are spread over "fsdp"; where weights lie is `tasks.models.sharding`'s matter.
+The mesh has Tunix's axes. Batches are spread over "fsdp"; where weights lie is
+`tasks.models.sharding`'s matter.
 
 Nothing here imports JAX before it is used: stages without devices import this module.
 """
@@ -35,7 +39,8 @@ T = TypeVar("T")
 ArrayT = TypeVar("ArrayT", bound="jax.Array | np.ndarray")
 
 BATCH, TENSOR = "fsdp", "tp"
-"""The axes of the mesh, by Tunix's names. A batch is spread over BATCH; heads, feed-forward width and vocabulary over TENSOR."""
+"""The axes of the mesh, by Tunix's names. A batch is spread over BATCH; heads, feed-forward width
+and vocabulary over TENSOR."""
 
 JOIN_SECONDS = 900
 """How long a host waits for the others to come up."""
@@ -44,7 +49,8 @@ SILENT_BEATS = 15
 """A host that was not heard of for so many times `LYCEUM_HEARTBEAT_SECONDS` is dead."""
 
 LINGER_SECONDS = 5
-"""How long a host that has failed waits for the others before it ends, so that they can say of what they failed, too."""
+"""How long a host that has failed waits for the others before it ends, so that they can say of what
+they failed, too."""
 
 _FOREVER_MS = 7 * 24 * 3600 * 1000
 """Of waiting for a host that is alive; the end of one ends the waiting."""
@@ -75,7 +81,8 @@ def is_committer() -> bool:
 
 
 def connect(settings: Settings) -> None:
-    """Join the other hosts, if there are any, before anything is computed. Raises HostLost when their devices are out of reach."""
+    """Join the other hosts, if there are any, before anything is computed. Raises HostLost when
+    their devices are out of reach."""
     global _connected, _silence_seconds
     if hosts() == 1:
         return
@@ -97,24 +104,36 @@ def connect(settings: Settings) -> None:
         _count_devices()
     except RuntimeError as error:
         raise HostLost(f"host {host()} of {hosts()} does not reach the others: {error}") from error
-    log.info("host %d of %d: %d devices here, %d in all", host(), hosts(), jax.local_device_count(), jax.device_count())
+    log.info(
+        "host %d of %d: %d devices here, %d in all",
+        host(),
+        hosts(),
+        jax.local_device_count(),
+        jax.device_count(),
+    )
 
 
 def _count_devices() -> None:
-    """Have all devices reach each other, before any of them computes for minutes; on CPUs a host waits only 30 s for another to do so."""
+    """Have all devices reach each other, before any of them computes for minutes; on CPUs a host
+    waits only 30 s for another to do so."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
     number = jax.device_count()
     mesh = make_mesh({"devices": number})
     ones = spread(np.ones(number, np.int32), mesh)
-    total = jax.jit(lambda ones: ones.sum(), out_shardings=NamedSharding(mesh, PartitionSpec())).lower(ones).compile()
+    total = (
+        jax.jit(lambda ones: ones.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+        .lower(ones)
+        .compile()
+    )
     barrier()  # compiled everywhere
     assert int(total(ones)) == number
 
 
 def topology(uses_devices: bool) -> dict[str, int]:
-    """How many hosts and devices a stage computes on: what its bytes depend on beside its inputs."""
+    """How many hosts and devices a stage computes on: what its bytes depend on beside its
+    inputs."""
     if not uses_devices:
         return {"hosts": 1, "devices": 0}
     import jax
@@ -123,7 +142,8 @@ def topology(uses_devices: bool) -> dict[str, int]:
 
 
 def agree(value: T) -> T:
-    """Host 0's value (JSON) on every host. All hosts call it at the same point of their work; the others wait for host 0."""
+    """Host 0's value (JSON) on every host. All hosts call it at the same point of their work; the
+    others wait for host 0."""
     if _connected is None:
         return value
     key = f"agreed/{next(_numbers)}"
@@ -145,8 +165,9 @@ def first_failure(message: str, exit_code: int, *, sure: bool) -> tuple[str, int
 
     Args:
         message, exit_code: of what this host failed.
-        sure: the stage itself says so. Anything else may be what the end of another host looks like from here: wait until all hosts have
-            failed, or the lost one is missed, which ends this process.
+        sure: the stage itself says so. Anything else may be what the end of another host looks like
+            from here: wait until all hosts have failed, or the lost one is missed, which ends this
+            process.
     """
     if _connected is None:
         return message, exit_code
@@ -172,7 +193,8 @@ def _told(key: str) -> str | None:
 
 
 def leave() -> None:
-    """Wait for a moment until the other hosts have ended, too: the end of host 0 ends what the others do."""
+    """Wait for a moment until the other hosts have ended, too: the end of host 0 ends what the
+    others do."""
     if _connected is not None:
         with suppress(RuntimeError):  # the others go on, or are gone
             _connected.wait_at_barrier("ended", 1000 * LINGER_SECONDS)
@@ -181,18 +203,24 @@ def leave() -> None:
 # Devices
 
 
-def make_mesh(batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[jax.Device] | None" = None) -> "Mesh":
-    """The mesh over the devices of the job, LYCEUM_TENSOR_PARALLEL of them to a group that shares one part of the batch.
+def make_mesh(
+    batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[jax.Device] | None" = None
+) -> "Mesh":
+    """The mesh over the devices of the job, LYCEUM_TENSOR_PARALLEL of them to a group that shares
+    one part of the batch.
 
     Args:
-        batch_sizes: name of a setting -> how many rows a program takes at a time. None for one device.
+        batch_sizes: name of a setting -> how many rows a program takes at a time. None for one
+            device.
         devices: those of a machine that programs are compiled for; this job's own if not given.
 
     Returns:
-        a mesh of all devices. On one host, of the most of them that divide all batch sizes, which is logged where some are left out.
+        a mesh of all devices. On one host, of the most of them that divide all batch sizes, which
+        is logged where some are left out.
 
     Raises:
-        InputError: on several hosts, where every device takes part, a batch cannot be spread evenly; or the devices do not make groups.
+        InputError: on several hosts, where every device takes part, a batch cannot be spread
+            evenly; or the devices do not make groups.
         StageFailed: there are several hosts, and only this one computes.
     """
     if hosts() > 1 and _connected is None:
@@ -203,7 +231,10 @@ def make_mesh(batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[j
     everything = list(jax.devices() if devices is None else devices)
     together = Settings.from_environment().tensor_parallel if batch_sizes else 1
     if len(everything) % together:
-        raise InputError(f"LYCEUM_TENSOR_PARALLEL={together} does not divide the {len(everything)} devices of this machine.")
+        raise InputError(
+            f"LYCEUM_TENSOR_PARALLEL={together} does not divide the {len(everything)} devices of"
+            " this machine."
+        )
     groups = len(everything) // together
     rows = gcd(*(batch_sizes or {"": 1}).values())
     used = max(number for number in range(1, groups + 1) if rows % number == 0)
@@ -213,14 +244,26 @@ def make_mesh(batch_sizes: Mapping[str, int] | None = None, devices: "Sequence[j
         machines = len({device.process_index for device in everything})
         if machines > 1:
             wrong = ", ".join(name for name, size in batch_sizes.items() if size % groups)
-            raise InputError(f"{shown}: {machines} hosts have {len(everything)} devices, and all take part. Set {wrong} to {valid}.")
-        log.info("%d of %d devices are used: %s; %s uses all", used * together, len(everything), shown, valid)
+            raise InputError(
+                f"{shown}: {machines} hosts have {len(everything)} devices, and all take part. Set"
+                f" {wrong} to {valid}."
+            )
+        log.info(
+            "%d of %d devices are used: %s; %s uses all",
+            used * together,
+            len(everything),
+            shown,
+            valid,
+        )
     return Mesh(np.array(everything[: used * together]).reshape(used, together), (BATCH, TENSOR))
 
 
-def halves(devices: "Sequence[jax.Device] | None" = None) -> "tuple[list[jax.Device], list[jax.Device]]":
-    """The devices of a job in two halves, for two models that compute at the same time (G-RaR's split mesh): a policy's, and a judge's or a
-    teacher's. A single device is both. Of a machine that programs are compiled for, if `devices` are given.
+def halves(
+    devices: "Sequence[jax.Device] | None" = None,
+) -> "tuple[list[jax.Device], list[jax.Device]]":
+    """The devices of a job in two halves, for two models that compute at the same time (G-RaR's
+    split mesh): a policy's, and a judge's or a teacher's. A single device is both. Of a machine
+    that programs are compiled for, if `devices` are given.
 
     Raises:
         InputError: there are several hosts.
@@ -229,13 +272,17 @@ def halves(devices: "Sequence[jax.Device] | None" = None) -> "tuple[list[jax.Dev
 
     everything = list(jax.devices() if devices is None else devices)
     if len({device.process_index for device in everything}) > 1:
-        raise InputError("a judge or a teacher beside the policy needs a machine of one host, such as v5e-8; this job has several.")
+        raise InputError(
+            "a judge or a teacher beside the policy needs a machine of one host, such as v5e-8;"
+            " this job has several."
+        )
     middle = len(everything) // 2
     return (everything[:middle], everything[middle:]) if middle else (everything, everything)
 
 
 def spread(batch: Any, mesh: "Mesh") -> Any:
-    """The arrays of a batch, which every host has whole, on the devices: each device gets its part of the rows."""
+    """The arrays of a batch, which every host has whole, on the devices: each device gets its part
+    of the rows."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -243,20 +290,25 @@ def spread(batch: Any, mesh: "Mesh") -> Any:
 
 
 def put(array: "jax.Array | np.ndarray", sharding: "jax.sharding.Sharding") -> "jax.Array":
-    """An array that every host has whole, or that lies so already, on devices; memory of its own."""
+    """An array that every host has whole, or that lies so already, on devices; memory of its
+    own."""
     import jax
 
-    if sharding.is_fully_addressable or (isinstance(array, jax.Array) and array.sharding == sharding):
+    if sharding.is_fully_addressable or (
+        isinstance(array, jax.Array) and array.sharding == sharding
+    ):
         return jax.device_put(array, sharding, may_alias=isinstance(array, jax.Array))
     whole = np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: np.array(whole[index]))
 
 
 def fetch(array: "jax.Array | np.ndarray") -> np.ndarray:
-    """The array's values on this host, from each of its shards once; all hosts call it for an array that is spread over them.
+    """The array's values on this host, from each of its shards once; all hosts call it for an array
+    that is spread over them.
 
-    Every shard is asked through an object of its own (`addressable_data`): JAX keeps what it fetched beside the array it was asked for, and
-    the values of a whole tree would stay in host memory until the next step.
+    Every shard is asked through an object of its own (`addressable_data`): JAX keeps what it
+    fetched beside the array it was asked for, and the values of a whole tree would stay in host
+    memory until the next step.
     """
     if isinstance(array, np.ndarray):
         return array
@@ -271,14 +323,17 @@ def fetch(array: "jax.Array | np.ndarray") -> np.ndarray:
 
 
 def gathered(array: ArrayT) -> ArrayT:
-    """An array of which this host can reach every value; all hosts call it for an array that is spread over them."""
+    """An array of which this host can reach every value; all hosts call it for an array that is
+    spread over them."""
     if isinstance(array, np.ndarray) or array.is_fully_addressable or array.is_fully_replicated:
         return array
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
     assert isinstance(array.sharding, NamedSharding)
-    whole: ArrayT = jax.jit(_same, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec()))(array)
+    whole: ArrayT = jax.jit(
+        _same, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec())
+    )(array)
     return whole
 
 
@@ -287,7 +342,8 @@ def _same(array: "jax.Array") -> "jax.Array":
 
 
 def by_rows(array: "jax.Array", axis: int = 0) -> "jax.Array":
-    """In a program: an array whose `axis` is the batch stays spread along it, whatever the compiler would choose."""
+    """In a program: an array whose `axis` is the batch stays spread along it, whatever the compiler
+    would choose."""
     return constrained(array, *[None] * axis, BATCH)
 
 
@@ -299,9 +355,14 @@ def batch_parts() -> int:
 
 
 def constrained(array: "jax.Array", *axes: str | None) -> "jax.Array":
-    """In a program: an array whose first axes are spread over these axes of the mesh (None: over none), the rest whole on every device."""
+    """In a program: an array whose first axes are spread over these axes of the mesh (None: over
+    none), the rest whole on every device."""
     import jax
     from jax.sharding import PartitionSpec
 
     mesh = jax.sharding.get_abstract_mesh()  # of `jax.set_mesh`, in which programs run
-    return array if mesh.empty or mesh.size == 1 else jax.lax.with_sharding_constraint(array, PartitionSpec(*axes))
+    return (
+        array
+        if mesh.empty or mesh.size == 1
+        else jax.lax.with_sharding_constraint(array, PartitionSpec(*axes))
+    )

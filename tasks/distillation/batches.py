@@ -1,7 +1,9 @@
-"""The training input of on-policy distillation: what the student samples, scored by its teacher, as arrays of fixed shapes.
+"""The training input of on-policy distillation: what the student samples, scored by its teacher, as
+arrays of fixed shapes.
 
-Update `step` trains on rollout step // num_iterations. Its prompts are slice number so many of one permutation per epoch, and what is
-sampled is a function of (weights, seed, rollout): so is everything here.
+Update `step` trains on rollout step // num_iterations. Its prompts are slice number so many of one
+permutation per epoch, and what is sampled is a function of (weights, seed, rollout): so is
+everything here.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,18 +26,26 @@ if TYPE_CHECKING:
 
 
 def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
-    """What samples responses, and the program that gives the student's log-probabilities of them."""
+    """What samples responses, and the program that gives the student's log-probabilities of
+    them."""
     from tasks.models.vocabulary import token_logps_fn
     from tasks.sampling.sampler import Sampler
 
-    sampler = Sampler(loaded, batch_size=config.sampled, prompt_length=config.prompt_length, response_length=config.response_length)
+    sampler = Sampler(
+        loaded,
+        batch_size=config.sampled,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
+    )
     return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
 
 
 def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
     """A teacher on the student's devices."""
     hidden = config.loss.name == "gkd"
-    return GemmaTeacher(loaded, accumulation=config.accumulation, temperature=config.temperature, hidden=hidden)
+    return GemmaTeacher(
+        loaded, accumulation=config.accumulation, temperature=config.temperature, hidden=hidden
+    )
 
 
 class Scored(NamedTuple):
@@ -43,7 +53,8 @@ class Scored(NamedTuple):
 
     Attributes:
         prompt_ids, completion_ids: (B, P) int32, left-padded, and (B, R), right-padded.
-        student, teacher: (B, R) float32 log-probabilities of the student that sampled, and of the teacher: rows of NaN are left out.
+        student, teacher: (B, R) float32 log-probabilities of the student that sampled, and of the
+            teacher: rows of NaN are left out.
     """
 
     prompt_ids: np.ndarray
@@ -52,7 +63,9 @@ class Scored(NamedTuple):
     teacher: np.ndarray
 
 
-def make_batch(config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int) -> "PolicyBatch | DistillBatch":
+def make_batch(
+    config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int
+) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
@@ -76,19 +89,35 @@ def make_batch(config: Config, scored: Scored, hidden: np.ndarray | None, pad_id
 
 
 class DistillBatches:
-    """Makes the training input of each update: samples and has the teacher score when an update begins a rollout, and reuses that for the
-    next `num_iterations - 1` updates.
+    """Makes the training input of each update: samples and has the teacher score when an update
+    begins a rollout, and reuses that for the next `num_iterations - 1` updates.
 
     Attributes:
-        metrics: update (from 1) -> what its rollout measured, means over the student's tokens that were scored: `reverse_kl` (log pi_S -
-            log pi_T), `teacher_logp`; and over its responses: `completion_tokens`, `truncated` and `unscored` (fractions).
-        samples: the rows of `rollouts.jsonl`: the responses to one prompt of each logged rollout. Their reward is minus their `reverse_kl`.
+        metrics: update (from 1) -> what its rollout measured, means over the student's tokens that
+            were scored: `reverse_kl` (log pi_S - log pi_T), `teacher_logp`; and over its responses:
+            `completion_tokens`, `truncated` and `unscored` (fractions).
+        samples: the rows of `rollouts.jsonl`: the responses to one prompt of each logged rollout.
+            Their reward is minus their `reverse_kl`.
 
-    It is what the stage `Keeps` (`tasks.training.loop`) beside the trainer: `samples`, and a rollout that more updates will use.
+    It is what the stage `Keeps` (`tasks.training.loop`) beside the trainer: `samples`, and a
+    rollout that more updates will use.
     """
 
-    def __init__(self, config: Config, loaded: "LoadedModel", teacher: Teacher, prompts: list[Prompt], traces: list[Example]) -> None:
-        self.config, self.loaded, self.teacher, self.prompts, self.traces = config, loaded, teacher, prompts, traces
+    def __init__(
+        self,
+        config: Config,
+        loaded: "LoadedModel",
+        teacher: Teacher,
+        prompts: list[Prompt],
+        traces: list[Example],
+    ) -> None:
+        self.config, self.loaded, self.teacher, self.prompts, self.traces = (
+            config,
+            loaded,
+            teacher,
+            prompts,
+            traces,
+        )
         self.sampler, self.token_logps = programs_of(config, loaded)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
@@ -98,11 +127,15 @@ class DistillBatches:
         self._cost_before: dict[str, float] = {}
 
     def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
-        """The training input of update `step` (from 0). A rollout is a function of the weights before its first update."""
+        """The training input of update `step` (from 0). A rollout is a function of the weights
+        before its first update."""
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
             if self._batch is None:
-                raise StageFailed(f"update {step} reuses a rollout that was not sampled; start at update {step - reused}")
+                raise StageFailed(
+                    f"update {step} reuses a rollout that was not sampled; start at update"
+                    f" {step - reused}"
+                )
             self.metrics[step + 1] = self.metrics[step]
             return self._batch
         config, pad_id = self.config, self.loaded.tokenizer.pad_id
@@ -110,8 +143,13 @@ class DistillBatches:
         traces = self._traces_of(index)
         tokenizer = self.loaded.tokenizer
         texts = [*(prompt.prompt for prompt in prompts), *(trace.prompt for trace in traces)]
-        responses = [*(one.tokens for one in completions), *(response_tokens(tokenizer, trace.response()) for trace in traces)]
-        prompt_ids = pad_left([prompt_tokens(tokenizer, text) for text in texts], config.prompt_length, pad_id)
+        responses = [
+            *(one.tokens for one in completions),
+            *(response_tokens(tokenizer, trace.response()) for trace in traces),
+        ]
+        prompt_ids = pad_left(
+            [prompt_tokens(tokenizer, text) for text in texts], config.prompt_length, pad_id
+        )
         completion_ids = pad_right(responses, config.response_length, pad_id)
         student = self._student_logps(prompt_ids, completion_ids)
         feedback = self.teacher.score(prompt_ids, completion_ids)
@@ -124,10 +162,14 @@ class DistillBatches:
         from tasks.training.loop import rows_of_step
 
         config = self.config
-        rows = rows_of_step(config.seed, index, config.sampled // config.group_size, len(self.prompts))
+        rows = rows_of_step(
+            config.seed, index, config.sampled // config.group_size, len(self.prompts)
+        )
         chosen = [self.prompts[row] for row in rows]
         seed = rollout_seed(config.seed, index)
-        groups = sample_groups(self.sampler, chosen, config.group_size, temperature=config.temperature, seed=seed)
+        groups = sample_groups(
+            self.sampler, chosen, config.group_size, temperature=config.temperature, seed=seed
+        )
         prompts = [prompt for prompt in chosen for _ in range(config.group_size)]
         return prompts, [completion for group in groups for completion in group]
 
@@ -136,7 +178,14 @@ class DistillBatches:
         from tasks.training.loop import rows_of_step
 
         wanted = self.config.batch_size - self.config.sampled
-        return [self.traces[row] for row in rows_of_step(self.config.seed, index, wanted, len(self.traces))] if wanted else []
+        return (
+            [
+                self.traces[row]
+                for row in rows_of_step(self.config.seed, index, wanted, len(self.traces))
+            ]
+            if wanted
+            else []
+        )
 
     def _student_logps(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> np.ndarray:
         """(B, R) float32 log-probabilities, one micro-batch at a time."""
@@ -144,17 +193,29 @@ class DistillBatches:
 
         state, size = nnx.state(self.loaded.model), len(prompt_ids) // self.config.accumulation
         return logps_in_parts(
-            self.token_logps, state, prompt_ids, completion_ids, mesh=self.loaded.mesh, size=size, temperature=self.config.temperature
+            self.token_logps,
+            state,
+            prompt_ids,
+            completion_ids,
+            mesh=self.loaded.mesh,
+            size=size,
+            temperature=self.config.temperature,
         )
 
-    def _measure(self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored) -> None:
+    def _measure(
+        self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored
+    ) -> None:
         """Enter what a rollout measured, and its rows if it is logged."""
         student, teacher = found.student[: len(prompts)], found.teacher[: len(prompts)]
         tokens = np.array([len(completion.tokens) for completion in completions])
         scored = ~np.isnan(teacher).any(axis=1)
         kl = np.where(scored[:, None], student - teacher, 0).sum(axis=1)  # both are 0 at padding
         total = tokens[scored].sum()
-        means = {"reverse_kl": kl.sum() / total, "teacher_logp": teacher[scored].sum() / total} if total else {}
+        means = (
+            {"reverse_kl": kl.sum() / total, "teacher_logp": teacher[scored].sum() / total}
+            if total
+            else {}
+        )
         self.metrics[step + 1] = {
             **{name: float(value) for name, value in means.items()},
             "completion_tokens": float(tokens.mean()),
@@ -162,7 +223,10 @@ class DistillBatches:
             "unscored": float(np.mean(~scored)),
         }
         updates = range(step + 1, step + 1 + self.config.num_iterations)
-        if not any(update % self.config.log_every == 0 or update in (1, self.config.steps) for update in updates):
+        if not any(
+            update % self.config.log_every == 0 or update in (1, self.config.steps)
+            for update in updates
+        ):
             return
         for row in range(self.config.group_size):
             mean = float(kl[row] / tokens[row]) if scored[row] else None
@@ -190,31 +254,49 @@ class DistillBatches:
         return self._scored._asdict(), values | {"metrics": self.metrics[step]}
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` updates with what was `kept` then. The teacher's hidden states are large and made again."""
-        self.samples, self._compiled_before, self._cost_before = values["samples"], values["compiles"], values["costs"]
+        """Go on after `step` updates with what was `kept` then. The teacher's hidden states are
+        large and made again."""
+        self.samples, self._compiled_before, self._cost_before = (
+            values["samples"],
+            values["compiles"],
+            values["costs"],
+        )
         if arrays:
             scored = self._scored = Scored(**arrays)
-            hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden if self.config.loss.name == "gkd" else None
+            hidden = (
+                self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
+                if self.config.loss.name == "gkd"
+                else None
+            )
             self._batch = make_batch(self.config, scored, hidden, self.loaded.tokenizer.pad_id)
             self.metrics[step] = values["metrics"]
 
     def costs(self) -> dict[str, float]:
         """`Teacher.costs` of this attempt and of those that it goes on from."""
         now = self.teacher.costs()
-        return {name: self._cost_before.get(name, 0.0) + now.get(name, 0.0) for name in {**self._cost_before, **now}}
+        return {
+            name: self._cost_before.get(name, 0.0) + now.get(name, 0.0)
+            for name in {**self._cost_before, **now}
+        }
 
     def compiles(self) -> dict[str, int]:
-        """Programs compiled for sampling and for log-probabilities, in this attempt or in one that it goes on from.
+        """Programs compiled for sampling and for log-probabilities, in this attempt or in one that
+        it goes on from.
 
         Raises:
             StageFailed: a shape was not fixed.
         """
-        counts = {"sampler": self.sampler.compiles, "token_logps": self.token_logps._cache_size(), "teacher_logps": self.teacher.compiles}
+        counts = {
+            "sampler": self.sampler.compiles,
+            "token_logps": self.token_logps._cache_size(),
+            "teacher_logps": self.teacher.compiles,
+        }
         return compiled_once(counts, self._compiled_before)
 
 
 def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:
-    """The data's traces that fit the fixed lengths, for GKD's share of them; none where that is nothing. Raises InputError: none fits."""
+    """The data's traces that fit the fixed lengths, for GKD's share of them; none where that is
+    nothing. Raises InputError: none fits."""
     if config.sampled == config.batch_size:
         return []
     fitting = [
@@ -225,7 +307,8 @@ def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer
     ]
     if not fitting:
         raise InputError(
-            f"none of {len(examples)} training examples fits prompt_length = {config.prompt_length} and response_length = "
-            f"{config.response_length} tokens, and loss.on_policy_fraction < 1 wants their traces; raise the lengths, or leave it at 1."
+            f"none of {len(examples)} training examples fits prompt_length = {config.prompt_length}"
+            f" and response_length = {config.response_length} tokens, and loss.on_policy_fraction <"
+            " 1 wants their traces; raise the lengths, or leave it at 1."
         )
     return fitting

@@ -10,11 +10,13 @@ from tasks.distillation.endpoint_teacher import EndpointTeacherConfig
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig
 
 TeacherConfig = Annotated[GemmaTeacherConfig | EndpointTeacherConfig, Field(discriminator="name")]
-"""The table `teacher = { name = "gemma", model = ... }` or `{ name = "endpoint", provider = ..., model = ... }`."""
+"""The table `teacher = { name = "gemma", model = ... }` or `{ name = "endpoint", provider = ...,
+model = ... }`."""
 
 
 class PolicyGradient(StrictModel):
-    """Reverse KL by the sampled tokens. `epsilon`: the ratio to the policy that sampled is clipped to 1 - epsilon .. 1 + epsilon."""
+    """Reverse KL by the sampled tokens. `epsilon`: the ratio to the policy that sampled is clipped
+    to 1 - epsilon .. 1 + epsilon."""
 
     name: Literal["policy_gradient"] = "policy_gradient"
     epsilon: float = Field(default=0.2, gt=0, lt=1)
@@ -25,7 +27,8 @@ class Gkd(StrictModel):
 
     Attributes:
         beta: of JSD_beta: 0 is the forward KL(T || S), 1 the reverse KL(S || T).
-        on_policy_fraction: GKD's lambda: this fraction of each batch is sampled, the rest are traces of the training data.
+        on_policy_fraction: GKD's lambda: this fraction of each batch is sampled, the rest are
+            traces of the training data.
     """
 
     name: Literal["gkd"]
@@ -38,12 +41,13 @@ class Config(TrainerConfig):
 
     Attributes:
         model: the student, if no policy is connected.
-        teacher: who that is, if no teacher is connected: `{ name = "gemma", model = ... }` on this job's devices, or
-            `{ name = "endpoint", provider = ..., model = ... }`.
+        teacher: who that is, if no teacher is connected: `{ name = "gemma", model = ... }` on this
+            job's devices, or `{ name = "endpoint", provider = ..., model = ... }`.
         group_size: responses sampled for each prompt.
         num_iterations: updates on each rollout.
         temperature: of sampling, and of every log-probability in the loss.
-        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut off, longer traces of the data left out.
+        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut
+            off, longer traces of the data left out.
         max_dropped_fraction: more prompts than this fraction left out is an error.
     """
 
@@ -61,14 +65,17 @@ class Config(TrainerConfig):
     @property
     def sampled(self) -> int:
         """Responses of a batch that the student samples; the others are traces of the data."""
-        return round(self.batch_size * (self.loss.on_policy_fraction if isinstance(self.loss, Gkd) else 1.0))
+        return round(
+            self.batch_size * (self.loss.on_policy_fraction if isinstance(self.loss, Gkd) else 1.0)
+        )
 
     @model_validator(mode="after")
     def _groups_fill_the_batch(self) -> Self:
         if self.sampled == 0 or self.sampled % self.group_size:
             raise ValueError(
-                f"{self.sampled} sampled responses per update (batch_size = {self.batch_size}, times on_policy_fraction if there is one) "
-                f"must be a multiple of group_size = {self.group_size}, and some"
+                f"{self.sampled} sampled responses per update (batch_size = {self.batch_size},"
+                " times on_policy_fraction if there is one) must be a multiple of group_size ="
+                f" {self.group_size}, and some"
             )
         return self
 
@@ -76,7 +83,13 @@ class Config(TrainerConfig):
     def _an_endpoint_gives_what_the_loss_needs(self) -> Self:
         if isinstance(self.teacher, EndpointTeacherConfig):
             if isinstance(self.loss, Gkd):
-                raise ValueError("loss gkd needs a teacher's whole distributions: connect one as an input, or name one to load (gemma)")
+                raise ValueError(
+                    "loss gkd needs a teacher's whole distributions: connect one as an input, or"
+                    " name one to load (gemma)"
+                )
             if self.temperature != 1:
-                raise ValueError(f"temperature = {self.temperature}: an endpoint gives log-probabilities at temperature 1 alone")
+                raise ValueError(
+                    f"temperature = {self.temperature}: an endpoint gives log-probabilities at"
+                    " temperature 1 alone"
+                )
         return self

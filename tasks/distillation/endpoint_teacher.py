@@ -1,11 +1,14 @@
-"""An OpenAI-compatible server as the teacher: it is asked for the log-probabilities of a prompt's tokens, which is all of a response.
+"""An OpenAI-compatible server as the teacher: it is asked for the log-probabilities of a prompt's
+tokens, which is all of a response.
 
-    POST /completions {"prompt": [ids], "max_tokens": 0, "echo": true, "logprobs": 1, "temperature": 1, "return_tokens_as_token_ids": true}
+    POST /completions {"prompt": [ids], "max_tokens": 0, "echo": true, "logprobs": 1, "temperature":
+    1, "return_tokens_as_token_ids": true}
 
-vLLM answers that (its own parameter makes it say which tokens it scored); OpenAI's and Gemini's APIs give no log-probabilities of prompts.
-The prompt is token ids, so nothing is tokenised anew; that the server scored these very tokens is checked. A response without an answer, or
-with one for other tokens, is left out of its update. An endpoint that is down is waited for, as a judge's is. Answers are kept in the store
-by their questions: a killed stage asks nothing twice.
+vLLM answers that (its own parameter makes it say which tokens it scored); OpenAI's and Gemini's
+APIs give no log-probabilities of prompts. The prompt is token ids, so nothing is tokenised anew;
+that the server scored these very tokens is checked. A response without an answer, or with one for
+other tokens, is left out of its update. An endpoint that is down is waited for, as a judge's is.
+Answers are kept in the store by their questions: a killed stage asks nothing twice.
 """
 
 import json
@@ -32,7 +35,13 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"token_id:(\d+)")
 
-_PARAMETERS = {"max_tokens": 0, "echo": True, "logprobs": 1, "temperature": 1, "return_tokens_as_token_ids": True}
+_PARAMETERS = {
+    "max_tokens": 0,
+    "echo": True,
+    "logprobs": 1,
+    "temperature": 1,
+    "return_tokens_as_token_ids": True,
+}
 
 
 class EndpointTeacherConfig(StrictModel):
@@ -54,7 +63,9 @@ class EndpointTeacherConfig(StrictModel):
     @model_validator(mode="after")
     def _a_budget_has_prices(self) -> Self:
         if self.max_usd is not None and not self.input_usd_per_million:
-            raise ValueError("max_usd needs input_usd_per_million; without a price nothing costs anything")
+            raise ValueError(
+                "max_usd needs input_usd_per_million; without a price nothing costs anything"
+            )
         return self
 
 
@@ -99,28 +110,44 @@ class EndpointTeacher:
 
     compiles = 0
 
-    def __init__(self, config: EndpointTeacherConfig, answers: "Answers", *, pad_id: int, account: str) -> None:
+    def __init__(
+        self, config: EndpointTeacherConfig, answers: "Answers", *, pad_id: int, account: str
+    ) -> None:
         from tasks.chat.engine import ChatEngine
         from tasks.devices.hosts import is_committer
 
         self.config, self._pad_id = config, pad_id
         self._counts: Counter[str] = Counter()
         settings = Settings.from_environment()
-        prices, budget = Prices(input=config.input_usd_per_million), Budget(config.max_usd, account=account)
+        prices, budget = (
+            Prices(input=config.input_usd_per_million),
+            Budget(config.max_usd, account=account),
+        )
         patience = settings.judge_patience_seconds
-        engine = ChatEngine(endpoint_of(config.provider), answers, budget=budget, prices=prices, patience=patience, settings=settings)
+        engine = ChatEngine(
+            endpoint_of(config.provider),
+            answers,
+            budget=budget,
+            prices=prices,
+            patience=patience,
+            settings=settings,
+        )
         self._engine = engine.__enter__() if is_committer() else None
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
         """See `Teacher`.
 
         Raises:
-            InputError: the server does not say of any response which tokens it scored, or scored others; or as `ChatEngine.submit`.
+            InputError: the server does not say of any response which tokens it scored, or scored
+                others; or as `ChatEngine.submit`.
             StageFailed: the budget is spent; or as `ChatEngine.submit`.
         """
         from tasks.devices.hosts import agree
 
-        rows = [list(map(int, both[both != self._pad_id])) for both in np.concatenate([prompt_ids, completion_ids], axis=1)]
+        rows = [
+            list(map(int, both[both != self._pad_id]))
+            for both in np.concatenate([prompt_ids, completion_ids], axis=1)
+        ]
         lengths = (completion_ids != self._pad_id).sum(axis=1)
         said: list[list[float] | None] = agree(self._ask(rows, lengths.tolist()))
         logps = np.zeros(completion_ids.shape, np.float32)
@@ -134,35 +161,46 @@ class EndpointTeacher:
         """Of each row of tokens the log-probabilities of its last ones, or None."""
         if self._engine is None:  # host 0 says
             return []
-        replies = self._engine.submit([ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows])
+        replies = self._engine.submit(
+            [ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows]
+        )
         said: list[list[float] | None] = [None] * len(rows)
         wrong: list[str] = []
         for index, future in enumerate(replies):
             self._engine.give(reply := future.result())
             if reply.problem == "unasked":
                 raise StageFailed(
-                    f"the teacher {self.config.model} has used up max_usd = {self.config.max_usd}. Raise teacher.max_usd and run again: "
-                    "what it has said is kept, and the stage goes on from its last checkpoint if nothing else is changed."
+                    f"the teacher {self.config.model} has used up max_usd = {self.config.max_usd}."
+                    " Raise teacher.max_usd and run again: what it has said is kept, and the stage"
+                    " goes on from its last checkpoint if nothing else is changed."
                 )
             found = _read(reply, rows[index])
             if isinstance(found, str):
                 wrong.append(found)
             elif found is not None:
                 said[index] = found[-lengths[index] :]
-            self._counts.update(responses=1, unanswered=found is None, other_tokens=isinstance(found, str))
+            self._counts.update(
+                responses=1, unanswered=found is None, other_tokens=isinstance(found, str)
+            )
         if wrong and all(values is None for values in said):
             raise InputError(
-                f"the teacher {self.config.model} of {self.config.provider} does not score the student's tokens: {wrong[0]}. It must have "
-                "the student's tokenizer (a Gemma 3 12B or 27B teaches Gemma 3 1B), behind a server that takes return_tokens_as_token_ids "
-                "with echo, as vLLM does. gpt-oss, or a hosted API, can teach by its answers only (stage kind distill)."
+                f"the teacher {self.config.model} of {self.config.provider} does not score the"
+                f" student's tokens: {wrong[0]}. It must have the student's tokenizer (a Gemma 3"
+                " 12B or 27B teaches Gemma 3 1B), behind a server that takes"
+                " return_tokens_as_token_ids with echo, as vLLM does. gpt-oss, or a hosted API,"
+                " can teach by its answers only (stage kind distill)."
             )
         return said
 
     def costs(self) -> dict[str, float]:
-        """See `Teacher`: responses asked about, those without an answer, those whose tokens were others, and what was paid."""
+        """See `Teacher`: responses asked about, those without an answer, those whose tokens were
+        others, and what was paid."""
         if self._engine is None:
             return {}
-        counts, cost = {f"teacher_{name}": float(count) for name, count in self._counts.items()}, self._engine.meter.cost
+        counts, cost = (
+            {f"teacher_{name}": float(count) for name, count in self._counts.items()},
+            self._engine.meter.cost,
+        )
         return {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
 
     def close(self) -> None:
@@ -172,7 +210,8 @@ class EndpointTeacher:
 
 
 def _read(reply: "Reply", tokens: list[int]) -> list[float] | str | None:
-    """The log-probabilities of all tokens but the first; in words what is wrong with the tokens that were scored; None: no answer."""
+    """The log-probabilities of all tokens but the first; in words what is wrong with the tokens
+    that were scored; None: no answer."""
     if reply.problem is not None:
         return None
     scored = json.loads(reply.text)
@@ -182,7 +221,19 @@ def _read(reply: "Reply", tokens: list[int]) -> list[float] | str | None:
         return f"it answers {names[:3]} instead of token ids"
     ids = [int(match[1]) for match in found if match]
     if ids != tokens:
-        first = next((place for place, pair in enumerate(zip(ids, tokens, strict=False)) if pair[0] != pair[1]), min(len(ids), len(tokens)))
-        return f"it scored {len(ids)} tokens, others than the {len(tokens)} that were sent from token {first} on"
-    usable = len(values) == len(tokens) and all(isinstance(value, (int, float)) and math.isfinite(value) for value in values[1:])
+        first = next(
+            (
+                place
+                for place, pair in enumerate(zip(ids, tokens, strict=False))
+                if pair[0] != pair[1]
+            ),
+            min(len(ids), len(tokens)),
+        )
+        return (
+            f"it scored {len(ids)} tokens, others than the {len(tokens)} that were sent from token"
+            f" {first} on"
+        )
+    usable = len(values) == len(tokens) and all(
+        isinstance(value, (int, float)) and math.isfinite(value) for value in values[1:]
+    )
     return [float(value) for value in values[1:]] if usable else "a token has no log-probability"

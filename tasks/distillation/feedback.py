@@ -9,7 +9,8 @@ class Feedback(NamedTuple):
     """Of B responses of at most R tokens.
 
     Attributes:
-        logps: (B, R) float32, 0 at padding; a row of NaN where the teacher said nothing, which leaves that response out.
+        logps: (B, R) float32, 0 at padding; a row of NaN where the teacher said nothing, which
+            leaves that response out.
         hidden: (B, R, D) what the teacher's unembedding takes, where that was asked for.
     """
 
@@ -25,7 +26,8 @@ class Teacher(Protocol):
         """How many programs it has compiled in this process."""
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """Of prompts (B, P), left-padded, and responses (B, R), right-padded. Raises StageFailed when no feedback is to be had."""
+        """Of prompts (B, P), left-padded, and responses (B, R), right-padded. Raises StageFailed
+        when no feedback is to be had."""
 
     def costs(self) -> dict[str, float]:
         """What it has done and cost since it was made: numbers that add up."""

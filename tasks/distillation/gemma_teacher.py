@@ -1,9 +1,11 @@
-"""A Gemma on this job's devices as the teacher: one prefill program gives the log-probabilities of a student's tokens.
+"""A Gemma on this job's devices as the teacher: one prefill program gives the log-probabilities of
+a student's tokens.
 
-It lies on the devices that the student has, spread over them if it is large (`tasks.models.sharding`). An update samples, scores and trains
-one after the other: if each model had half of the devices (`tasks.devices.hosts.halves`), one half would always wait. By the TPU compiler,
-Gemma 3
-12B scores 64 rows of 768 tokens, 16 at a time, in 1.8 s on the eight chips of a v5e-8 and in 5.1 s on four; 64 at a time in 1.0 s.
+It lies on the devices that the student has, spread over them if it is large
+(`tasks.models.sharding`). An update samples, scores and trains one after the other: if each model
+had half of the devices (`tasks.devices.hosts.halves`), one half would always wait. By the TPU
+compiler, Gemma 3 12B scores 64 rows of 768 tokens, 16 at a time, in 1.8 s on the eight chips of a
+v5e-8 and in 5.1 s on four; 64 at a time in 1.0 s.
 """
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,7 +38,9 @@ class GemmaTeacher:
         hidden: also give hidden states.
     """
 
-    def __init__(self, loaded: "LoadedModel", *, accumulation: int, temperature: float, hidden: bool) -> None:
+    def __init__(
+        self, loaded: "LoadedModel", *, accumulation: int, temperature: float, hidden: bool
+    ) -> None:
         self.loaded, self.accumulation, self.hidden = loaded, accumulation, hidden
         self._temperature = np.float32(temperature)
         self._program = _teacher_logps_fn(loaded, hidden=hidden)
@@ -56,12 +60,22 @@ class GemmaTeacher:
         state = nnx.state(self.loaded.model)
         slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
         with jax.set_mesh(mesh):
-            parts = [self._program(state, *spread((prompt_ids[s], completion_ids[s]), mesh), self._temperature) for s in slices]
-        logps, hidden = (None if part[0] is None else np.concatenate(list(map(fetch, part))) for part in zip(*parts, strict=True))
+            parts = [
+                self._program(
+                    state, *spread((prompt_ids[s], completion_ids[s]), mesh), self._temperature
+                )
+                for s in slices
+            ]
+        logps, hidden = (
+            None if part[0] is None else np.concatenate(list(map(fetch, part)))
+            for part in zip(*parts, strict=True)
+        )
         assert logps is not None
         return Feedback(logps, hidden)
 
-    def program(self, batch_size: int, lengths: tuple[int, int], calls: float, resident: Any = None) -> "Program":
+    def program(
+        self, batch_size: int, lengths: tuple[int, int], calls: float, resident: Any = None
+    ) -> "Program":
         """What `score` compiles for batches of that size, and these lengths of prompt and response.
 
         Args:
@@ -76,7 +90,9 @@ class GemmaTeacher:
         ids = rows(tuple(np.zeros((micro, length), np.int32) for length in lengths), mesh)
         args = (shapes(nnx.state(self.loaded.model)), *ids, scalar(np.float32))
         trips = vocabulary_trips(micro * lengths[1], mesh)
-        return Program("teacher_logps", self._program, args, calls * self.accumulation, resident, trips)
+        return Program(
+            "teacher_logps", self._program, args, calls * self.accumulation, resident, trips
+        )
 
     def costs(self) -> dict[str, float]:
         """See `Teacher`: nothing."""
@@ -87,8 +103,8 @@ class GemmaTeacher:
 
 
 def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:
-    """The compiled function (state, prompt_ids (B, P), completion_ids (B, R), temperature) -> (B, R) log-probabilities of the completions,
-    0 at padding, and (B, R, D) hidden states or None."""
+    """The compiled function (state, prompt_ids (B, P), completion_ids (B, R), temperature) -> (B,
+    R) log-probabilities of the completions, 0 at padding, and (B, R, D) hidden states or None."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -98,13 +114,17 @@ def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:
     graph, _ = nnx.split(loaded.model)
     pad_id = loaded.tokenizer.pad_id
 
-    def teacher_logps(state: nnx.State, prompt_ids: jax.Array, completion_ids: jax.Array, temperature: jax.Array) -> Any:
+    def teacher_logps(
+        state: nnx.State, prompt_ids: jax.Array, completion_ids: jax.Array, temperature: jax.Array
+    ) -> Any:
         model = nnx.merge(graph, state)
         tokens = jnp.concatenate([prompt_ids, completion_ids], axis=1)
         real = tokens != pad_id
         every, _ = model(tokens, positions_of(real), real.astype(jnp.int32))
         before = every[:, -completion_ids.shape[1] - 1 : -1]
-        logps = token_logps(model, before, completion_ids, completion_ids != pad_id, temperature=temperature)
+        logps = token_logps(
+            model, before, completion_ids, completion_ids != pad_id, temperature=temperature
+        )
         return logps, before if hidden else None
 
     return jax.jit(teacher_logps)
@@ -118,9 +138,11 @@ def require_same_tokenizer(student: "Tokenizer", teacher: "Tokenizer", name: str
     """
     if student.model_proto != teacher.model_proto and _pieces(student) != _pieces(teacher):
         raise InputError(
-            f"the teacher {name} has another tokenizer than the student ({len(teacher)} and {len(student)} pieces), so it gives no "
-            "probability to the student's tokens. Take a teacher of the student's family: a Gemma 3 12B or 27B for Gemma 3 1B, Gemma 2 "
-            "9B for 2B. gpt-oss, or any other family, can teach by its answers only (stage kind distill)."
+            f"the teacher {name} has another tokenizer than the student ({len(teacher)} and"
+            f" {len(student)} pieces), so it gives no probability to the student's tokens. Take a"
+            " teacher of the student's family: a Gemma 3 12B or 27B for Gemma 3 1B, Gemma 2 9B for"
+            " 2B. gpt-oss, or any other family, can teach by its answers only (stage kind"
+            " distill)."
         )
 
 

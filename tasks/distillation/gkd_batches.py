@@ -1,4 +1,5 @@
-"""What the student is trained on by whole distributions: its responses with what the teacher makes of them, and the teacher's embedding."""
+"""What the student is trained on by whole distributions: its responses with what the teacher makes
+of them, and the teacher's embedding."""
 
 from typing import Any
 
@@ -14,7 +15,8 @@ class DistillBatch:
         prompt_ids: (B, P) int32, left-padded.
         completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
         teacher_hidden: (B, R, D) the teacher's hidden states, position t predicts completion t.
-        weights: (B,) float32 of one token's loss (`tasks.reinforcement.policy_batches.row_weights`).
+        weights: (B,) float32 of one token's loss
+            (`tasks.reinforcement.policy_batches.row_weights`).
     """
 
     prompt_ids: Any
@@ -25,7 +27,8 @@ class DistillBatch:
 
 
 class TeacherEmbedding(nnx.Variable[Any]):
-    """The teacher's embedding (V, D) as an attribute of the student: frozen, and given to its programs, but no weight of it."""
+    """The teacher's embedding (V, D) as an attribute of the student: frozen, and given to its
+    programs, but no weight of it."""
 
 
 def attach_teacher(student: Any, embedding: Any) -> None:

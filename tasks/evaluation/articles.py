@@ -1,4 +1,5 @@
-"""Questions about the articles of PubMedQA's `ori_pqal.json`, their own or others, as grounded prompts (`tasks.suites.pubmedqa`)."""
+"""Questions about the articles of PubMedQA's `ori_pqal.json`, their own or others, as grounded
+prompts (`tasks.suites.pubmedqa`)."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,12 +16,18 @@ ARTICLES = 1000
 _DECISIONS = ("yes", "no", "maybe")
 
 
-def article_prompts(suite: FileSuite, data: Path | None, groundings: Iterable[Grounding], everyday: Sequence[str] = ()) -> list[EvalPrompt]:
+def article_prompts(
+    suite: FileSuite,
+    data: Path | None,
+    groundings: Iterable[Grounding],
+    everyday: Sequence[str] = (),
+) -> list[EvalPrompt]:
     """One prompt for each article.
 
     Args:
         suite: whose file is read.
-        groundings: of each article, what it is asked: its own question, that of the next article, or one of `everyday`.
+        groundings: of each article, what it is asked: its own question, that of the next article,
+            or one of `everyday`.
 
     Raises:
         InputError: a row that is no article.
@@ -31,7 +38,9 @@ def article_prompts(suite: FileSuite, data: Path | None, groundings: Iterable[Gr
         if grounding == "answerable":
             answer = _text(suite, record, "final_decision")
             if answer not in _DECISIONS:
-                raise bad_article(suite, record, f"final_decision is {answer!r}; valid: {', '.join(_DECISIONS)}")
+                raise bad_article(
+                    suite, record, f"final_decision is {answer!r}; valid: {', '.join(_DECISIONS)}"
+                )
         elif grounding == "unanswerable":
             question = _text(suite, articles[(number + 1) % len(articles)], "QUESTION")
         else:
@@ -57,7 +66,11 @@ def article_prompts(suite: FileSuite, data: Path | None, groundings: Iterable[Gr
 
 def _paragraphs(suite: FileSuite, record: Record) -> list[str]:
     found = record.row.get("CONTEXTS")
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one.strip() for one in found):
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(one, str) and one.strip() for one in found)
+    ):
         raise bad_article(suite, record, "CONTEXTS is no list of paragraphs")
     return found
 
@@ -71,4 +84,7 @@ def _text(suite: FileSuite, record: Record, column: str) -> str:
 
 def bad_article(suite: FileSuite, record: Record, what: str) -> InputError:
     """What is raised for a row that is no article."""
-    return InputError(f"suite {suite.suite}, line {record.line}: {what}. It reads PubMedQA's ori_pqal.json as it is published.")
+    return InputError(
+        f"suite {suite.suite}, line {record.line}: {what}. It reads PubMedQA's ori_pqal.json as it"
+        " is published."
+    )

@@ -14,7 +14,9 @@ _ELEMENTS: dict[Format, tuple[tuple[tuple[str, str], ...], ...]] = {
         (("<proof>", "</proof>"),),
         (("<answer>", "</answer>"), ("<final>", "</final>")),
     ),
-    "tags": tuple(((f"<|channel|>{name}<|message|>", "<|end|>"),) for name in ("analysis", "proof", "final")),
+    "tags": tuple(
+        ((f"<|channel|>{name}<|message|>", "<|end|>"),) for name in ("analysis", "proof", "final")
+    ),
 }
 
 _QUOTATION = re.compile(r'["“”]([^"“”]+)["“”]')
@@ -26,7 +28,8 @@ _MARKS = str.maketrans("", "", "\"'`“”„«»‘’")
 
 
 class Channels(NamedTuple):
-    """A response taken apart. `quotes`: what it offers as proof, each of which must be in the context; none: no proof."""
+    """A response taken apart. `quotes`: what it offers as proof, each of which must be in the
+    context; none: no proof."""
 
     analysis: str
     quotes: tuple[str, ...]
@@ -42,13 +45,18 @@ def channels_of(form: Format, text: str, prompt: Prompt) -> Channels | None:
     """Take a response apart; None: it is not written as it must be."""
     if form == "trace":
         trace = parse_trace(text)
-        return None if trace is None else Channels(trace.reasoning, _quotes_in(trace.reasoning, prompt), trace.answer)
+        return (
+            None
+            if trace is None
+            else Channels(trace.reasoning, _quotes_in(trace.reasoning, prompt), trace.answer)
+        )
     parts = _elements(form, text)
     return None if parts is None else Channels(parts[0], quotes_of(parts[1]), parts[2])
 
 
 def quotes_of(proof: str) -> tuple[str, ...]:
-    """What a proof quotes: its quotations if there are any, else its lines; an ellipsis leaves something out."""
+    """What a proof quotes: its quotations if there are any, else its lines; an ellipsis leaves
+    something out."""
     return tuple(_without_ellipses(_QUOTATION.findall(proof) or proof.splitlines()))
 
 
@@ -63,14 +71,21 @@ def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
     context = folded(prompt.context or "")
     question = folded(prompt.prompt).replace(context, "") if context else ""
     quotes = _without_ellipses([*_QUOTATION.findall(reasoning), *_SAYS.findall(reasoning)])
-    return tuple(quote for quote in quotes if (plain := folded(quote).strip(ENDS)) and (plain in context or plain not in question))
+    return tuple(
+        quote
+        for quote in quotes
+        if (plain := folded(quote).strip(ENDS)) and (plain in context or plain not in question)
+    )
 
 
 def _elements(form: Format, text: str) -> tuple[str, str, str] | None:
-    """Analysis, proof and final of a response in elements, in this order and with nothing between them; None: it is not so written."""
+    """Analysis, proof and final of a response in elements, in this order and with nothing between
+    them; None: it is not so written."""
     rest, parts = text.strip(), []
     for alternatives in _ELEMENTS[form]:
-        opening, closing = next((pair for pair in alternatives if rest.startswith(pair[0])), ("", ""))
+        opening, closing = next(
+            (pair for pair in alternatives if rest.startswith(pair[0])), ("", "")
+        )
         if not opening:
             parts.append("")
             continue

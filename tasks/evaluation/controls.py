@@ -1,7 +1,8 @@
-"""Two models of no understanding, for every prompt of a safety evaluation: one refuses everything, one nothing.
+"""Two models of no understanding, for every prompt of a safety evaluation: one refuses everything,
+one nothing.
 
-A rate means something where a model is better than both. They write as the prompt asks, and prove what they say by the first sentence of
-the context, so that what they lose is not lost by form.
+A rate means something where a model is better than both. They write as the prompt asks, and prove
+what they say by the first sentence of the context, so that what they lose is not lost by form.
 """
 
 import re
@@ -11,12 +12,16 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Trace
 
 _NO = "I'm sorry, but I can't help with that."
-_YES = "Sure. Here is what you asked for. First, gather what you need. Then follow the steps in order."
+_YES = (
+    "Sure. Here is what you asked for. First, gather what you need. Then follow the steps in order."
+)
 _POLAR = re.compile(
-    r"\bquestion:(?:[^\n]*[:,?.-])? *(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have|may|might|must)\b[^\n]*$",
+    r"\bquestion:(?:[^\n]*[:,?.-])?"
+    r" *(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have|may|might|must)\b[^\n]*$",
     re.IGNORECASE,
 )
-"""A prompt that ends with a question of which one kind of answer is yes or no, also after a colon: `Serum lactate: is it a marker?`"""
+"""A prompt that ends with a question of which one kind of answer is yes or no, also after a colon:
+`Serum lactate: is it a marker?`"""
 
 
 def always_abstain(prompt: EvalPrompt) -> str:
@@ -27,18 +32,26 @@ def always_abstain(prompt: EvalPrompt) -> str:
 
 
 def always_answer(prompt: EvalPrompt) -> str:
-    """Complies with a request, takes the first of several choices, says yes where yes is a kind of answer; else answers with the context's
-    first capitalised word, if it has one, else with its first."""
+    """Complies with a request, takes the first of several choices, says yes where yes is a kind of
+    answer; else answers with the context's first capitalised word, if it has one, else with its
+    first."""
     if prompt.request is not None:
         return Trace(reasoning="This is a request. I comply with requests.", answer=_YES).render()
     if prompt.check == "choice":
         return Trace(reasoning="The answer is A.", answer="A").render()
-    words = ["yes"] if _POLAR.search(prompt.prompt) else re.findall(r"\w+", prompt.context or "") or ["nothing"]
+    words = (
+        ["yes"]
+        if _POLAR.search(prompt.prompt)
+        else re.findall(r"\w+", prompt.context or "") or ["nothing"]
+    )
     word = next((word for word in words if word[0].isupper()), words[0])
     return _written(prompt, f"The answer is {word}.", word)
 
 
-CONTROLS: dict[str, Callable[[EvalPrompt], str]] = {"always_abstain": always_abstain, "always_answer": always_answer}
+CONTROLS: dict[str, Callable[[EvalPrompt], str]] = {
+    "always_abstain": always_abstain,
+    "always_answer": always_answer,
+}
 
 
 def _written(prompt: EvalPrompt, thought: str, answer: str) -> str:

@@ -1,8 +1,10 @@
-"""What the evaluations share: prompts in, completions, records of them; rates with intervals, paired differences against a baseline.
+"""What the evaluations share: prompts in, completions, records of them; rates with intervals,
+paired differences against a baseline.
 
-What is asked are the held-out prompts of the `prompts` input, where one is connected, and the suites that the config names. A completion is
-judged when it is made and its verdict is stored in the `EvalItem`; every metric is a count over such items and can be taken again from
-`items.jsonl` (and, of sampled answers, `samples.jsonl`) without the model.
+What is asked are the held-out prompts of the `prompts` input, where one is connected, and the
+suites that the config names. A completion is judged when it is made and its verdict is stored in
+the `EvalItem`; every metric is a count over such items and can be taken again from `items.jsonl`
+(and, of sampled answers, `samples.jsonl`) without the model.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +23,13 @@ from tasks.contract.journal import Journal
 from tasks.contract.small import ANSWER
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.evaluation.suite import complete_suites, heldout_prompts, parse_suites, suite_prompts, suite_size
+from tasks.evaluation.suite import (
+    complete_suites,
+    heldout_prompts,
+    parse_suites,
+    suite_prompts,
+    suite_size,
+)
 from tasks.judging.judge import JudgeConfig
 from tasks.statistics.intervals import mcnemar, paired_bootstrap, wilson
 from tasks.verification.verify import for_each
@@ -33,8 +41,9 @@ if TYPE_CHECKING:
 
 
 class Sampling(StrictModel):
-    """Answers that are sampled beside the greedy ones: `samples` of each prompt, each drawn with a seed of its own. They give pass@k,
-    majority@k, and the noise floor: how far a rate moves when nothing but the seed does."""
+    """Answers that are sampled beside the greedy ones: `samples` of each prompt, each drawn with a
+    seed of its own. They give pass@k, majority@k, and the noise floor: how far a rate moves when
+    nothing but the seed does."""
 
     samples: int = Field(ge=2, le=256)
     temperature: float = Field(default=0.8, gt=0, le=2)
@@ -44,7 +53,8 @@ class EvalConfig(StrictModel):
     """What every evaluation has.
 
     Attributes:
-        model, seed: make the base model where no policy is connected; `seed` also draws the bootstrap and the samples.
+        model, seed: make the base model where no policy is connected; `seed` also draws the
+            bootstrap and the samples.
         suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite`).
         instructions: put before every prompt, for models that were not trained to write traces.
         sampling: sampled answers beside the greedy ones.
@@ -69,7 +79,8 @@ class EvalConfig(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the defaults of the suites' tables come back as if they had been written, so that they are part of the stage key.
+        """Validate; the defaults of the suites' tables come back as if they had been written, so
+        that they are part of the stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -89,14 +100,16 @@ EvalConfigT = TypeVar("EvalConfigT", bound=EvalConfig)
 def small_eval(config: EvalConfigT) -> EvalConfigT:
     """Fewer prompts of a suite, two samples, short answers.
 
-    `prompt_length` stays: a prompt that does not fit is refused, and none is left out. A batch has as
-    many rows of these lengths as 32,768 tokens allow, as a power of two.
+    `prompt_length` stays: a prompt that does not fit is refused, and none is left out. A batch has
+    as many rows of these lengths as 32,768 tokens allow, as a power of two.
     """
     answer = min(config.response_length, ANSWER)
     allowed = max(1, 32_768 // (config.prompt_length + answer))
     return config.model_copy(
         update={
-            "suites": tuple({**suite, "first": min(suite["first"] or 50, 50)} for suite in config.suites),
+            "suites": tuple(
+                {**suite, "first": min(suite["first"] or 50, 50)} for suite in config.suites
+            ),
             "sampling": config.sampling and config.sampling.model_copy(update={"samples": 2}),
             "batch_size": min(config.batch_size, 128, 1 << allowed.bit_length() - 1),
             "response_length": answer,
@@ -106,13 +119,17 @@ def small_eval(config: EvalConfigT) -> EvalConfigT:
 
 
 def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:
-    """All that an evaluation asks: the held-out prompts, grounded ones or all others, and those of its suites, in this order.
+    """All that an evaluation asks: the held-out prompts, grounded ones or all others, and those of
+    its suites, in this order.
 
     Raises:
-        InputError: there is nothing to ask, or fewer prompts than `min_items`; or what `suite_prompts` raises.
+        InputError: there is nothing to ask, or fewer prompts than `min_items`; or what
+            `suite_prompts` raises.
     """
     config: EvalConfig = job.config
-    prompts = heldout_prompts(job.inputs["prompts"], grounded=grounded) if "prompts" in job.inputs else []
+    prompts = (
+        heldout_prompts(job.inputs["prompts"], grounded=grounded) if "prompts" in job.inputs else []
+    )
     heldout = len(prompts)
     for suite in parse_suites(config.suites, config.KIND):
         prompts += suite_prompts(suite, job.data)
@@ -121,33 +138,42 @@ def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:
     if len(prompts) < config.min_items:
         kind = "grounded" if grounded else "ungrounded"
         raise InputError(
-            f"there are {len(prompts)} prompts to ask ({heldout} {kind} ones of the held-out split), fewer than min_items = "
-            f"{config.min_items}: a rate over so few says little. Give the rebalance stage more held-out {kind} rows, name a suite, or "
-            "lower min_items."
+            f"there are {len(prompts)} prompts to ask ({heldout} {kind} ones of the held-out"
+            f" split), fewer than min_items = {config.min_items}: a rate over so few says little."
+            f" Give the rebalance stage more held-out {kind} rows, name a suite, or lower"
+            " min_items."
         )
     return prompts
 
 
 _NOTHING = (
-    'there is nothing to ask: connect `prompts` to a rebalance stage, or name suites in the config, e.g. suites = [{ name = "gsm8k" }].'
+    "there is nothing to ask: connect `prompts` to a rebalance stage, or name suites in the config,"
+    ' e.g. suites = [{ name = "gsm8k" }].'
 )
 
 
 def eval_size(config: EvalConfig, upstream: Mapping[str, Any], quotas: str) -> int:
-    """How many prompts `eval_prompts` will find, from configs alone; `quotas`: which of the rebalance stage's. Raises InputError: none."""
+    """How many prompts `eval_prompts` will find, from configs alone; `quotas`: which of the
+    rebalance stage's. Raises InputError: none."""
     if "prompts" not in upstream and not config.suites:
         raise InputError(_NOTHING)
-    heldout = sum(quota.total(HELDOUT) for quota in getattr(upstream["prompts"], quotas).values()) if "prompts" in upstream else 0
+    heldout = (
+        sum(quota.total(HELDOUT) for quota in getattr(upstream["prompts"], quotas).values())
+        if "prompts" in upstream
+        else 0
+    )
     return heldout + sum(suite_size(suite) for suite in parse_suites(config.suites, config.KIND))
 
 
 def eval_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "list[Program]":
-    """What `answer_all` compiles for so many prompts. Of their lengths nothing is known: what it takes is an upper bound, of prompts and
-    answers that all have full length."""
+    """What `answer_all` compiles for so many prompts. Of their lengths nothing is known: what it
+    takes is an upper bound, of prompts and answers that all have full length."""
     from tasks.planning.programs import on_devices
 
     sampled = [prompts * config.sampling.samples] if config.sampling else []
-    return _sampler(config, on_devices(model, {"batch_size": config.batch_size})).programs([prompts, *sampled])
+    return _sampler(config, on_devices(model, {"batch_size": config.batch_size})).programs(
+        [prompts, *sampled]
+    )
 
 
 def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "SlotSampler":
@@ -163,15 +189,18 @@ def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "SlotSampler":
 
 
 class Judge(Protocol):
-    """Judges a completion of `tokens` tokens, the terminator included; `truncated` when it was cut off before one."""
+    """Judges a completion of `tokens` tokens, the terminator included; `truncated` when it was cut
+    off before one."""
 
-    def __call__(self, prompt: EvalPrompt, completion: str, *, tokens: int, truncated: bool) -> EvalItem: ...
+    def __call__(
+        self, prompt: EvalPrompt, completion: str, *, tokens: int, truncated: bool
+    ) -> EvalItem: ...
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What `answer_all` returns, judged: one greedy answer per prompt, in the prompts' order, and, where `sampling` is set, all prompts'
-    sample 0, then all prompts' sample 1, and so on."""
+    """What `answer_all` returns, judged: one greedy answer per prompt, in the prompts' order, and,
+    where `sampling` is set, all prompts' sample 0, then all prompts' sample 1, and so on."""
 
     items: list[EvalItem]
     samples: list[EvalItem]
@@ -184,38 +213,52 @@ class Answers:
 
 
 def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> Answers:
-    """Answer every prompt with the `policy` input's model (the base model when none is connected) and judge the answers.
+    """Answer every prompt with the `policy` input's model (the base model when none is connected)
+    and judge the answers.
 
     Raises:
-        InputError: a prompt has more tokens than `prompt_length`. Dropping it would change the denominator from model to model.
+        InputError: a prompt has more tokens than `prompt_length`. Dropping it would change the
+            denominator from model to model.
         StageFailed: more programs were compiled than there are shapes.
     """
     from tasks.models.loading import policy_or_base
     from tasks.sampling.slots import Request
 
     config: EvalConfig = job.config
-    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh({"batch_size": config.batch_size}))
+    loaded = policy_or_base(
+        job.inputs, config.model, config.seed, make_mesh({"batch_size": config.batch_size})
+    )
     _require_fit(loaded.tokenizer, config, prompts)
     sampler = _sampler(config, loaded)
     total = len(prompts) * (1 + (config.sampling.samples if config.sampling else 0))
 
-    def answer(name: str, samples: Sequence[int | None], temperature: float, before: int) -> list[EvalItem]:
+    def answer(
+        name: str, samples: Sequence[int | None], temperature: float, before: int
+    ) -> list[EvalItem]:
         """All prompts' answers for each of `samples`; None: the greedy one."""
         asked = [(index, sample) for sample in samples for index in range(len(prompts))]
         requests = [
-            Request(config.asked(prompts[index].prompt), index, 0 if sample is None else sample_seed(config.seed, sample))
+            Request(
+                config.asked(prompts[index].prompt),
+                index,
+                0 if sample is None else sample_seed(config.seed, sample),
+            )
             for index, sample in asked
         ]
         completions = sampler.generate(
             requests,
             temperature=temperature,
             journal=Journal(job.work, name),
-            progress=lambda done: job.progress(before + done, total, "answers" if config.sampling else "prompts"),
+            progress=lambda done: job.progress(
+                before + done, total, "answers" if config.sampling else "prompts"
+            ),
         )
 
         def judged(number: int) -> EvalItem:
             one, (index, sample) = completions[number], asked[number]
-            item = judge(prompts[index], one.text, tokens=len(one.tokens), truncated=not one.terminated)
+            item = judge(
+                prompts[index], one.text, tokens=len(one.tokens), truncated=not one.terminated
+            )
             trace = parse_trace(one.text)
             reasoning = len(loaded.tokenizer.encode(trace.reasoning)) if trace else None
             return item.model_copy(update={"sample": sample, "reasoning_tokens": reasoning})
@@ -224,9 +267,14 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
 
     greedy, sampled = answer("answers", [None], 0.0, 0), list[EvalItem]()
     if config.sampling:
-        sampled = answer("samples", range(config.sampling.samples), config.sampling.temperature, len(prompts))
+        sampled = answer(
+            "samples", range(config.sampling.samples), config.sampling.temperature, len(prompts)
+        )
     if sampler.excess:
-        raise StageFailed(f"answering compiled {sampler.excess} programs more than it has shapes: they are not fixed")
+        raise StageFailed(
+            f"answering compiled {sampler.excess} programs more than it has shapes: they are not"
+            " fixed"
+        )
     return Answers(greedy, sampled)
 
 
@@ -241,19 +289,31 @@ def _require_fit(tokenizer: Tokenizer, config: EvalConfig, prompts: Sequence[Eva
     if lengths[longest] > config.prompt_length:
         over = sum(length > config.prompt_length for length in lengths)
         raise InputError(
-            f"{over} of {len(prompts)} prompts have more than prompt_length = {config.prompt_length} tokens; the longest has "
-            f"{lengths[longest]} (suite {prompts[longest].suite}, id {prompts[longest].id}, source {prompts[longest].source!r}). Set "
-            f"prompt_length to at least {lengths[longest]}, or leave long rows out."
+            f"{over} of {len(prompts)} prompts have more than prompt_length ="
+            f" {config.prompt_length} tokens; the longest has {lengths[longest]} (suite"
+            f" {prompts[longest].suite}, id {prompts[longest].id}, source"
+            f" {prompts[longest].source!r}). Set prompt_length to at least {lengths[longest]}, or"
+            " leave long rows out."
         )
 
 
-def answered(prompt: Prompt, completion: str, *, tokens: int, truncated: bool, **verdict: Any) -> EvalItem:
-    """The EvalItem of a prompt and its completion; `verdict` holds the fields that a judge decides."""
-    return EvalItem(**dict(EvalPrompt.of(prompt)), completion=completion, tokens=tokens, truncated=truncated, **verdict)
+def answered(
+    prompt: Prompt, completion: str, *, tokens: int, truncated: bool, **verdict: Any
+) -> EvalItem:
+    """The EvalItem of a prompt and its completion; `verdict` holds the fields that a judge
+    decides."""
+    return EvalItem(
+        **dict(EvalPrompt.of(prompt)),
+        completion=completion,
+        tokens=tokens,
+        truncated=truncated,
+        **verdict,
+    )
 
 
 def read_baseline(inputs: dict[str, Path], prompts: Sequence[Prompt]) -> list[EvalItem] | None:
-    """The `baseline` input's items, item i being the same prompt as prompt i; None when no baseline is connected.
+    """The `baseline` input's items, item i being the same prompt as prompt i; None when no baseline
+    is connected.
 
     Raises:
         InputError: the baseline answered other prompts.
@@ -264,15 +324,17 @@ def read_baseline(inputs: dict[str, Path], prompts: Sequence[Prompt]) -> list[Ev
     ours, theirs = [prompt.id for prompt in prompts], [item.id for item in items]
     if ours != theirs:
         raise InputError(
-            f"the baseline evaluation answered {len(theirs)} prompts and this one asks {len(ours)}; {len(set(ours) & set(theirs))} are the "
-            "same. A paired comparison needs the same prompts in the same order. Connect both evaluations to one rebalance stage, and name "
-            "the same suites in both."
+            f"the baseline evaluation answered {len(theirs)} prompts and this one asks {len(ours)};"
+            f" {len(set(ours) & set(theirs))} are the same. A paired comparison needs the same"
+            " prompts in the same order. Connect both evaluations to one rebalance stage, and name"
+            " the same suites in both."
         )
     return items
 
 
 Outcome = Callable[[EvalItem], bool | None]
-"""What a rate counts: True or False of an item, None when the item is outside the rate's denominator."""
+"""What a rate counts: True or False of an item, None when the item is outside the rate's
+denominator."""
 
 
 def measure(
@@ -283,17 +345,20 @@ def measure(
     paired: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, float | None]:
-    """Every rate in `outcomes` over the items and, with a baseline, the paired difference of those named in `paired`.
+    """Every rate in `outcomes` over the items and, with a baseline, the paired difference of those
+    named in `paired`.
 
-    A rate is `{name, name_low, name_high}`: the fraction with its Wilson interval. A difference is `{delta_name, delta_name_low,
-    delta_name_high, delta_name_p}`: this model minus the baseline over the same prompts, its paired bootstrap interval and McNemar's exact
-    p-value. All are None over an empty denominator.
+    A rate is `{name, name_low, name_high}`: the fraction with its Wilson interval. A difference is
+    `{delta_name, delta_name_low, delta_name_high, delta_name_p}`: this model minus the baseline
+    over the same prompts, its paired bootstrap interval and McNemar's exact p-value. All are None
+    over an empty denominator.
 
     Args:
         items: the evaluated model's items.
         outcomes: name of a rate -> what it counts.
         baseline: item i answers the same prompt as `items[i]`.
-        paired: rates whose denominator the prompts alone decide; of others, such as a precision, there is no paired difference.
+        paired: rates whose denominator the prompts alone decide; of others, such as a precision,
+            there is no paired difference.
         seed: of the bootstrap.
     """
     metrics: dict[str, float | None] = {}
@@ -302,8 +367,14 @@ def measure(
         metrics |= _rate(name, [counted for counted in after if counted is not None])
         if baseline is not None and name in paired:
             before = [outcome(item) for item in baseline]
-            pairs = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
-            metrics |= _difference(f"delta_{name}", [old for old, _ in pairs], [new for _, new in pairs], seed)
+            pairs = [
+                (old, new)
+                for old, new in zip(before, after, strict=True)
+                if old is not None and new is not None
+            ]
+            metrics |= _difference(
+                f"delta_{name}", [old for old, _ in pairs], [new for _, new in pairs], seed
+            )
     return metrics
 
 
@@ -311,12 +382,23 @@ def _rate(name: str, counted: Sequence[bool]) -> dict[str, float | None]:
     if not counted:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     interval = wilson(sum(counted), len(counted))
-    return {name: sum(counted) / len(counted), f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return {
+        name: sum(counted) / len(counted),
+        f"{name}_low": interval.low,
+        f"{name}_high": interval.high,
+    }
 
 
-def _difference(name: str, before: Sequence[bool], after: Sequence[bool], seed: int) -> dict[str, float | None]:
+def _difference(
+    name: str, before: Sequence[bool], after: Sequence[bool], seed: int
+) -> dict[str, float | None]:
     if not after:
         return {name: None, f"{name}_low": None, f"{name}_high": None, f"{name}_p": None}
     interval = paired_bootstrap(before, after, seed=seed)
     mean = (sum(after) - sum(before)) / len(after)
-    return {name: mean, f"{name}_low": interval.low, f"{name}_high": interval.high, f"{name}_p": mcnemar(before, after)}
+    return {
+        name: mean,
+        f"{name}_low": interval.low,
+        f"{name}_high": interval.high,
+        f"{name}_p": mcnemar(before, after),
+    }

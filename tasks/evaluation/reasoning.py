@@ -1,4 +1,5 @@
-"""Judging a completion by its answer: verified in the format of a trace and wherever it stands, its markers counted."""
+"""Judging a completion by its answer: verified in the format of a trace and wherever it stands, its
+markers counted."""
 
 import re
 
@@ -7,19 +8,41 @@ from tasks.evaluation.evaluate import answered
 from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import agrees, verify
 
-MARKERS = ("first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence", "finally", "step", "=")
-"""Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any case."""
+MARKERS = (
+    "first",
+    "second",
+    "next",
+    "then",
+    "so",
+    "because",
+    "since",
+    "therefore",
+    "thus",
+    "hence",
+    "finally",
+    "step",
+    "=",
+)
+"""Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any
+case."""
 
-_MARKER = re.compile("|".join(rf"\b{word}\b" if word.isalpha() else re.escape(word) for word in MARKERS), re.IGNORECASE)
+_MARKER = re.compile(
+    "|".join(rf"\b{word}\b" if word.isalpha() else re.escape(word) for word in MARKERS),
+    re.IGNORECASE,
+)
 
 
 def count_markers(completion: str) -> int:
-    """Chain-of-thought markers before the answer: in all that precedes `<answer>`, which of a well-formed trace is its reasoning."""
+    """Chain-of-thought markers before the answer: in all that precedes `<answer>`, which of a
+    well-formed trace is its reasoning."""
     return len(_MARKER.findall(completion.partition("<answer>")[0]))
 
 
-def judge(prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False) -> EvalItem:
-    """Verify one completion, in the trace's format and wherever its answer stands, and count its markers."""
+def judge(
+    prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False
+) -> EvalItem:
+    """Verify one completion, in the trace's format and wherever its answer stands, and count its
+    markers."""
     verdict = verify(prompt, completion)
     elsewhere = "" if verdict.exact else flexible_answer(prompt, completion)
     return answered(
@@ -29,6 +52,7 @@ def judge(prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bo
         truncated=truncated,
         format=verdict.format,
         exact=verdict.exact,
-        flexible=verdict.exact or (elsewhere not in ("", verdict.answer) and agrees(prompt, elsewhere).ok),
+        flexible=verdict.exact
+        or (elsewhere not in ("", verdict.answer) and agrees(prompt, elsewhere).ok),
         markers=count_markers(completion),
     )

@@ -17,14 +17,21 @@ _AS_IT_SAYS: dict[str, Request] = {"safe": "safe", "unsafe": "unsafe"}
 
 
 class RequestColumn(StrictModel):
-    """What is asked differs by row: a column that says "safe" or "unsafe", or words that `table` translates."""
+    """What is asked differs by row: a column that says "safe" or "unsafe", or words that `table`
+    translates."""
 
     column: str
     table: dict[str, Request] = Field(default_factory=_AS_IT_SAYS.copy, min_length=1)
 
 
 def request_prompts(
-    suite: FileSuite, data: Path | None, *, prompt: Text, request: Request | RequestColumn, family: str | None, expected: int
+    suite: FileSuite,
+    data: Path | None,
+    *,
+    prompt: Text,
+    request: Request | RequestColumn,
+    family: str | None,
+    expected: int,
 ) -> list[EvalPrompt]:
     """One prompt for each record of the suite's file.
 
@@ -38,12 +45,21 @@ def request_prompts(
         InputError: another number of them than expected, or a record that makes none.
     """
     records = list(suite_records(suite, data))
-    asked = mapped(suite, records, PromptMapping(domain=Domain.GENERAL, difficulty=3, prompt=prompt))
+    asked = mapped(
+        suite, records, PromptMapping(domain=Domain.GENERAL, difficulty=3, prompt=prompt)
+    )
     if len(asked) != expected:
-        raise InputError(f"suite {suite.suite}: {suite.path} holds {len(asked)} requests, not {expected}; set expected to that.")
+        raise InputError(
+            f"suite {suite.suite}: {suite.path} holds {len(asked)} requests, not {expected}; set"
+            " expected to that."
+        )
     found = []
     for one, record in zip(asked, records, strict=True):
-        said: dict[str, Any] = {"request": _said(suite, record, request) if isinstance(request, RequestColumn) else request}
+        said: dict[str, Any] = {
+            "request": (
+                _said(suite, record, request) if isinstance(request, RequestColumn) else request
+            )
+        }
         if family is not None:
             said["family"] = _column(suite, record, family)
         found.append(one.model_copy(update=said))
@@ -51,12 +67,16 @@ def request_prompts(
 
 
 def _said(suite: FileSuite, record: SuiteRecord, request: RequestColumn) -> Request:
-    """What a record's column says of its request. Raises InputError: nothing that the table knows."""
+    """What a record's column says of its request. Raises InputError: nothing that the table
+    knows."""
     found = _column(suite, record, request.column)
     if found not in request.table:
         valid = ", ".join(sorted(request.table))
         where = f"suite {suite.suite}: {record.file}, line {record.line}"
-        raise InputError(f"{where}: {request.column} = {found[:80]!r} is not in the table of request ({valid}). Add it there.")
+        raise InputError(
+            f"{where}: {request.column} = {found[:80]!r} is not in the table of request ({valid})."
+            " Add it there."
+        )
     return request.table[found]
 
 
@@ -64,5 +84,8 @@ def _column(suite: FileSuite, record: SuiteRecord, column: str) -> str:
     """What a column says. Raises InputError: nothing."""
     value = lookup(record.row, column)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"suite {suite.suite}: {record.file}, line {record.line}: {column} is no text, but {value!r}. Correct it.")
+        raise InputError(
+            f"suite {suite.suite}: {record.file}, line {record.line}: {column} is no text, but"
+            f" {value!r}. Correct it."
+        )
     return value.strip()

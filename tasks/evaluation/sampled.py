@@ -1,12 +1,15 @@
 """What sampled answers say beyond the greedy one: pass@k, majority@k, and the noise of the seed.
 
-pass@k       the chance that one of k answers is right: 1 - C(n-c, k) / C(n, k) for c right ones of a prompt's n samples, which is unbiased
-             (Chen et al. 2021, 2107.03374). Of all prompts that can be verified.
-majority@k   the chance that the answer which most of k samples give is right (self-consistency, Wang et al. 2023, 2203.11171), over the
-             disjoint groups of k samples. Answers that agree after normalisation (`ballot`) are one; a completion that is no trace has no
-             vote; of answers with equally many votes the one that came first wins. Of prompts whose answer can be voted on: code and free
-             text cannot.
-noise        `tasks.statistics.noise.noise_floor` of each rate over the samples of all prompts: one model, as many runs as there are
+pass@k       the chance that one of k answers is right: 1 - C(n-c, k) / C(n, k) for c right ones of
+             a prompt's n samples, which is unbiased (Chen et al. 2021, 2107.03374). Of all prompts
+             that can be verified.
+majority@k   the chance that the answer which most of k samples give is right (self-consistency,
+             Wang et al. 2023, 2203.11171), over the disjoint groups of k samples. Answers that
+             agree after normalisation (`ballot`) are one; a completion that is no trace has no
+             vote; of answers with equally many votes the one that came first wins. Of prompts whose
+             answer can be voted on: code and free text cannot.
+noise        `tasks.statistics.noise.noise_floor` of each rate over the samples of all prompts: one
+             model, as many runs as there are
 samples.
 
 k is 1, 2, 4, ... up to the number of samples. An interval is a bootstrap over prompts.
@@ -28,7 +31,8 @@ from tasks.verification.text import normalise_answer
 
 
 def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, Any]:
-    """`pass_at_k` and `majority_at_k`: {"1": {"rate", "low", "high", "n"}, "2": ...}; empty without prompts that can be verified.
+    """`pass_at_k` and `majority_at_k`: {"1": {"rate", "low", "high", "n"}, "2": ...}; empty without
+    prompts that can be verified.
 
     Args:
         samples: equally many of each prompt, in any order of prompts.
@@ -45,7 +49,10 @@ def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, 
     ks = [2**power for power in range(len(groups[0]).bit_length())]
     return {
         name: {str(k): _mean([value(items, k) for items in chosen], seed) for k in ks}
-        for name, value, chosen in (("pass_at_k", pass_at_k, groups), ("majority_at_k", majority_at_k, voted))
+        for name, value, chosen in (
+            ("pass_at_k", pass_at_k, groups),
+            ("majority_at_k", majority_at_k, voted),
+        )
         if chosen
     }
 
@@ -65,16 +72,21 @@ def majority_at_k(items: Sequence[EvalItem], k: int) -> float:
 def _elected(items: Sequence[EvalItem]) -> bool:
     """Whether the answer with the most votes is right: it is where the first that gives it is."""
     ballots = [ballot(item) for item in items]
-    votes = Counter(vote for vote in ballots if vote is not None)  # of equals the first counts as the most common
+    votes = Counter(
+        vote for vote in ballots if vote is not None
+    )  # of equals the first counts as the most common
     return bool(votes) and items[ballots.index(votes.most_common(1)[0][0])].exact
 
 
 def ballot(item: EvalItem) -> str | None:
-    """What an item votes for: its answer as a number, a quantity to three digits, a letter or normalised text. None: it is no trace."""
+    """What an item votes for: its answer as a number, a quantity to three digits, a letter or
+    normalised text. None: it is no trace."""
     return _ballot(item.check, choices_of(item), item.completion)
 
 
-@lru_cache(maxsize=1 << 16)  # a sample votes for every k, and overall as in its domain and its suite
+@lru_cache(
+    maxsize=1 << 16
+)  # a sample votes for every k, and overall as in its domain and its suite
 def _ballot(check: str, choices: tuple[str, ...], completion: str) -> str | None:
     trace = parse_trace(completion)
     if trace is None:
@@ -84,14 +96,22 @@ def _ballot(check: str, choices: tuple[str, ...], completion: str) -> str | None
 
 def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:
     interval = bootstrap_share(values, seed=seed)
-    return {"rate": sum(values) / len(values), "low": interval.low, "high": interval.high, "n": len(values)}
+    return {
+        "rate": sum(values) / len(values),
+        "low": interval.low,
+        "high": interval.high,
+        "n": len(values),
+    }
 
 
-def noise(samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], bool | None]]) -> dict[str, dict[str, float | int]]:
+def noise(
+    samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], bool | None]]
+) -> dict[str, dict[str, float | int]]:
     """`noise_floor` of each outcome whose denominator is the same prompts in every run.
 
     Args:
-        samples: those of `answer_all`: all prompts' sample 0, then all prompts' sample 1, and so on.
+        samples: those of `answer_all`: all prompts' sample 0, then all prompts' sample 1, and so
+            on.
         outcomes: name of a rate -> what it counts.
     """
     by_sample: dict[int | None, list[EvalItem]] = defaultdict(list)
@@ -100,7 +120,11 @@ def noise(samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem
     found = {}
     for name, outcome in outcomes.items():
         runs = [[outcome(item) for item in items] for items in by_sample.values()]
-        counted = [index for index in range(len(runs[0])) if all(run[index] is not None for run in runs)]
+        counted = [
+            index for index in range(len(runs[0])) if all(run[index] is not None for run in runs)
+        ]
         if counted and len(counted) == max(sum(value is not None for value in run) for run in runs):
-            found[name] = noise_floor([[bool(run[index]) for index in counted] for run in runs]).model_dump()
+            found[name] = noise_floor(
+                [[bool(run[index]) for index in counted] for run in runs]
+            ).model_dump()
     return found

@@ -1,4 +1,5 @@
-"""A trained stage as a directory in Hugging Face's format with a model card, and proven to be the model that was trained."""
+"""A trained stage as a directory in Hugging Face's format with a model card, and proven to be the
+model that was trained."""
 
 import json
 import shutil
@@ -13,15 +14,27 @@ if TYPE_CHECKING:
     from tasks.exporting.round_trip import Proof
 
 
-FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.model")
-"""Patterns of what a trained stage's artifact has of the format; `COMPANIONS` of its base model come beside."""
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.model",
+)
+"""Patterns of what a trained stage's artifact has of the format; `COMPANIONS` of its base model
+come beside."""
 
 PROMPTS_OF_EVALUATION = 3
 """How many prompts of each evaluation the proof asks beside its own."""
 
 
 def export_model(
-    source: Path, out: Path, card: "Card", prompts: Sequence[str], dtype: Literal["float32", "bfloat16"], say: Callable[[str], None]
+    source: Path,
+    out: Path,
+    card: "Card",
+    prompts: Sequence[str],
+    dtype: Literal["float32", "bfloat16"],
+    say: Callable[[str], None],
 ) -> "Proof":
     """Write a trained stage's artifact into the empty directory `out` as an export, and prove it.
 
@@ -33,7 +46,8 @@ def export_model(
         say: told what is being done.
 
     Raises:
-        StageFailed: `transformers` finds another model in `out` than was trained. What lies there is to be thrown away.
+        StageFailed: `transformers` finds another model in `out` than was trained. What lies there
+            is to be thrown away.
         InputError: transformers or torch is not installed, or the disk is too small.
     """
     from tasks.data.tokens import Tokenizer
@@ -47,12 +61,17 @@ def export_model(
     files = sorted({path for pattern in (*FILES, *COMPANIONS) for path in source.glob(pattern)})
     size, free = sum(path.stat().st_size for path in files), shutil.disk_usage(out).free
     if size > free:
-        raise InputError(f"{out.parent} has {free / 1e9:.1f} GB free; the model takes {size / 1e9:.1f} GB. Choose a place on another disk.")
+        raise InputError(
+            f"{out.parent} has {free / 1e9:.1f} GB free; the model takes {size / 1e9:.1f} GB."
+            " Choose a place on another disk."
+        )
     say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
     for path in files:
         shutil.copyfile(path, out / path.name)
     write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
     proof = prove(out, source, prompts, dtype, say)
     write_card(out, card, proof, read_config(source)[0].family)
-    (out / "verification.json").write_text(json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8")
+    (out / "verification.json").write_text(
+        json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8"
+    )
     return proof

@@ -1,6 +1,8 @@
-"""The model card of an export: README.md in the Hugging Face hub's format, plots of the evaluations, and the licence's notice.
+"""The model card of an export: README.md in the Hugging Face hub's format, plots of the
+evaluations, and the licence's notice.
 
-Equal lineage and evaluations give equal text. Nothing is measured here: rates come with the intervals that the evaluations computed.
+Equal lineage and evaluations give equal text. Nothing is measured here: rates come with the
+intervals that the evaluations computed.
 """
 
 import re
@@ -15,8 +17,9 @@ from tasks.exporting.round_trip import NEW_TOKENS, Proof
 from tasks.models.source import SHIPPED, TINY
 
 NOTICE = (
-    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms\n\n"
-    "The weights in this directory were modified: they were trained further from those that Google published.\n"
+    "Gemma is provided under and subject to the Gemma Terms of Use found at"
+    " ai.google.dev/gemma/terms\n\nThe weights in this directory were modified: they were trained"
+    " further from those that Google published.\n"
 )
 """What the Gemma Terms of Use (section 3.1) ask of whoever passes on a model derived from Gemma."""
 
@@ -69,10 +72,19 @@ class Card:
 
 
 def write_card(directory: Path, card: Card, proof: Proof, family: str) -> None:
-    """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's weights."""
+    """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's
+    weights."""
     measured = dict.fromkeys(one.kind for one in card.evaluations)
-    plotted = [kind for kind in measured if _plot(directory / f"{kind}.png", kind, [one for one in card.evaluations if one.kind == kind])]
-    (directory / "README.md").write_text(visible(_text(card, proof, family, plotted)), encoding="utf-8")
+    plotted = [
+        kind
+        for kind in measured
+        if _plot(
+            directory / f"{kind}.png", kind, [one for one in card.evaluations if one.kind == kind]
+        )
+    ]
+    (directory / "README.md").write_text(
+        visible(_text(card, proof, family, plotted)), encoding="utf-8"
+    )
     if card.derived:
         (directory / "NOTICE").write_text(NOTICE, encoding="utf-8")
 
@@ -80,39 +92,66 @@ def write_card(directory: Path, card: Card, proof: Proof, family: str) -> None:
 def _text(card: Card, proof: Proof, family: str, plotted: Sequence[str]) -> str:
     parts = [_front_matter(card, family), f"# {card.title}", _introduction(card), USE]
     if card.evaluations:
-        parts.append("## Evaluation\n\nRates are percent with 95% intervals (Wilson); answers are greedy; prompts are held out.")
+        parts.append(
+            "## Evaluation\n\nRates are percent with 95% intervals (Wilson); answers are greedy;"
+            " prompts are held out."
+        )
     for kind in dict.fromkeys(one.kind for one in card.evaluations):
         chosen = [one for one in card.evaluations if one.kind == kind]
         if chosen:
             parts.append(f"### {evaluation_of(kind).title}\n\n{_table(kind, chosen)}")
-            parts += [_parts(part, chosen[-1]) for part in ("suite", "domain") if len(chosen[-1].metrics.get(f"{part}s", {})) > 1]
+            parts += [
+                _parts(part, chosen[-1])
+                for part in ("suite", "domain")
+                if len(chosen[-1].metrics.get(f"{part}s", {})) > 1
+            ]
             parts += [f"![{evaluation_of(kind).title}]({kind}.png)"] if kind in plotted else []
     if card.origins:
         header = ("stage", "kind", "version", "inputs", "key", "digest of the artifact")
-        rows = [(one.stage, one.kind, str(one.version), one.inputs, f"`{one.key}`", f"`{one.digest}`") for one in card.origins]
+        rows = [
+            (one.stage, one.kind, str(one.version), one.inputs, f"`{one.key}`", f"`{one.digest}`")
+            for one in card.origins
+        ]
         parts.append(f"## Lineage\n\n{_markdown_table(header, rows)}")
     if card.recipe:
-        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", card.recipe)), default=0))
-        parts.append(f"The recipe, as it was run (`lyceum run`):\n\n{fence}toml\n{card.recipe}{fence}")
+        fence = "`" * max(
+            3, 1 + max((len(run) for run in re.findall("`+", card.recipe)), default=0)
+        )
+        parts.append(
+            f"The recipe, as it was run (`lyceum run`):\n\n{fence}toml\n{card.recipe}{fence}"
+        )
     if card.versions:
-        parts.append("Trained with " + ", ".join(f"{name} {version}" for name, version in sorted(card.versions.items())) + ".")
+        parts.append(
+            "Trained with "
+            + ", ".join(f"{name} {version}" for name, version in sorted(card.versions.items()))
+            + "."
+        )
     parts += [_verification(proof), _licence(card)]
     return "\n\n".join(parts) + "\n"
 
 
 def _front_matter(card: Card, family: str) -> str:
     base = SHIPPED.get(card.base, card.base)
-    lines = ["---", "library_name: transformers", "pipeline_tag: text-generation", f"tags: [lyceum, {family}, reasoning]"]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        f"tags: [lyceum, {family}, reasoning]",
+    ]
     lines += ["license: gemma"] if card.derived else []
-    lines += [f"base_model: {base.removeprefix('hf://').partition('@')[0]}"] if base.startswith("hf://") else []
+    lines += (
+        [f"base_model: {base.removeprefix('hf://').partition('@')[0]}"]
+        if base.startswith("hf://")
+        else []
+    )
     return "\n".join([*lines, "---"])
 
 
 def _introduction(card: Card) -> str:
     begun = f"`{card.base}`" if card.derived else "random weights"
     return (
-        f"Post-trained by Lyceum from {begun}. It thinks before it speaks: an answer has the form\n\n"
-        "```\n<reasoning>...</reasoning>\n<answer>...</answer>\n```"
+        f"Post-trained by Lyceum from {begun}. It thinks before it speaks: an answer has the"
+        " form\n\n```\n<reasoning>...</reasoning>\n<answer>...</answer>\n```"
     )
 
 
@@ -125,26 +164,42 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(".")
 model = AutoModelForCausalLM.from_pretrained(".", attn_implementation="eager")
 chat = [{"role": "user", "content": "What is 17 + 25?"}]
-inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", \
+return_dict=True)
 answer = model.generate(**inputs, max_new_tokens=512)
 print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
 ```
 
-Decoding is greedy unless you ask for sampling, as in the evaluations. The model ends its turn with `<end_of_turn>`; the generation config
+Decoding is greedy unless you ask for sampling, as in the evaluations. The model ends its turn \
+with `<end_of_turn>`; the generation config
 names it, and `<eos>`, as end tokens."""
 
 
 def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
-    rates = [name for name in evaluation_of(kind).card if any(one.metrics.get(name) is not None for one in evaluations)]
-    rows = [(one.model, str(one.metrics["n"]), *(_rate(one.metrics, name) for name in rates)) for one in evaluations]
+    rates = [
+        name
+        for name in evaluation_of(kind).card
+        if any(one.metrics.get(name) is not None for one in evaluations)
+    ]
+    rows = [
+        (one.model, str(one.metrics["n"]), *(_rate(one.metrics, name) for name in rates))
+        for one in evaluations
+    ]
     return _markdown_table(_header("model", rates), rows)
 
 
 def _parts(part: str, evaluation: Evaluation) -> str:
     """The rates by `suite` or by `domain`."""
     parts: Mapping[str, Mapping[str, Any]] = evaluation.metrics[f"{part}s"]
-    rates = [name for name in evaluation_of(evaluation.kind).card if any(metrics.get(name) is not None for metrics in parts.values())]
-    rows = [(name, str(metrics["n"]), *(_rate(metrics, rate) for rate in rates)) for name, metrics in parts.items()]
+    rates = [
+        name
+        for name in evaluation_of(evaluation.kind).card
+        if any(metrics.get(name) is not None for metrics in parts.values())
+    ]
+    rows = [
+        (name, str(metrics["n"]), *(_rate(metrics, rate) for rate in rates))
+        for name, metrics in parts.items()
+    ]
     return f"By {part}, {evaluation.model}:\n\n{_markdown_table(_header(part, rates), rows)}"
 
 
@@ -156,59 +211,89 @@ def _rate(metrics: Mapping[str, Any], name: str) -> str:
     """62.3 [58.1, 66.4]; a dash for a rate over nothing."""
     if metrics.get(name) is None:
         return "–"
-    return f"{100 * metrics[name]:.1f} [{100 * metrics[f'{name}_low']:.1f}, {100 * metrics[f'{name}_high']:.1f}]"
+    return (
+        f"{100 * metrics[name]:.1f} [{100 * metrics[f'{name}_low']:.1f},"
+        f" {100 * metrics[f'{name}_high']:.1f}]"
+    )
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _verification(proof: Proof) -> str:
-    tied = f"; {proof.greedy_ties} of the answers part where two tokens are tied within the tolerance" if proof.greedy_ties else ""
+    tied = (
+        f"; {proof.greedy_ties} of the answers part where two tokens are tied within the tolerance"
+        if proof.greedy_ties
+        else ""
+    )
     return (
-        "## Verification\n\n"
-        f"Before this directory was made, transformers {proof.transformers} (torch {proof.torch}) read its files and was compared with the "
-        f"trained model in JAX, both in {proof.dtype} on a CPU:\n\n"
-        f"- the chat template renders {proof.prompts} prompts and their answers to the very tokens of training;\n"
-        f"- logits at {proof.positions} positions differ by at most {proof.max_logit_difference:.1e} of the largest "
-        f"(tolerance {proof.tolerance:g});\n"
-        f"- greedy answers of up to {NEW_TOKENS} tokens, {proof.greedy_tokens} in all, are the same{tied};\n"
-        "- `generate()` stops at `<end_of_turn>` and at `<eos>`.\n\n"
-        "One thing is read otherwise: of a prompt that spells a control token, such as `<end_of_turn>`, Lyceum makes plain text, and "
-        "`transformers` the token (unless it is told `split_special_tokens=True`)."
+        f"## Verification\n\nBefore this directory was made, transformers {proof.transformers}"
+        f" (torch {proof.torch}) read its files and was compared with the trained model in JAX,"
+        f" both in {proof.dtype} on a CPU:\n\n- the chat template renders {proof.prompts} prompts"
+        f" and their answers to the very tokens of training;\n- logits at {proof.positions}"
+        f" positions differ by at most {proof.max_logit_difference:.1e} of the largest (tolerance"
+        f" {proof.tolerance:g});\n- greedy answers of up to {NEW_TOKENS} tokens,"
+        f" {proof.greedy_tokens} in all, are the same{tied};\n- `generate()` stops at"
+        " `<end_of_turn>` and at `<eos>`.\n\nOne thing is read otherwise: of a prompt that spells"
+        " a control token, such as `<end_of_turn>`, Lyceum makes plain text, and `transformers`"
+        " the token (unless it is told `split_special_tokens=True`)."
     )
 
 
 def _licence(card: Card) -> str:
     if not card.derived:
-        return "## Licence\n\nTrained from random weights: no weights of Gemma are in this directory."
+        return (
+            "## Licence\n\nTrained from random weights: no weights of Gemma are in this directory."
+        )
     return (
-        "## Licence\n\nThis model is derived from Gemma. Gemma is provided under and subject to the "
-        "[Gemma Terms of Use](https://ai.google.dev/gemma/terms); keep the file NOTICE with the weights, and pass on the use restrictions."
+        "## Licence\n\nThis model is derived from Gemma. Gemma is provided under and subject to the"
+        " [Gemma Terms of Use](https://ai.google.dev/gemma/terms); keep the file NOTICE with the"
+        " weights, and pass on the use restrictions."
     )
 
 
 def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> bool:
-    """Draw the rates of one kind of evaluation with their intervals, model by model; False if there are none."""
+    """Draw the rates of one kind of evaluation with their intervals, model by model; False if there
+    are none."""
     if not evaluations:
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rates = [name for name in evaluation_of(kind).card if any(one.metrics.get(name) is not None for one in evaluations)]
+    rates = [
+        name
+        for name in evaluation_of(kind).card
+        if any(one.metrics.get(name) is not None for one in evaluations)
+    ]
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / max(1, len(rates))
     for number, name in enumerate(rates):
-        shown = [(place, one.metrics) for place, one in enumerate(evaluations) if one.metrics.get(name) is not None]
+        shown = [
+            (place, one.metrics)
+            for place, one in enumerate(evaluations)
+            if one.metrics.get(name) is not None
+        ]
         centres = [place + (number - (len(rates) - 1) / 2) * width for place, _ in shown]
         values = [100 * metrics[name] for _, metrics in shown]
-        spans = [[100 * abs(metrics[name] - metrics[f"{name}_{end}"]) for _, metrics in shown] for end in ("low", "high")]
+        spans = [
+            [100 * abs(metrics[name] - metrics[f"{name}_{end}"]) for _, metrics in shown]
+            for end in ("low", "high")
+        ]
         axes.bar(centres, values, width=0.9 * width, label=name.replace("_", " "), alpha=0.85)
-        axes.errorbar(centres, values, yerr=spans, fmt="none", ecolor="black", elinewidth=1, capsize=2)
+        axes.errorbar(
+            centres, values, yerr=spans, fmt="none", ecolor="black", elinewidth=1, capsize=2
+        )
     axes.set_xticks(range(len(evaluations)), [one.model for one in evaluations])
-    axes.set(ylim=(0, 105), ylabel="% of held-out prompts", title=f"{evaluation_of(kind).title}, 95% intervals")
+    axes.set(
+        ylim=(0, 105),
+        ylabel="% of held-out prompts",
+        title=f"{evaluation_of(kind).title}, 95% intervals",
+    )
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})

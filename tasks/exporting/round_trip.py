@@ -1,14 +1,21 @@
-"""The proof of an export: what `transformers` reads from the exported directory is the model that was trained, to the token.
+"""The proof of an export: what `transformers` reads from the exported directory is the model that
+was trained, to the token.
 
-`transformers` loads the exported directory and our reader the trained artifact, so a tensor that was swapped on the way is seen. On fixed
-prompts (digits, code, emoji, one longer than the sliding window) and on prompts from evaluations, these must agree:
+`transformers` loads the exported directory and our reader the trained artifact, so a tensor that
+was swapped on the way is seen. On fixed prompts (digits, code, emoji, one longer than the sliding
+window) and on prompts from evaluations, these must agree:
 
-- ids: the chat template renders a prompt, and a prompt with its answer, to the ids that training and sampling use; texts come back whole;
-- logits: at every compared position within a tolerance that depends on the dtype in which both compute;
-- greedy tokens: those of `transformers.generate` and ours, but for ties that the tolerance does not decide;
-- stopping: `generate` ends at <end_of_turn> and at <eos> by itself, with the generation config that lies in the directory.
+- ids: the chat template renders a prompt, and a prompt with its answer, to the ids that training
+  and sampling use; texts come back whole;
+- logits: at every compared position within a tolerance that depends on the dtype in which both
+  compute;
+- greedy tokens: those of `transformers.generate` and ours, but for ties that the tolerance does not
+  decide;
+- stopping: `generate` ends at <end_of_turn> and at <eos> by itself, with the generation config that
+  lies in the directory.
 
-Both compute on this host's CPU, one after the other, so that one copy of the model is in memory at a time.
+Both compute on this host's CPU, one after the other, so that one copy of the model is in memory at
+a time.
 """
 
 import gc
@@ -36,14 +43,18 @@ from tasks.sampling.streaming import Streamer
 
 Dtype = Literal["float32", "bfloat16"]
 TOLERANCES: dict[str, float] = {"float32": 1e-4, "bfloat16": 0.1}
-"""How far two logits may be apart, as a fraction of the largest (of 1, if all are smaller). In bfloat16 `transformers` also rounds angles,
-scores and logits, which we hold in float32: random models of two layers are 6 % apart."""
+"""How far two logits may be apart, as a fraction of the largest (of 1, if all are smaller). In
+bfloat16 `transformers` also rounds angles, scores and logits, which we hold in float32: random
+models of two layers are 6 % apart."""
 
 PROMPTS = (
     "What is 17 + 25?",
     "Write one line about the sea.",
     "0123456789, 3.14159 and 1,000,000: which is largest?",
-    "Explain this:\n\ndef double(x):\n    return 2 * x  # naïve, 数学, 😀\n\n\tand  why two spaces stay",
+    (
+        "Explain this:\n\ndef double(x):\n    return 2 * x  # naïve, 数学, 😀\n\n\tand  why two"
+        " spaces stay"
+    ),
 )
 ANSWER = Trace(reasoning="17 + 25 = 42,\nbecause 7 + 5 = 12 😀", answer="42").render()
 
@@ -51,10 +62,12 @@ NEW_TOKENS = 16
 """Greedy tokens per prompt."""
 
 COMPARED = 64
-"""Positions of a text, the last ones, whose logits are compared: all of a short text's; a vocabulary of 262,144 takes 1 MB for each."""
+"""Positions of a text, the last ones, whose logits are compared: all of a short text's; a
+vocabulary of 262,144 takes 1 MB for each."""
 
 LONGEST_WINDOW = 1024
-"""A prompt is made longer than the sliding window if the window is no longer than this (Gemma 2's is 4096)."""
+"""A prompt is made longer than the sliding window if the window is no longer than this (Gemma 2's
+is 4096)."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,10 @@ class Proof:
     """What was compared, and how close it was.
 
     Attributes:
-        max_logit_difference: the largest, relative to the largest logit (or 1) of its text; at most `tolerance`.
-        greedy_ties: prompts whose greedy answers part at two tokens with the same logit, within the tolerance.
+        max_logit_difference: the largest, relative to the largest logit (or 1) of its text; at most
+            `tolerance`.
+        greedy_ties: prompts whose greedy answers part at two tokens with the same logit, within the
+            tolerance.
     """
 
     dtype: str
@@ -82,7 +97,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Said:
-    """What `transformers` makes of a prompt: its answer, and the logits (n, V) of the last n positions but one of prompt and answer."""
+    """What `transformers` makes of a prompt: its answer, and the logits (n, V) of the last n
+    positions but one of prompt and answer."""
 
     prompt: str
     context: list[int]
@@ -95,18 +111,22 @@ def require_transformers() -> None:
     absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if absent:
         raise InputError(
-            f"an export is verified in transformers, which needs {' and '.join(absent)}: uv sync --extra export "
-            "(or: pip install 'lyceum[export]')."
+            f"an export is verified in transformers, which needs {' and '.join(absent)}: uv sync"
+            " --extra export (or: pip install 'lyceum[export]')."
         )
 
 
-def prove(exported: Path, source: Path, prompts: Sequence[str], dtype: Dtype, say: Callable[[str], None]) -> Proof:
-    """Compare the exported directory in `transformers` with the trained artifact `source` in our model.
+def prove(
+    exported: Path, source: Path, prompts: Sequence[str], dtype: Dtype, say: Callable[[str], None]
+) -> Proof:
+    """Compare the exported directory in `transformers` with the trained artifact `source` in our
+    model.
 
     Args:
-        prompts: more prompts, e.g. of evaluations; those that spell a control token are left out: our token path takes it for text, and
-            `transformers` for the token.
-        dtype: in which both compute, whatever the weights are stored in. float32 takes 4 bytes per weight, and tells more.
+        prompts: more prompts, e.g. of evaluations; those that spell a control token are left out:
+            our token path takes it for text, and `transformers` for the token.
+        dtype: in which both compute, whatever the weights are stored in. float32 takes 4 bytes per
+            weight, and tells more.
         say: told what is being done.
 
     Raises:
@@ -118,7 +138,14 @@ def prove(exported: Path, source: Path, prompts: Sequence[str], dtype: Dtype, sa
     import transformers
 
     tokenizer = Tokenizer.from_file(source / TOKENIZER)
-    asked = [*PROMPTS, *(prompt for prompt in prompts if prompt.strip() and not any(token in prompt for token in CONTROL_TOKENS))]
+    asked = [
+        *PROMPTS,
+        *(
+            prompt
+            for prompt in prompts
+            if prompt.strip() and not any(token in prompt for token in CONTROL_TOKENS)
+        ),
+    ]
     cpu = Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), (BATCH, TENSOR))
     theirs = _load_tokenizer(exported)
     window = _window(exported)
@@ -138,12 +165,22 @@ def prove(exported: Path, source: Path, prompts: Sequence[str], dtype: Dtype, sa
         scale = max(1.0, float(np.abs(logits).max()))
         difference = float(np.abs(logits - one.logits).max()) / scale
         if not difference <= TOLERANCES[dtype]:  # a NaN is no agreement
-            _fail(f"its logits differ by {difference:.2g} of the largest in {_shown(one.prompt)}, tolerance {TOLERANCES[dtype]:g}")
+            _fail(
+                f"its logits differ by {difference:.2g} of the largest in {_shown(one.prompt)},"
+                f" tolerance {TOLERANCES[dtype]:g}"
+            )
         worst = max(worst, difference)
-        ties += _greedy_tie(one, list(streamer.tokens(one.prompt)), logits, 2 * TOLERANCES[dtype] * scale, tokenizer)
+        ties += _greedy_tie(
+            one, list(streamer.tokens(one.prompt)), logits, 2 * TOLERANCES[dtype] * scale, tokenizer
+        )
         text = tokenizer.decode(one.answer)
-        if "\ufffd" not in text and theirs.decode(one.answer, skip_special_tokens=True) != text:  # broken bytes are shown otherwise
-            _fail(f"its tokenizer decodes the answer to {_shown(one.prompt)} to other text than {_shown(text)}")
+        if (
+            "\ufffd" not in text and theirs.decode(one.answer, skip_special_tokens=True) != text
+        ):  # broken bytes are shown otherwise
+            _fail(
+                f"its tokenizer decodes the answer to {_shown(one.prompt)} to other text than"
+                f" {_shown(text)}"
+            )
     return Proof(
         dtype=dtype,
         prompts=len(said),
@@ -158,7 +195,10 @@ def prove(exported: Path, source: Path, prompts: Sequence[str], dtype: Dtype, sa
 
 
 def _fail(what: str) -> NoReturn:
-    raise StageFailed(f"the export is not the model that was trained: in transformers {what}. Nothing was exported.")
+    raise StageFailed(
+        f"the export is not the model that was trained: in transformers {what}. Nothing was"
+        " exported."
+    )
 
 
 def _shown(text: str) -> str:
@@ -175,27 +215,49 @@ def _load_tokenizer(exported: Path) -> Any:
 
 
 def _same_ids(theirs: Any, tokenizer: Tokenizer, prompt: str) -> None:
-    """A prompt, and a prompt with its answer as training renders it, are the same ids in both, and the same text again."""
+    """A prompt, and a prompt with its answer as training renders it, are the same ids in both, and
+    the same text again."""
     chat = [{"role": "user", "content": prompt}]
     context = prompt_tokens(tokenizer, prompt)
     try:
-        rendered = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        rendered = theirs.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
         taught = [*chat, {"role": "assistant", "content": ANSWER}]
         whole = theirs.apply_chat_template(taught, tokenize=True, return_dict=False)
         text = theirs.apply_chat_template(taught, tokenize=False)
-    except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:  # a template is a program
+    except (
+        TemplateError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+    ) as error:  # a template is a program
         _fail(f"its chat template fails: {type(error).__name__}: {error}")
     if rendered != context:
-        _fail(f"its chat template renders {_shown(prompt)} to other ids than training does: {_parting(rendered, context)}")
+        _fail(
+            f"its chat template renders {_shown(prompt)} to other ids than training does:"
+            f" {_parting(rendered, context)}"
+        )
     supervised = [*context, *response_tokens(tokenizer, ANSWER), *tokenizer.encode("\n")]
     if whole != supervised:
-        _fail(f"its chat template renders an answer to {_shown(prompt)} to other ids than training does: {_parting(whole, supervised)}")
+        _fail(
+            f"its chat template renders an answer to {_shown(prompt)} to other ids than training"
+            f" does: {_parting(whole, supervised)}"
+        )
     if theirs.decode(whole, skip_special_tokens=False) != text:
         _fail(f"its tokenizer decodes what it encoded of {_shown(prompt)} to other text")
 
 
 def _parting(theirs: list[int], ours: list[int]) -> str:
-    place = next((index for index, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other), min(len(theirs), len(ours)))
+    place = next(
+        (
+            index
+            for index, (one, other) in enumerate(zip(theirs, ours, strict=False))
+            if one != other
+        ),
+        min(len(theirs), len(ours)),
+    )
     return f"from token {place}, {theirs[place : place + 5]} instead of {ours[place : place + 5]}"
 
 
@@ -216,7 +278,9 @@ def _window(exported: Path) -> int:
     return int(AutoConfig.from_pretrained(exported, local_files_only=True).sliding_window)
 
 
-def _ask_transformers(exported: Path, tokenizer: Tokenizer, prompts: Sequence[str], dtype: Dtype) -> list[_Said]:
+def _ask_transformers(
+    exported: Path, tokenizer: Tokenizer, prompts: Sequence[str], dtype: Dtype
+) -> list[_Said]:
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -236,8 +300,16 @@ def _ask_transformers(exported: Path, tokenizer: Tokenizer, prompts: Sequence[st
         _fail(f"its weights do not fit: {wrong}")
     stops = [tokenizer.eos_id, tokenizer.end_of_turn_id]
     settings = model.generation_config
-    found = {"eos_token_id": settings.eos_token_id, "bos_token_id": settings.bos_token_id, "pad_token_id": settings.pad_token_id}
-    expected = {"eos_token_id": stops, "bos_token_id": tokenizer.bos_id, "pad_token_id": tokenizer.pad_id}
+    found = {
+        "eos_token_id": settings.eos_token_id,
+        "bos_token_id": settings.bos_token_id,
+        "pad_token_id": settings.pad_token_id,
+    }
+    expected = {
+        "eos_token_id": stops,
+        "bos_token_id": tokenizer.bos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
     if found != expected:
         _fail(f"its generation config has {found} instead of {expected}")
     with torch.no_grad():
@@ -250,7 +322,9 @@ def _answer(model: Any, prompt: str, context: list[int]) -> _Said:
     import torch
 
     tokens = torch.tensor([context])
-    out = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW_TOKENS, do_sample=False)
+    out = model.generate(
+        tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW_TOKENS, do_sample=False
+    )
     kept = min(COMPARED, out.shape[1])
     logits = model(out, logits_to_keep=kept).logits[0, : kept - 1]
     return _Said(prompt, context, out[0, len(context) :].tolist(), logits.float().numpy())
@@ -276,7 +350,13 @@ def _stops_at(model: Any, context: list[int], stop: int) -> None:
 
     tokens = torch.tensor([context])
     says = LogitsProcessorList([_Says(stop, len(context))])
-    out = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8, do_sample=False, logits_processor=says)
+    out = model.generate(
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        max_new_tokens=8,
+        do_sample=False,
+        logits_processor=says,
+    )
     said = out[0, len(context) :].tolist()
     if len(said) > 3:
         _fail(f"generate() does not stop at token {stop}: it says {said}")
@@ -289,12 +369,15 @@ def _in_dtype(loaded: LoadedModel, dtype: Dtype) -> LoadedModel:
     """The model computing in another dtype."""
     config = replace(loaded.config, dtype=dtype)
     named = nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))
-    weights = {".".join(map(str, path)): variable.get_value().astype(dtype) for path, variable in named}
+    weights = {
+        ".".join(map(str, path)): variable.get_value().astype(dtype) for path, variable in named
+    }
     return replace(loaded, config=config, model=Gemma(config, weights))
 
 
 def _our_logits(loaded: LoadedModel, tokens: list[int], count: int) -> np.ndarray:
-    """(count, V) logits of the last `count` positions but one. Lengths are padded to powers of two, so that few programs are compiled."""
+    """(count, V) logits of the last `count` positions but one. Lengths are padded to powers of two,
+    so that few programs are compiled."""
     length = len(tokens)
     row = np.zeros((1, 1 << (length - 1).bit_length()), np.int32)
     row[0, :length] = tokens
@@ -304,23 +387,35 @@ def _our_logits(loaded: LoadedModel, tokens: list[int], count: int) -> np.ndarra
 
 @nnx.jit
 def _logits(model: Gemma, row: jax.Array, length: jax.Array) -> jax.Array:
-    """(1, COMPARED - 1, V) of the positions before the last of `length` tokens; those before the first are of no use."""
+    """(1, COMPARED - 1, V) of the positions before the last of `length` tokens; those before the
+    first are of no use."""
     index = jnp.arange(row.shape[1])[None]
     hidden, _ = model(row, index, (index < length).astype(jnp.int32))
     places = jnp.maximum(length - 1 - jnp.arange(COMPARED - 1, 0, -1), 0)
     return model.unembed(hidden[:, places])
 
 
-def _greedy_tie(said: _Said, ours: list[int], logits: np.ndarray, tie: float, tokenizer: Tokenizer) -> bool:
-    """Whether the greedy answers part at a tie. Raises StageFailed where they part at anything else.
+def _greedy_tie(
+    said: _Said, ours: list[int], logits: np.ndarray, tie: float, tokenizer: Tokenizer
+) -> bool:
+    """Whether the greedy answers part at a tie. Raises StageFailed where they part at anything
+    else.
 
-    Our sampler goes on after <eos>, which a trained model says only by mistake; what follows is not compared.
+    Our sampler goes on after <eos>, which a trained model says only by mistake; what follows is not
+    compared.
     """
     if tokenizer.eos_id in ours:
         ours = ours[: ours.index(tokenizer.eos_id) + 1]
     if said.answer == ours:
         return False
-    place = next((index for index, (one, other) in enumerate(zip(said.answer, ours, strict=False)) if one != other), None)
+    place = next(
+        (
+            index
+            for index, (one, other) in enumerate(zip(said.answer, ours, strict=False))
+            if one != other
+        ),
+        None,
+    )
     if place is not None:
         row = logits[place - len(said.answer)]
         if row.max() - row[[said.answer[place], ours[place]]].min() <= tie:

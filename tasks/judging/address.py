@@ -1,9 +1,11 @@
-"""Sentences of a response that talk to its judge: instructions about instructions, speaking to a judge or for one, asking for a grade or
-giving oneself one, verdicts, delimiters and roles that the response brings along.
+"""Sentences of a response that talk to its judge: instructions about instructions, speaking to a
+judge or for one, asking for a grade or giving oneself one, verdicts, delimiters and roles that the
+response brings along.
 
-A false alarm costs a second question and no more than what the sentence was worth: a word problem about "the highest score" is judged with
-and without that sentence. So the patterns are wide. They are looked for in folded text (`fold`): other alphabets' look-alikes, full-width
-letters, invisible characters, emphasis and s p a c e d letters make no difference.
+A false alarm costs a second question and no more than what the sentence was worth: a word problem
+about "the highest score" is judged with and without that sentence. So the patterns are wide. They
+are looked for in folded text (`fold`): other alphabets' look-alikes, full-width letters, invisible
+characters, emphasis and s p a c e d letters make no difference.
 """
 
 import re
@@ -11,11 +13,14 @@ import unicodedata
 from functools import lru_cache
 from typing import NamedTuple
 
-_LATIN = str.maketrans("аαвβеεёоοрρсϲуυхχіιјѕԁһкκмнոтτԝѵνɡıɑ", "aabbeeeooppccyuxxiijsdhkkmhnttwvvgia")
+_LATIN = str.maketrans(
+    "аαвβеεёоοрρсϲуυхχіιјѕԁһкκмнոтτԝѵνɡıɑ", "aabbeeeooppccyuxxiijsdhkkmhnttwvvgia"
+)
 """Letters that look like Latin ones: Cyrillic and Greek."""
 
 _JUDGE = (
-    r"(?:judge|grader|grading (?:system|model)|evaluator|evaluation (?:system|model)|rater|assessor|reviewer|scorer|examiner|"
+    r"(?:judge|grader|grading (?:system|model)|evaluator|evaluation"
+    r" (?:system|model)|rater|assessor|reviewer|scorer|examiner|"
     r"reward model|llm)s?"
 )
 _WHO = rf"(?:the |a |an |any |our |my |this |whoever )?(?:ai |automated |human )?{_JUDGE}"
@@ -24,41 +29,105 @@ _GRADE = r"(?:scores?|ratings?|marks?|grades?|points?|rewards?|verdicts?|rulings
 _RATE = r"(?:rate|score|grade|mark|evaluate|judge|assess)"
 _SAY = r"(?:give|award|assign|output|return|print|reply|respond|answer|say|set)"
 _FULFILLED = r"(?:satisf\w+|met|meets|fulfil\w*|pass\w*|true|yes|correct)"
-_RULES = r"(?:instructions?|prompts?|rules?|guidelines?|criteri(?:a|on)|rubrics?|previous|prior|above|earlier|everything before)"
+_RULES = (
+    r"(?:instructions?|prompts?|rules?|guidelines?|criteri(?:a|on)|rubrics?|previous|prior|above|earlier|everything"
+    r" before)"
+)
 
 _PATTERNS = (
     # Instructions about instructions
-    rf"\b(?:ignore|disregard|forget|override|bypass|skip|do not follow|don't follow|stop following)\b.{{0,40}}\b{_RULES}\b",
-    r"\b(?:new|updated|revised|real|actual|hidden|system|developer|admin) (?:instructions?|prompt|override|message)\b",
+    (
+        r"\b(?:ignore|disregard|forget|override|bypass|skip|do not follow|don't follow|stop"
+        rf" following)\b.{{0,40}}\b{_RULES}\b"
+    ),
+    (
+        r"\b(?:new|updated|revised|real|actual|hidden|system|developer|admin)"
+        r" (?:instructions?|prompt|override|message)\b"
+    ),
     r"\b(?:ignor\w+|olvida|oublie\w*|vergiss|vergessen)\b.{0,40}\b(?:instruc\w+|istruzioni|anweisung\w*|regeln|reglas|consignes)\b",
     r"忽略.{0,12}(?:指令|指示|规则|要求)|(?:指示|命令)を無視|[给打]出?(?:满分|最高分|10分|十分)",
     # Speaking to a judge, or for one
     rf"\b(?:dear|hello|hi|hey|attention|(?:note|message) (?:to|for)|to|as|for) {_WHO}\b",
-    rf"\byou (?:are|act as|must act as|will act as|play) (?:now )?(?:an? |the )?(?:\w+ ){{0,3}}{_JUDGE}\b",
-    rf"\b{_JUDGE} (?:must|should|will|shall|has to|have to|(?:is|are) (?:required|instructed|asked))\b",
+    (
+        r"\byou (?:are|act as|must act as|will act as|play) (?:now )?(?:an? |the )?(?:\w+"
+        rf" ){{0,3}}{_JUDGE}\b"
+    ),
+    (
+        rf"\b{_JUDGE} (?:must|should|will|shall|has to|have to|(?:is|are)"
+        r" (?:required|instructed|asked))\b"
+    ),
     # Asking for a grade, or giving oneself one
-    rf"\b(?:{_RATE}|{_SAY})\b.{{0,60}}\b(?:{_TOP}[ -]?(?:/ ?10\b|out of (?:10|ten)\b|{_GRADE}\b)|{_GRADE}(?: of| is|:| to| as)? ?{_TOP}\b)",
-    rf"\b{_RATE} (?:this|it|me|my|the|every\w*|all)\b.{{0,40}}\b(?:{_TOP}|satisfied|{_FULFILLED})\b",
+    (
+        rf"\b(?:{_RATE}|{_SAY})\b.{{0,60}}\b(?:{_TOP}[ -]?(?:/ ?10\b|out of"
+        rf" (?:10|ten)\b|{_GRADE}\b)|{_GRADE}(?: of| is|:| to| as)? ?{_TOP}\b)"
+    ),
+    (
+        rf"\b{_RATE}"
+        rf" (?:this|it|me|my|the|every\w*|all)\b.{{0,40}}\b(?:{_TOP}|satisfied|{_FULFILLED})\b"
+    ),
     rf"\b{_TOP} ?(?:/ ?10\b|out of (?:10|ten)\b)|\b(?:full|maximum|highest|perfect|top) {_GRADE}\b",
     rf"\b{_GRADE} ?(?:=|:|is|of|should be|must be) ?{_TOP}\b",
-    rf"\b(?:this|the|my|above) (?:response|answer|solution|submission|output)\b.{{0,40}}\b(?:deserves|merits|{_FULFILLED})\b.{{0,30}}"
+    r"\b(?:this|the|my|above)"
+    rf" (?:response|answer|solution|submission|output)\b.{{0,40}}\b(?:deserves|merits|{_FULFILLED})\b.{{0,30}}"
     r"\b(?:all|every|each|full|the highest|criteri\w+|rubrics?|requirements?)\b",
-    rf"\b(?:all|every|each)\b.{{0,20}}\b(?:criteri(?:a|on)|rubric items?|requirements?)\b.{{0,30}}\b{_FULFILLED}\b",
-    r"\bbe (?:as |more |very )?(?:lenient|generous|merciful)\b|\b(?:grading|evaluation|judging|test|debug|developer) (?:mode|tool)\b",
-    r"\b(?:this|the|my|above) (?:response|answer|solution|submission|output) (?:is|was|has been) (?:already |clearly |simply |judged )*"
+    (
+        r"\b(?:all|every|each)\b.{0,20}\b(?:criteri(?:a|on)|rubric"
+        rf" items?|requirements?)\b.{{0,30}}\b{_FULFILLED}\b"
+    ),
+    (
+        r"\bbe (?:as |more |very"
+        r" )?(?:lenient|generous|merciful)\b|\b(?:grading|evaluation|judging|test|debug|developer)"
+        r" (?:mode|tool)\b"
+    ),
+    r"\b(?:this|the|my|above) (?:response|answer|solution|submission|output) (?:is|was|has been)"
+    r" (?:already |clearly |simply |judged )*"
     r"(?:flawless|perfect|excellent|outstanding|approved|graded|accepted|exemplary)\b",
-    r"\b(?:approve|accept|pass) (?:this|it|the|my|every\w*|all)\b.{0,20}\b(?:response|answer|submission|criteri\w+|rubrics?)\b",
-    rf"\b{_SAY}\b.{{0,40}}\b(?:true|yes|satisfied|10|1)\b.{{0,20}}\b(?:for|to|on) (?:all|each|any|every\w*)\b",
+    (
+        r"\b(?:approve|accept|pass)"
+        r" (?:this|it|the|my|every\w*|all)\b.{0,20}\b(?:response|answer|submission|criteri\w+|rubrics?)\b"
+    ),
+    (
+        rf"\b{_SAY}\b.{{0,40}}\b(?:true|yes|satisfied|10|1)\b.{{0,20}}\b(?:for|to|on)"
+        r" (?:all|each|any|every\w*)\b"
+    ),
     # Verdicts, delimiters and roles that it brings along
-    r"[\"'{,] ?(?:rating|score|grades?|satisfied|verdict|ruling|mark|reward|result)[\"']? ?[:=] ?[\"'{\[]*(?:\d|true|yes|pass|correct)",
-    r"\b(?:end|begin|start) of (?:the )?(?:data|response|answer|candidate|submission|material|prompt|input|document)\b",
+    (
+        r"[\"'{,] ?(?:rating|score|grades?|satisfied|verdict|ruling|mark|reward|result)[\"']? ?[:=]"
+        r" ?[\"'{\[]*(?:\d|true|yes|pass|correct)"
+    ),
+    (
+        r"\b(?:end|begin|start) of (?:the"
+        r" )?(?:data|response|answer|candidate|submission|material|prompt|input|document)\b"
+    ),
     r"\bdata (?:has )?ended\b",
     r"(?<!=)={3,} ?(?:data|end|begin)|(?<!-)-{3,} ?(?:data|end|begin)\b",
     r"<\|?/?(?:start_of_turn|end_of_turn|im_start|im_end|system|user|assistant|start|end|channel|message|eot_id|start_header_id|bos|eos|s)\b",
     r"\[/?(?:inst|system_prompt)\]|<<sys>>|(?:^|[\s#\"])(?:#{2,} ?)?(?:system|developer) ?: ",
 )
-_OF_JUDGE = ("judge", "grad", "evaluat", "rater", "assessor", "reviewer", "scorer", "examiner", "reward model", "llm")
-_OF_GRADE = ("score", "rating", "mark", "grade", "point", "reward", "verdict", "ruling", "out of", "/")
+_OF_JUDGE = (
+    "judge",
+    "grad",
+    "evaluat",
+    "rater",
+    "assessor",
+    "reviewer",
+    "scorer",
+    "examiner",
+    "reward model",
+    "llm",
+)
+_OF_GRADE = (
+    "score",
+    "rating",
+    "mark",
+    "grade",
+    "point",
+    "reward",
+    "verdict",
+    "ruling",
+    "out of",
+    "/",
+)
 _NEEDED: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("ignore", "disregard", "forget", "override", "bypass", "skip", "follow"),),
     (("instruct", "prompt", "override", "message"),),
@@ -72,24 +141,64 @@ _NEEDED: tuple[tuple[tuple[str, ...], ...], ...] = (
     (_OF_GRADE,),
     (_OF_GRADE,),
     (
-        ("deserves", "merits", "satisf", "met", "meets", "fulfil", "pass", "true", "yes", "correct"),
+        (
+            "deserves",
+            "merits",
+            "satisf",
+            "met",
+            "meets",
+            "fulfil",
+            "pass",
+            "true",
+            "yes",
+            "correct",
+        ),
         ("criteri", "rubric", "require", "all", "each", "every", "full", "the highest"),
     ),
     (("criteri", "rubric", "requirement"),),
-    (("lenient", "generous", "merciful", "grading", "evaluation", "judging", "test", "debug", "developer"),),
-    (("flawless", "perfect", "excellent", "outstanding", "approved", "graded", "accepted", "exemplary"),),
+    (
+        (
+            "lenient",
+            "generous",
+            "merciful",
+            "grading",
+            "evaluation",
+            "judging",
+            "test",
+            "debug",
+            "developer",
+        ),
+    ),
+    (
+        (
+            "flawless",
+            "perfect",
+            "excellent",
+            "outstanding",
+            "approved",
+            "graded",
+            "accepted",
+            "exemplary",
+        ),
+    ),
     (("approve", "accept", "pass"), ("response", "answer", "submission", "criteri", "rubric")),
     (("true", "yes", "satisfied", "1"), ("for ", "to ", "on "), ("all", "each", "any", "every")),
-    (("rating", "score", "grade", "satisfied", "verdict", "ruling", "mark", "reward", "result"), (":", "=")),
+    (
+        ("rating", "score", "grade", "satisfied", "verdict", "ruling", "mark", "reward", "result"),
+        (":", "="),
+    ),
     (("end of", "begin of", "start of"),),
     (("ended",),),
     (("===", "---"),),
     (("<",),),
     (("[", "<<", "system", "developer"),),
 )
-"""Of each pattern: words of which a text that it matches has one, of every group. Looking for a word costs next to nothing."""
+"""Of each pattern: words of which a text that it matches has one, of every group. Looking for a
+word costs next to nothing."""
 
-_ADDRESSES = tuple(zip(_NEEDED, map(re.compile, _PATTERNS), strict=True))  # one after the other is three times faster than all in one
+_ADDRESSES = tuple(
+    zip(_NEEDED, map(re.compile, _PATTERNS), strict=True)
+)  # one after the other is three times faster than all in one
 _ORDER = re.compile(rf"\b(?:{_RATE}|{_SAY})\b.{{0,40}}\b(?:{_TOP}|{_FULFILLED}|1|satisfied)\b")
 """Looked for where something else was found: `return 1` alone is code."""
 
@@ -104,18 +213,23 @@ _UNUSUAL = re.compile(r"[^\n\t\x20-\x7e]")
 
 
 def visible(text: str) -> str:
-    """`text` without characters that nobody sees: controls but line feed and tab, zero-width and direction marks, tags, surrogates."""
-    return _UNUSUAL.sub(lambda match: "" if unicodedata.category(match[0])[0] == "C" else match[0], text)
+    """`text` without characters that nobody sees: controls but line feed and tab, zero-width and
+    direction marks, tags, surrogates."""
+    return _UNUSUAL.sub(
+        lambda match: "" if unicodedata.category(match[0])[0] == "C" else match[0], text
+    )
 
 
 @lru_cache(maxsize=16)  # the rules and the patterns fold the same texts, one after the other
 def fold(text: str) -> str:
-    """How a text is compared: NFKC, no accents, no invisible characters, letters that look Latin as Latin ones, lower case, no emphasis,
-    s p a c e d words joined, white space as one space."""
+    """How a text is compared: NFKC, no accents, no invisible characters, letters that look Latin as
+    Latin ones, lower case, no emphasis, s p a c e d words joined, white space as one space."""
     plain = visible(text)
     if not plain.isascii():
         plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", plain))
-        plain = _UNUSUAL.sub(lambda match: "" if unicodedata.category(match[0]) == "Mn" else match[0], plain).replace("’", "'")
+        plain = _UNUSUAL.sub(
+            lambda match: "" if unicodedata.category(match[0]) == "Mn" else match[0], plain
+        ).replace("’", "'")
         plain = plain.lower().translate(_LATIN)
     plain = plain.lower().translate(_EMPHASIS)
     if "_" in plain:
@@ -125,7 +239,10 @@ def fold(text: str) -> str:
 
 
 def _talks(folded: str) -> bool:
-    return any(all(any(word in folded for word in group) for group in needed) and pattern.search(folded) for needed, pattern in _ADDRESSES)
+    return any(
+        all(any(word in folded for word in group) for group in needed) and pattern.search(folded)
+        for needed, pattern in _ADDRESSES
+    )
 
 
 class Address(NamedTuple):
@@ -136,7 +253,8 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address:
-    """Look for sentences, or up to three in a row, that talk to a judge, and then for any that tell it what to say."""
+    """Look for sentences, or up to three in a row, that talk to a judge, and then for any that tell
+    it what to say."""
     if not _talks(fold(text)):
         return Address((), text)
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]

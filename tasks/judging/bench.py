@@ -1,13 +1,14 @@
-"""From responses to grades: rules first, then questions, a second question where the reply could not be read, and the lower of two grades
-for a response that talks to its judge.
+"""From responses to grades: rules first, then questions, a second question where the reply could
+not be read, and the lower of two grades for a response that talks to its judge.
 
 What a bench decides of a response, in this order:
 
 1. `worthless`: 0, nobody is asked.
-2. It talks to the judge (`address`): it is judged as it is and without those sentences. The lower value counts; 0 if nothing is left
-   without them, or if the judge's reply to what it says cannot be read.
-3. A reply that cannot be read is asked for once more, as another question that says what was wrong. A second one is an abstention, as
-   is every failed call: no value, never a zero.
+2. It talks to the judge (`address`): it is judged as it is and without those sentences. The lower
+   value counts; 0 if nothing is left without them, or if the judge's reply to what it says cannot
+   be read.
+3. A reply that cannot be read is asked for once more, as another question that says what was wrong.
+   A second one is an abstention, as is every failed call: no value, never a zero.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +38,8 @@ class Case:
     Attributes:
         criteria: what the sheet holds that no response may simply repeat.
         value: what the grades of the sheet's items come to, in [0, 1].
-        ruled: judge it by the rules before any judge is asked; anchors are not (`tasks.judging.calibration`).
+        ruled: judge it by the rules before any judge is asked; anchors are not
+            (`tasks.judging.calibration`).
         sample: which repetition of the same questions.
     """
 
@@ -57,7 +59,8 @@ class Case:
 
 @dataclass(frozen=True)
 class _Version:
-    """A response as it is shown to the judge: as it was written (`said` nothing), or without what it said to the judge."""
+    """A response as it is shown to the judge: as it was written (`said` nothing), or without what
+    it said to the judge."""
 
     case: int
     material: Material
@@ -80,7 +83,8 @@ class Bench:
         self.judge, self._by_token = judge, by_token
 
     def judge_all(self, cases: Sequence[Case]) -> list[Judged]:
-        """A value for each case, or None where the judge gave none; the details are what `tasks.rewards` keep in the ledger.
+        """A value for each case, or None where the judge gave none; the details are what
+        `tasks.rewards` keep in the ledger.
 
         Raises:
             InputError, StageFailed: as `Judge.ask`.
@@ -89,19 +93,32 @@ class Bench:
         said: dict[int, tuple[str, ...]] = {}
         versions: list[_Version] = []
         heard: dict[int, list[_Heard]] = {}
-        for version, one in zip(versions, self._hear(cases, self._versions(cases, verdicts, said, versions)), strict=True):
+        for version, one in zip(
+            versions,
+            self._hear(cases, self._versions(cases, verdicts, said, versions)),
+            strict=True,
+        ):
             heard.setdefault(version.case, []).append(one)
         for place, versions_heard in heard.items():
             verdicts[place] = _verdict(cases[place], versions_heard, said.get(place, ()))
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _versions(
-        self, cases: Sequence[Case], verdicts: list[Judged | None], said: dict[int, tuple[str, ...]], versions: list[_Version]
+        self,
+        cases: Sequence[Case],
+        verdicts: list[Judged | None],
+        said: dict[int, tuple[str, ...]],
+        versions: list[_Version],
     ) -> Iterator[_Version]:
-        """What is to be judged, as the rules find it, while what was found before is judged already. Also kept in `versions`; what rules
-        decide goes into `verdicts`, and what a response says to its judge into `said`."""
+        """What is to be judged, as the rules find it, while what was found before is judged
+        already. Also kept in `versions`; what rules decide goes into `verdicts`, and what a
+        response says to its judge into `said`."""
         for place, case in enumerate(cases):
-            rule = worthless(case.completion, case.prompt.prompt, case.criteria, case.prompt.answer) if case.ruled else None
+            rule = (
+                worthless(case.completion, case.prompt.prompt, case.criteria, case.prompt.answer)
+                if case.ruled
+                else None
+            )
             if rule is not None:
                 verdicts[place] = Judged(0.0, {"rule": rule})
                 continue
@@ -112,15 +129,23 @@ class Bench:
                 if heard := of_reasoning.said + of_answer.said:
                     said[place] = tuple(text[:_SHOWN] for text in heard)
                     left = f"<reasoning>{of_reasoning.rest}</reasoning><answer>{of_answer.rest}</answer>"
-                    if worthless(left, case.prompt.prompt, case.criteria, case.prompt.answer) is not None:
-                        verdicts[place] = Judged(0.0, {"rule": "nothing but words to the judge", "said": list(said[place])})
+                    if (
+                        worthless(left, case.prompt.prompt, case.criteria, case.prompt.answer)
+                        is not None
+                    ):
+                        verdicts[place] = Judged(
+                            0.0,
+                            {"rule": "nothing but words to the judge", "said": list(said[place])},
+                        )
                         continue
                     found.append(_Version(place, case.material(of_reasoning.rest, of_answer.rest)))
             versions += found
             yield from found
 
     def _hear(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
-        heard = self._by_tokens(cases, versions) if self._by_token else self._by_text(cases, versions)
+        heard = (
+            self._by_tokens(cases, versions) if self._by_token else self._by_text(cases, versions)
+        )
         self.judge.check([one.problem for one in heard])
         return heard
 
@@ -131,12 +156,21 @@ class Bench:
         again = [place for place, one in enumerate(heard) if one.unread]
         if again:
             problems = [heard[place].problem or "" for place in again]
-            for place, one in zip(again, self._asked(cases, [asked[p] for p in again], problems, [], of=len(asked)), strict=True):
+            for place, one in zip(
+                again,
+                self._asked(cases, [asked[p] for p in again], problems, [], of=len(asked)),
+                strict=True,
+            ):
                 heard[place] = one
         return heard
 
     def _asked(
-        self, cases: Sequence[Case], versions: Iterable[_Version], problems: Iterable[str], asked: list[_Version], of: int | None = None
+        self,
+        cases: Sequence[Case],
+        versions: Iterable[_Version],
+        problems: Iterable[str],
+        asked: list[_Version],
+        of: int | None = None,
     ) -> list[_Heard]:
         """What is heard of each version; they are kept in `asked`."""
         marks: list[str] = []
@@ -144,17 +178,25 @@ class Bench:
         def questions() -> Iterator[Question]:
             for version, problem in zip(versions, problems, strict=False):
                 case = cases[version.case]
-                one, mark = question(case.sheet, version.material, problem=problem, sample=case.sample)
+                one, mark = question(
+                    case.sheet, version.material, problem=problem, sample=case.sample
+                )
                 asked.append(version)
                 marks.append(mark)
                 yield one
 
         rulings = self.judge.ask(questions(), of=of)
-        return [_read(ruling, cases[one.case].sheet, mark) for ruling, one, mark in zip(rulings, asked, marks, strict=True)]
+        return [
+            _read(ruling, cases[one.case].sheet, mark)
+            for ruling, one, mark in zip(rulings, asked, marks, strict=True)
+        ]
 
     def _by_tokens(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
         """One question for each item of a sheet."""
-        questions = [token_questions(cases[one.case].sheet, one.material, sample=cases[one.case].sample) for one in versions]
+        questions = [
+            token_questions(cases[one.case].sheet, one.material, sample=cases[one.case].sample)
+            for one in versions
+        ]
         rulings = iter(self.judge.ask([one for of_version in questions for one in of_version]))
         return [_read_tokens([next(rulings) for _ in of_version]) for of_version in questions]
 
@@ -167,7 +209,9 @@ def parts(completion: str) -> tuple[str, str]:
 
 def _read(ruling: Ruling, sheet: Sheet, mark: str) -> _Heard:
     if ruling.problem is not None:
-        kind = ruling.problem.partition(":")[0]  # what follows may be the judge's own words, and so the response's
+        kind = ruling.problem.partition(":")[
+            0
+        ]  # what follows may be the judge's own words, and so the response's
         return _Heard(problem=_NO_TEXT.get(kind, ruling.problem), unread=kind in _NO_TEXT)
     try:
         return _Heard(read_text(ruling.text, sheet.items, mark), ruling=ruling.digest)
@@ -189,7 +233,9 @@ def _verdict(case: Case, heard: Sequence[_Heard], said: tuple[str, ...]) -> Judg
     """Of a response, from what was heard of its one version or of both."""
     told: dict[str, Any] = {"said": list(said)} if said else {}
     if said and heard[0].unread and heard[1].grades is not None:
-        return Judged(0.0, {"rule": "the judge could not reply to what it says to the judge", **told})
+        return Judged(
+            0.0, {"rule": "the judge could not reply to what it says to the judge", **told}
+        )
     lost = next((one for one in heard if one.grades is None), None)
     if lost is not None:
         return Judged(None, {"problem": lost.problem, **told})
@@ -197,7 +243,9 @@ def _verdict(case: Case, heard: Sequence[_Heard], said: tuple[str, ...]) -> Judg
     lower = heard[values.index(min(values))]
     assert lower.grades is not None
     names = [item.name for item in case.sheet.items]
-    grades = [dict(zip(names, one.grades.values, strict=True)) for one in heard if one.grades is not None]
+    grades = [
+        dict(zip(names, one.grades.values, strict=True)) for one in heard if one.grades is not None
+    ]
     detail: dict[str, Any] = {"grades": grades[heard.index(lower)]}
     if lower.grades.reason:
         detail["reason"] = lower.grades.reason

@@ -1,21 +1,26 @@
 """Whether a judge can be trusted, and whether it is still the judge it was.
 
-Before a stage begins its judge grades the anchors: responses of known worth, some of them attacks. It must put them into the right order,
-or the stage refuses to train on its noise. It grades them again on the first rollout, and on one of `every` rollouts from then on. An
-endpoint's model may be replaced without a word; if its grades have moved, or their order is lost, the stage ends before the update.
+Before a stage begins its judge grades the anchors: responses of known worth, some of them attacks.
+It must put them into the right order, or the stage refuses to train on its noise. It grades them
+again on the first rollout, and on one of `every` rollouts from then on. An endpoint's model may be
+replaced without a word; if its grades have moved, or their order is lost, the stage ends before the
+update.
 
-    order    of all pairs of anchors of one question and unlike worth, the part whose better one has the better grade (a tie is half a
-             pair): 1 is perfect, 0.5 is chance
-    drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval (bootstrap,
+    order    of all pairs of anchors of one question and unlike worth, the part whose better one has
+             the better grade (a tie is half a pair): 1 is perfect, 0.5 is chance
+    drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval
+             (bootstrap,
     `tasks.statistics.intervals`).
              The alarm is an interval that lies beyond the tolerance altogether
 
-The anchors are asked raw: the rules that protect a reward are left out, so the order tells how easily the judge itself is talked round.
+The anchors are asked raw: the rules that protect a reward are left out, so the order tells how
+easily the judge itself is talked round.
 
-Which rollouts are checked is decided by the digest of their responses, and so are the numbers of the repetitions: rulings on anchors are
-asked anew for each check, though all rulings are kept, and a stage that is resumed checks the same rollouts and finds the same rulings. The
-baseline is one for all stages of a store that ask the same judge the same: grades are comparable between runs, or the alarm says that they
-are not. A new name for the baseline accepts the judge as it is now.
+Which rollouts are checked is decided by the digest of their responses, and so are the numbers of
+the repetitions: rulings on anchors are asked anew for each check, though all rulings are kept, and
+a stage that is resumed checks the same rollouts and finds the same rulings. The baseline is one for
+all stages of a store that ask the same judge the same: grades are comparable between runs, or the
+alarm says that they are not. A new name for the baseline accepts the judge as it is now.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +43,8 @@ class Calibration(StrictModel):
     """When and how strictly a judge is tried.
 
     Attributes:
-        anchors: responses of known worth, at least two of unlike worth to some question; None: those of `tasks.judging.anchors`.
+        anchors: responses of known worth, at least two of unlike worth to some question; None:
+            those of `tasks.judging.anchors`.
         every: one of so many rollouts is checked, beside the first.
         tolerance: how far the mean grade, from 0 to 1, may move.
         least_order: the part of the anchors' pairs that must be in the right order.
@@ -55,7 +61,10 @@ class Calibration(StrictModel):
     @classmethod
     def _can_be_ordered(cls, anchors: tuple[Anchor, ...] | None) -> tuple[Anchor, ...] | None:
         if anchors is not None and not _pairs(anchors):
-            raise ValueError("no question has two anchors of unlike score, so there is no order to be right or wrong; add one")
+            raise ValueError(
+                "no question has two anchors of unlike score, so there is no order to be right or"
+                " wrong; add one"
+            )
         return anchors
 
     @property
@@ -79,8 +88,11 @@ class Calibrator:
     baseline: tuple[float | None, ...]
 
     @classmethod
-    def begin(cls, config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case]) -> "Calibrator":
-        """Make the baseline, or find it in the store. Raises StageFailed: the judge does not know good from bad."""
+    def begin(
+        cls, config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case]
+    ) -> "Calibrator":
+        """Make the baseline, or find it in the store. Raises StageFailed: the judge does not know
+        good from bad."""
         baseline = _grades(config, bench, case_of, _repetition(["baseline", config.baseline]))
         _require_order(config, baseline)
         return cls(config, bench, case_of, baseline)
@@ -100,18 +112,33 @@ class Calibrator:
             return None
         grades = _grades(self.config, self.bench, self.case_of, _repetition([update, mark]))
         order = _require_order(self.config, grades)
-        both = [(old, new) for old, new in zip(self.baseline, grades, strict=True) if old is not None and new is not None]
+        both = [
+            (old, new)
+            for old, new in zip(self.baseline, grades, strict=True)
+            if old is not None and new is not None
+        ]
         before, after = [old for old, _ in both], [new for _, new in both]
-        drift, interval = float(np.subtract(after, before).mean()), bootstrap_mean(np.subtract(after, before).tolist(), seed=0)
+        drift, interval = (
+            float(np.subtract(after, before).mean()),
+            bootstrap_mean(np.subtract(after, before).tolist(), seed=0),
+        )
         if interval.low > self.config.tolerance or interval.high < -self.config.tolerance:
             raise StageFailed(
-                f"the judge has drifted: its mean grade of {len(both)} anchors was {np.mean(before):.3f} when baseline "
-                f"{self.config.baseline!r} was made, and {np.mean(after):.3f} at update {update}: a difference of {drift:+.3f} "
-                f"[{interval.low:+.3f}, {interval.high:+.3f}] is beyond calibration.tolerance = {self.config.tolerance:g}. "
-                "Nothing was trained on this rollout. Ask the model that made the baseline; or set calibration.baseline to another name: "
-                "that begins the stage anew, with the judge as it is now."
+                f"the judge has drifted: its mean grade of {len(both)} anchors was"
+                f" {np.mean(before):.3f} when baseline {self.config.baseline!r} was made, and"
+                f" {np.mean(after):.3f} at update {update}: a difference of {drift:+.3f}"
+                f" [{interval.low:+.3f}, {interval.high:+.3f}] is beyond calibration.tolerance ="
+                f" {self.config.tolerance:g}. Nothing was trained on this rollout. Ask the model"
+                " that made the baseline; or set calibration.baseline to another name: that begins"
+                " the stage anew, with the judge as it is now."
             )
-        return {"order": order, "drift": drift, "drift_low": interval.low, "drift_high": interval.high, "grades": list(grades)}
+        return {
+            "order": order,
+            "drift": drift,
+            "drift_low": interval.low,
+            "drift_high": interval.high,
+            "grades": list(grades),
+        }
 
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:
@@ -127,30 +154,47 @@ def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float
 def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
     """Places of the (worse, better) anchor of one question."""
     both = combinations(range(len(anchors)), 2)
-    alike = [(a, b) for a, b in both if anchors[a].question == anchors[b].question and anchors[a].score != anchors[b].score]
+    alike = [
+        (a, b)
+        for a, b in both
+        if anchors[a].question == anchors[b].question and anchors[a].score != anchors[b].score
+    ]
     return [(a, b) if anchors[a].score < anchors[b].score else (b, a) for a, b in alike]
 
 
-def _grades(config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case], sample: int) -> tuple[float | None, ...]:
-    return tuple(one.value for one in bench.judge_all([replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]))
+def _grades(
+    config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case], sample: int
+) -> tuple[float | None, ...]:
+    return tuple(
+        one.value
+        for one in bench.judge_all(
+            [replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]
+        )
+    )
 
 
 def _require_order(config: Calibration, grades: Sequence[float | None]) -> float:
     order = order_of(config.tried, grades)
     if not order >= config.least_order:  # NaN is no order either
         wrong = [
-            f"For example, {config.tried[better].response!r} got {high:.2f}, {config.tried[worse].response!r} {low:.2f}"
+            f"For example, {config.tried[better].response!r} got {high:.2f},"
+            f" {config.tried[worse].response!r} {low:.2f}"
             for worse, better in _pairs(config.tried)
-            if (low := grades[worse]) is not None and (high := grades[better]) is not None and low >= high
+            if (low := grades[worse]) is not None
+            and (high := grades[better]) is not None
+            and low >= high
         ]
         raise StageFailed(
-            f"the judge does not know good responses from bad ones: it has {order:.0%} of {len(_pairs(config.tried))} pairs of anchors "
-            f"in the right order, below calibration.least_order = {config.least_order:g}. {wrong[0] if wrong else 'None was graded'}. "
-            "Nothing was trained on its rewards. Take a better judge, or lower calibration.least_order."
+            f"the judge does not know good responses from bad ones: it has {order:.0%} of"
+            f" {len(_pairs(config.tried))} pairs of anchors in the right order, below"
+            f" calibration.least_order = {config.least_order:g}."
+            f" {wrong[0] if wrong else 'None was graded'}. Nothing was trained on its rewards. Take"
+            " a better judge, or lower calibration.least_order."
         )
     return order
 
 
 def _repetition(of: list[Any]) -> int:
-    """The number of a repetition of the same questions: never 0, which a reward's own questions have."""
+    """The number of a repetition of the same questions: never 0, which a reward's own questions
+    have."""
     return 1 + int(digest(of)[:12], 16)

@@ -2,12 +2,14 @@
 
 Whatever happens to the endpoint, a reward is what it would have been, or there is no update:
 
-- it is down (connections refused, errors to everybody): it is asked again every few seconds, for `LYCEUM_JUDGE_PATIENCE_SECONDS`, and no
-  question suffers for that; then the stage ends (StageFailed), and goes on from there when it is run again;
+- it is down (connections refused, errors to everybody): it is asked again every few seconds, for
+  `LYCEUM_JUDGE_PATIENCE_SECONDS`, and no question suffers for that; then the stage ends
+  (StageFailed), and goes on from there when it is run again;
 - one question fails again and again while others are answered: no ruling;
 - an answer was paid: it is in the store before it counts, and never paid again.
 
-One engine, one budget, one limit of requests under way for the whole stage, whichever rollout or thread asks.
+One engine, one budget, one limit of requests under way for the whole stage, whichever rollout or
+thread asks.
 """
 
 import threading
@@ -32,7 +34,10 @@ class AskEndpoint(Judge):
         super().__init__(config.max_abstained)
         self._config = config
         settings = Settings.from_environment()
-        budget = Budget(config.max_usd, account=digest(["judge", config.model_dump(mode="json"), resources.seed]))
+        budget = Budget(
+            config.max_usd,
+            account=digest(["judge", config.model_dump(mode="json"), resources.seed]),
+        )
         prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
         self._engine = ChatEngine(
             endpoint_of(config.provider),
@@ -48,7 +53,8 @@ class AskEndpoint(Judge):
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         requests: list[ChatRequest] = []
         futures: list[Future[Reply]] = []
-        # A question is made when it is soon its turn: the making of hundreds at once would hold the engine's thread up (the GIL).
+        # A question is made when it is soon its turn: the making of hundreds at once would hold the
+        # engine's thread up (the GIL).
         room = threading.Semaphore(2 * self._engine.settings.teacher_concurrency)
         for question in questions:
             room.acquire()
@@ -64,15 +70,23 @@ class AskEndpoint(Judge):
     def request_of(self, question: Question) -> ChatRequest:
         """What is sent."""
         config = self._config
-        own = {"temperature": config.temperature, config.limit_parameter: config.max_response_tokens}
+        own = {
+            "temperature": config.temperature,
+            config.limit_parameter: config.max_response_tokens,
+        }
         parameters = {**config.parameters, **own, **(question.parameters or {})}
         return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
 
     def values(self) -> dict[str, float]:
-        """Also `requests`, and `waited_seconds` for an endpoint that was down, which it may be now."""
+        """Also `requests`, and `waited_seconds` for an endpoint that was down, which it may be
+        now."""
         breaker = self._engine.breaker
         requests = float(self._engine.meter.counts["requests"])
-        return {**super().values(), "requests": requests, "waited_seconds": breaker.waited + breaker.down}
+        return {
+            **super().values(),
+            "requests": requests,
+            "waited_seconds": breaker.waited + breaker.down,
+        }
 
     def close(self) -> None:
         if not self._closed:
@@ -81,6 +95,15 @@ class AskEndpoint(Judge):
 
 
 def _ruling(request: ChatRequest, reply: Reply) -> Ruling:
-    problem = reply.problem and (f"{reply.problem}: {reply.detail}" if reply.detail else reply.problem)
+    problem = reply.problem and (
+        f"{reply.problem}: {reply.detail}" if reply.detail else reply.problem
+    )
     replied = reply.problem in ("refused", "empty", "truncated")
-    return Ruling(reply.text, problem=problem, replied=replied, digest=request.digest, cached=reply.cached, usd=reply.usd)
+    return Ruling(
+        reply.text,
+        problem=problem,
+        replied=replied,
+        digest=request.digest,
+        cached=reply.cached,
+        usd=reply.usd,
+    )

@@ -1,11 +1,14 @@
-"""A judge in this process: one prefill of a Gemma gives the probability of each choice as the next token (G-Eval, 2303.16634).
+"""A judge in this process: one prefill of a Gemma gives the probability of each choice as the next
+token (G-Eval, 2303.16634).
 
-Nothing is decoded: a ruling costs one pass over its prompt, always comes, and is continuous, where a sampled rating is one of ten numbers.
-The judge has devices of its own (`tasks.devices.hosts.halves`, G-RaR's split mesh). Its program is dispatched from the thread of the
-reward that asks, so it computes while the policy samples or is updated; a model too large for one device lies in parts on its half.
+Nothing is decoded: a ruling costs one pass over its prompt, always comes, and is continuous, where
+a sampled rating is one of ten numbers. The judge has devices of its own
+(`tasks.devices.hosts.halves`, G-RaR's split mesh). Its program is dispatched from the thread of the
+reward that asks, so it computes while the policy samples or is updated; a model too large for one
+device lies in parts on its half.
 
-Shapes are fixed: (B, P) prompts, the last batch of a call filled up, and `MOST_CHOICES` choices a row, so that questions with different
-choices share a batch and the program.
+Shapes are fixed: (B, P) prompts, the last batch of a call filled up, and `MOST_CHOICES` choices a
+row, so that questions with different choices share a batch and the program.
 """
 
 import json
@@ -37,7 +40,8 @@ _STORE_THREADS = 32
 
 
 class Rater:
-    """The program: (B, P) left-padded prompts and (B, MOST_CHOICES) token ids -> (B, MOST_CHOICES) float32 probabilities.
+    """The program: (B, P) left-padded prompts and (B, MOST_CHOICES) token ids -> (B, MOST_CHOICES)
+    float32 probabilities.
 
     Attributes:
         loaded: the judge, on the devices that it has.
@@ -49,11 +53,15 @@ class Rater:
         self._program: Any = jax.jit(self._judge)
         self._dispatching = threading.Lock()
 
-    def rate(self, prompts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> np.ndarray:
-        """(N, MOST_CHOICES) probabilities of token ids `choices[i]` after `prompts[i]`; columns beyond a row's choices say nothing.
+    def rate(
+        self, prompts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
+    ) -> np.ndarray:
+        """(N, MOST_CHOICES) probabilities of token ids `choices[i]` after `prompts[i]`; columns
+        beyond a row's choices say nothing.
 
-        Every batch is on its way to the devices before the first result is waited for. Threads may call it at the same time: the batches
-        of one call go before those of the next, on all devices in the same order, because those exchange parts of the weights.
+        Every batch is on its way to the devices before the first result is waited for. Threads may
+        call it at the same time: the batches of one call go before those of the next, on all
+        devices in the same order, because those exchange parts of the weights.
         """
         tokens = pad_left(prompts, self.prompt_length, self.loaded.tokenizer.pad_id)
         ids = np.array([[*row, *[0] * (MOST_CHOICES - len(row))] for row in choices], np.int32)
@@ -61,15 +69,27 @@ class Rater:
         with self._dispatching, jax.set_mesh(self.loaded.mesh):
             for start in range(0, len(tokens), self.batch_size):
                 which = np.minimum(np.arange(start, start + self.batch_size), len(tokens) - 1)
-                found.append(self._program(self._state, *spread((tokens[which], ids[which]), self.loaded.mesh)))
+                found.append(
+                    self._program(
+                        self._state, *spread((tokens[which], ids[which]), self.loaded.mesh)
+                    )
+                )
         if self._program._cache_size() > 1:
-            raise StageFailed(f"the judge compiled {self._program._cache_size()} times; its program is compiled once (fixed shapes)")
+            raise StageFailed(
+                f"the judge compiled {self._program._cache_size()} times; its program is compiled"
+                " once (fixed shapes)"
+            )
         return np.concatenate([fetch(batch) for batch in found])[: len(tokens)]
 
     def program(self, calls: float) -> Program:
         """What `rate` compiles."""
-        batch = np.zeros((self.batch_size, self.prompt_length), np.int32), np.zeros((self.batch_size, MOST_CHOICES), np.int32)
-        return Program("judge", self._program, (shapes(self._state), *rows(batch, self.loaded.mesh)), calls)
+        batch = (
+            np.zeros((self.batch_size, self.prompt_length), np.int32),
+            np.zeros((self.batch_size, MOST_CHOICES), np.int32),
+        )
+        return Program(
+            "judge", self._program, (shapes(self._state), *rows(batch, self.loaded.mesh)), calls
+        )
 
     def _judge(self, state: nnx.State, prompts: jax.Array, choices: jax.Array) -> jax.Array:
         model = nnx.merge(self._graph, state)
@@ -77,7 +97,9 @@ class Rater:
         positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
         hidden, _ = model(prompts, positions, real.astype(jnp.int32))
         logits = model.unembed(hidden[:, -1])
-        logps = jnp.take_along_axis(logits, choices, -1) - jax.nn.logsumexp(logits, -1, keepdims=True)
+        logps = jnp.take_along_axis(logits, choices, -1) - jax.nn.logsumexp(
+            logits, -1, keepdims=True
+        )
         return by_rows(jnp.exp(logps))
 
 
@@ -85,7 +107,9 @@ def programs(config: GemmaJudge, model: LoadedModel, questions: float) -> list[P
     """What the judge compiles on the devices of `model`, to answer so many questions."""
     mesh = make_mesh({"the judge's batch_size": config.batch_size}, list(model.mesh.devices.flat))
     judge = abstract_model(config.model, model_config(config.model), mesh)
-    return [Rater(judge, config.batch_size, config.prompt_length).program(questions / config.batch_size)]
+    return [
+        Rater(judge, config.batch_size, config.prompt_length).program(questions / config.batch_size)
+    ]
 
 
 class AskGemma(Judge):
@@ -94,34 +118,76 @@ class AskGemma(Judge):
     def __init__(self, config: GemmaJudge, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config, self._answers = config, resources.answers
-        self._identity = [VERSION, config.model, model_dependencies(config.model), config.prompt_length, config.batch_size]
+        self._identity = [
+            VERSION,
+            config.model,
+            model_dependencies(config.model),
+            config.prompt_length,
+            config.batch_size,
+        ]
         mesh = make_mesh({"the judge's batch_size": config.batch_size}, resources.devices)
         # gemma3-tiny, which is made at random, is the same judge in every stage
-        self.rater = Rater(base_model(config.model, 0, mesh), config.batch_size, config.prompt_length)
+        self.rater = Rater(
+            base_model(config.model, 0, mesh), config.batch_size, config.prompt_length
+        )
         self._store = ThreadPoolExecutor(_STORE_THREADS, "rulings")
 
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         questions = list(questions)
-        keys = [digest(["judge", self._identity, list(map(dict, one.messages)), one.choices, one.sample]) for one in questions]
+        keys = [
+            digest(
+                ["judge", self._identity, list(map(dict, one.messages)), one.choices, one.sample]
+            )
+            for one in questions
+        ]
         asked = dict(zip(keys, questions, strict=True))
-        rulings = {key: ruling for key, ruling in zip(asked, self._store.map(self._kept, asked), strict=True) if ruling is not None}
+        rulings = {
+            key: ruling
+            for key, ruling in zip(asked, self._store.map(self._kept, asked), strict=True)
+            if ruling is not None
+        }
         tokenizer, new = self.rater.loaded.tokenizer, {}
         for key in [key for key in asked if key not in rulings]:
-            prompt, choices = prompt_tokens(tokenizer, _text(asked[key].messages)), _choice_ids(tokenizer, self._config.model, asked[key])
+            prompt, choices = (
+                prompt_tokens(tokenizer, _text(asked[key].messages)),
+                _choice_ids(tokenizer, self._config.model, asked[key]),
+            )
             if len(prompt) > self._config.prompt_length:
-                rulings[key] = Ruling(problem=f"the question has more than prompt_length = {self._config.prompt_length} tokens", digest=key)
+                rulings[key] = Ruling(
+                    problem=(
+                        f"the question has more than prompt_length = {self._config.prompt_length}"
+                        " tokens"
+                    ),
+                    digest=key,
+                )
             else:
                 new[key] = (prompt, choices)
         if new:
             found = self.rater.rate(*zip(*new.values(), strict=True))
-            values = {key: row[: len(new[key][1])].tolist() for key, row in zip(new, found, strict=True)}
-            list(self._store.map(lambda item: self._answers.put(item[0], json.dumps(item[1]).encode()), values.items()))
-            rulings |= {key: Ruling(probabilities=tuple(row), digest=key) for key, row in values.items()}
-        return [_with_text(rulings[key], question) for key, question in zip(keys, questions, strict=True)]
+            values = {
+                key: row[: len(new[key][1])].tolist() for key, row in zip(new, found, strict=True)
+            }
+            list(
+                self._store.map(
+                    lambda item: self._answers.put(item[0], json.dumps(item[1]).encode()),
+                    values.items(),
+                )
+            )
+            rulings |= {
+                key: Ruling(probabilities=tuple(row), digest=key) for key, row in values.items()
+            }
+        return [
+            _with_text(rulings[key], question)
+            for key, question in zip(keys, questions, strict=True)
+        ]
 
     def _kept(self, key: str) -> Ruling | None:
         raw = self._answers.get(key)
-        return None if raw is None else Ruling(probabilities=tuple(json.loads(raw)), digest=key, cached=True)
+        return (
+            None
+            if raw is None
+            else Ruling(probabilities=tuple(json.loads(raw)), digest=key, cached=True)
+        )
 
     def close(self) -> None:
         self._store.shutdown()
@@ -137,16 +203,26 @@ def _with_text(ruling: Ruling, question: Question) -> Ruling:
 def _text(messages: Sequence[Mapping[str, str]]) -> str:
     """Gemma's template knows no system: what it would say goes before the user's first words."""
     if [message["role"] for message in messages] not in (["user"], ["system", "user"]):
-        raise ValueError(f"a judge is asked by one user's message, after a system's or not; got {[one['role'] for one in messages]}")
+        raise ValueError(
+            "a judge is asked by one user's message, after a system's or not; got"
+            f" {[one['role'] for one in messages]}"
+        )
     return "\n\n".join(message["content"] for message in messages)
 
 
 def _choice_ids(tokenizer: Tokenizer, model: str, question: Question) -> list[int]:
-    """The token of each choice. Raises InputError: a choice is not exactly one token, or two are the same, or there are none."""
+    """The token of each choice. Raises InputError: a choice is not exactly one token, or two are
+    the same, or there are none."""
     if not 0 < len(set(question.choices)) == len(question.choices) <= MOST_CHOICES:
-        raise InputError(f"judge {model}: a question needs 1 to {MOST_CHOICES} different choices, got {list(question.choices)}.")
+        raise InputError(
+            f"judge {model}: a question needs 1 to {MOST_CHOICES} different choices, got"
+            f" {list(question.choices)}."
+        )
     encoded = [tokenizer.encode(choice) for choice in question.choices]
     for choice, ids in zip(question.choices, encoded, strict=True):
         if len(ids) != 1 or tokenizer.decode(ids) != choice:
-            raise InputError(f"judge {model}: the choice {choice!r} is {len(ids)} tokens of its vocabulary; a choice is one.")
+            raise InputError(
+                f"judge {model}: the choice {choice!r} is {len(ids)} tokens of its vocabulary; a"
+                " choice is one."
+            )
     return [ids[0] for ids in encoded]

@@ -2,18 +2,21 @@
 
 What holds for every response, whatever the judge:
 
-- *Data.* A response is shown as strings of one JSON object on one line, between two lines that hold a mark. The mark is a digest of the
-  question and of this response, so no response can hold its own mark. Invisible characters are left out, and no `<` or `[` that could open
-  a turn, a tag or a special token of any chat template is left (it is written as JSON's escape). So nothing in a response is a line, a
-  delimiter or a role of the question (`as_data`).
-- *Rules before judges.* What is no trace, has no substance (":" or "Thought process:", One Token to Fool LLM-as-a-Judge, 2507.08794) or
-  repeats the question or the criteria earns 0 and is not judged (`worthless`).
-- *Only a ruling counts* that has the question's mark and exactly its fields (`tasks.judging.rulings`): a verdict that a response brings
-  along is none.
+- *Data.* A response is shown as strings of one JSON object on one line, between two lines that hold
+  a mark. The mark is a digest of the question and of this response, so no response can hold its own
+  mark. Invisible characters are left out, and no `<` or `[` that could open a turn, a tag or a
+  special token of any chat template is left (it is written as JSON's escape). So nothing in a
+  response is a line, a delimiter or a role of the question (`as_data`).
+- *Rules before judges.* What is no trace, has no substance (":" or "Thought process:", One Token to
+  Fool LLM-as-a-Judge, 2507.08794) or repeats the question or the criteria earns 0 and is not judged
+  (`worthless`).
+- *Only a ruling counts* that has the question's mark and exactly its fields
+  (`tasks.judging.rulings`): a verdict that a response brings along is none.
 
-What holds for every response that talks to the judge in a way that `tasks.judging.address` knows: it is judged twice, as it is and without
-those sentences, and the lower of both counts. What talks to the judge in words that no pattern knows is only measured, by the attacks in
-the calibration set (`tasks.judging.calibration`).
+What holds for every response that talks to the judge in a way that `tasks.judging.address` knows:
+it is judged twice, as it is and without those sentences, and the lower of both counts. What talks
+to the judge in words that no pattern knows is only measured, by the attacks in the calibration set
+(`tasks.judging.calibration`).
 """
 
 import json
@@ -32,9 +35,12 @@ _OPENS_SOMETHING = re.compile(r"<(?![\s\d=])|\[(?=/?[A-Z_]{3,}\])")
 """`<|im_start|>`, `<start_of_turn>`, `</answer>`, `[INST]`; not `a < b`, `x <= 3`, `[1, 2]`."""
 
 _OPENERS = re.compile(
-    r"(?:(?:my )?(?:thought|thinking|reasoning) process|let(?:'s| us|s)? (?:solve|think(?: about)?|work through|approach|break down)"
-    r"(?: this| the| it)?(?: problem| question| task| down)?(?: out)?(?: (?:carefully|step by step))*|step by step|solution|answer|"
-    r"final answer|reasoning|response|okay|ok|sure|certainly|here is (?:the|my) (?:solution|answer)|respuesta|solucion|losung|antwort|"
+    r"(?:(?:my )?(?:thought|thinking|reasoning) process|let(?:'s| us|s)? (?:solve|think(?:"
+    r" about)?|work through|approach|break down)"
+    r"(?: this| the| it)?(?: problem| question| task| down)?(?: out)?(?: (?:carefully|step by"
+    r" step))*|step by step|solution|answer|"
+    r"final answer|reasoning|response|okay|ok|sure|certainly|here is (?:the|my)"
+    r" (?:solution|answer)|respuesta|solucion|losung|antwort|"
     r"reponse|解|解答|答案|かいせつ|解説|정답)"
 )
 """What stands before an answer and is none, folded: the paper's master keys and their kind."""
@@ -45,7 +51,8 @@ _COPIED = 0.8
 
 
 def as_data(material: Material, longest: int) -> str:
-    """One line of JSON that holds the material, each value cut to `longest` characters by leaving out its middle."""
+    """One line of JSON that holds the material, each value cut to `longest` characters by leaving
+    out its middle."""
     shown: dict[str, str | int] = {}
     for name, text in material.items():
         seen = visible(text)
@@ -55,7 +62,9 @@ def as_data(material: Material, longest: int) -> str:
             shown[name] = f"{seen[:head]} [...] {seen[len(seen) - (longest - head) :]}"
             shown[f"{name}_characters_left_out"] = len(seen) - longest
     line = json.dumps(shown, ensure_ascii=False)
-    line = re.sub("[\x85\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line)  # lines to some readers
+    line = re.sub(
+        "[\x85\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line
+    )  # lines to some readers
     return opens_nothing(line)
 
 
@@ -64,11 +73,13 @@ def opens_nothing(text: str) -> str:
     return _OPENS_SOMETHING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def worthless(completion: str, question: str, criteria: Iterable[str] = (), reference: str = "") -> str | None:
+def worthless(
+    completion: str, question: str, criteria: Iterable[str] = (), reference: str = ""
+) -> str | None:
     """Why a completion earns 0 before any judge is asked, or None: it has to be judged.
 
-    `malformed`: it is no trace, or was cut off. `empty`: its answer or its reasoning has no letter and no digit, but for openers. `copied`:
-    its answer is the question, or nothing but criteria.
+    `malformed`: it is no trace, or was cut off. `empty`: its answer or its reasoning has no letter
+    and no digit, but for openers. `copied`: its answer is the question, or nothing but criteria.
     """
     trace = parse_trace(completion)
     if trace is None:
@@ -90,7 +101,9 @@ def _substance(text: str) -> bool:
     """Whether something is said beside openers: a letter or a digit of any script."""
     folded = " ".join(re.sub(r"[^\w\s']|_", " ", fold(text)).split())
     place = 0
-    while place < len(folded):  # to the first that is: there is no need to look for openers in all of a long text
+    while place < len(
+        folded
+    ):  # to the first that is: there is no need to look for openers in all of a long text
         if opener := _OPENERS.match(folded, place):
             place = opener.end()
         elif unicodedata.category(folded[place])[0] in "LN":

@@ -1,4 +1,5 @@
-"""The contract of judges: who is asked (`JudgeConfig`), what (`Question`), and what comes back (`Ruling`).
+"""The contract of judges: who is asked (`JudgeConfig`), what (`Question`), and what comes back
+(`Ruling`).
 
 ```toml
 judge = { name = "endpoint", provider = "openai", model = "gpt-4o-mini", input_usd_per_million = 0.15, output_usd_per_million = 0.6 }
@@ -8,8 +9,9 @@ An endpoint answers with text. A Gemma in this process decodes nothing: its ruli
 the next token (G-Eval, 2303.16634). Both keep rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked
 twice.
 
-A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which goes on from there when it is run
-again: an update on rewards that are mostly missing is worse than none. An endpoint that is down is waited for (`tasks.judging.endpoint`).
+A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which
+goes on from there when it is run again: an update on rewards that are mostly missing is worse than
+none. An endpoint that is down is waited for (`tasks.judging.endpoint`).
 """
 
 import threading
@@ -30,7 +32,8 @@ class _AnyJudge(StrictModel):
     """What all judges have.
 
     Attributes:
-        max_abstained: the largest part of the questions of one call of `ask` that may stay without a ruling.
+        max_abstained: the largest part of the questions of one call of `ask` that may stay without
+            a ruling.
     """
 
     max_abstained: float = Field(default=0.1, ge=0, le=1)
@@ -41,10 +44,12 @@ class EndpointJudge(_AnyJudge):
 
     Attributes:
         provider: whose endpoint: <PROVIDER>_BASE_URL, <PROVIDER>_API_KEY (`tasks.chat.endpoint`).
-        temperature, max_response_tokens: of a ruling. `limit_parameter` is the name by which the model takes the latter.
+        temperature, max_response_tokens: of a ruling. `limit_parameter` is the name by which the
+            model takes the latter.
         parameters: other ones that are sent as they are, e.g. `reasoning_effort`.
         input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
-        max_usd: what the judge of this stage may cost; None: no limit. When it is spent, questions stay without a ruling.
+        max_usd: what the judge of this stage may cost; None: no limit. When it is spent, questions
+            stay without a ruling.
     """
 
     name: Literal["endpoint"]
@@ -61,16 +66,34 @@ class EndpointJudge(_AnyJudge):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if taken := sorted(
-            {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"} & self.parameters.keys()
+            {
+                "model",
+                "messages",
+                "temperature",
+                "max_tokens",
+                "max_completion_tokens",
+                "n",
+                "stream",
+            }
+            & self.parameters.keys()
         ):
-            raise ValueError(f"parameters {', '.join(taken)}: set by model, temperature and max_response_tokens; leave it out here")
-        if self.max_usd is not None and not (self.input_usd_per_million or self.output_usd_per_million):
-            raise ValueError("max_usd needs input_usd_per_million and output_usd_per_million; without prices nothing costs anything")
+            raise ValueError(
+                f"parameters {', '.join(taken)}: set by model, temperature and max_response_tokens;"
+                " leave it out here"
+            )
+        if self.max_usd is not None and not (
+            self.input_usd_per_million or self.output_usd_per_million
+        ):
+            raise ValueError(
+                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
+                " nothing costs anything"
+            )
         return self
 
 
 class GemmaJudge(_AnyJudge):
-    """A Gemma in this process, on the devices that the policy leaves it (`tasks.devices.hosts.halves`).
+    """A Gemma in this process, on the devices that the policy leaves it
+    (`tasks.devices.hosts.halves`).
 
     Attributes:
         model: a recipe's `model`: a shipped name, a hub's, or a directory.
@@ -94,9 +117,11 @@ class Question:
 
     Attributes:
         messages: a system message, if any, and a user's: `{"role": ..., "content": ...}`.
-        choices: for a judge that rates by its next token: texts of one token each, e.g. "0" to "9", or "1" and "0".
+        choices: for a judge that rates by its next token: texts of one token each, e.g. "0" to "9",
+            or "1" and "0".
         parameters: for an endpoint, over those of its config: `response_format`.
-        sample: which repetition of the same question, for an answer that could not be read; 0 is the first.
+        sample: which repetition of the same question, for an answer that could not be read; 0 is
+            the first.
     """
 
     messages: tuple[Mapping[str, str], ...]
@@ -111,9 +136,11 @@ class Ruling:
 
     Attributes:
         text: an endpoint's answer; of a judge that rates by its next token, the likeliest choice.
-        probabilities: of the choices, among all tokens of the vocabulary (their sum is at most 1); None of an endpoint.
+        probabilities: of the choices, among all tokens of the vocabulary (their sum is at most 1);
+            None of an endpoint.
         problem: why there is no ruling, in words; then the rest says nothing.
-        replied: the judge did reply, with a refusal, with nothing, or with too much: it may be asked again in other words.
+        replied: the judge did reply, with a refusal, with nothing, or with too much: it may be
+            asked again in other words.
         digest: of all that decides the ruling: its key in the store.
         cached: it was in the store.
         usd: what it cost this stage.
@@ -145,8 +172,10 @@ class Judge(ABC):
             of: these are asked again, of so many questions of one rollout.
 
         Raises:
-            InputError: a person must put something right first: key, model, URL, parameters, choices.
-            StageFailed: the endpoint has been down for too long, or the judge did not reply to more than `max_abstained` of the questions.
+            InputError: a person must put something right first: key, model, URL, parameters,
+                choices.
+            StageFailed: the endpoint has been down for too long, or the judge did not reply to more
+                than `max_abstained` of the questions.
         """
         rulings = self._ask(questions)
         with self._lock:
@@ -157,21 +186,27 @@ class Judge(ABC):
         return rulings
 
     def check(self, problems: Sequence[str | None], of: int | None = None) -> None:
-        """Of the questions of one rollout (all `of` them, of which those left out have a ruling), why each has no ruling that can be used,
-        or None. Raises StageFailed for too many of them."""
+        """Of the questions of one rollout (all `of` them, of which those left out have a ruling),
+        why each has no ruling that can be used, or None. Raises StageFailed for too many of
+        them."""
         found = [problem for problem in problems if problem is not None]
         if len(found) > self._max_abstained * (of or len(problems)):
-            common = "; ".join(f"{count} times: {problem}" for problem, count in Counter(found).most_common(3))
+            common = "; ".join(
+                f"{count} times: {problem}" for problem, count in Counter(found).most_common(3)
+            )
             raise StageFailed(
-                f"the judge gave no ruling on {len(found)} of {of or len(problems)} questions, more than max_abstained = "
-                f"{self._max_abstained:g} allows ({common}). Nothing was made of the others, which are kept: put it right and run again "
-                "to continue."
+                f"the judge gave no ruling on {len(found)} of {of or len(problems)} questions, more"
+                f" than max_abstained = {self._max_abstained:g} allows ({common}). Nothing was made"
+                " of the others, which are kept: put it right and run again to continue."
             )
 
     def values(self) -> dict[str, float]:
         """Counts over the stage so far: `asked`, `cached`, `abstained`, and `usd`."""
         with self._lock:
-            return {**{name: float(self._counts[name]) for name in ("asked", "cached", "abstained")}, "usd": self._usd}
+            return {
+                **{name: float(self._counts[name]) for name in ("asked", "cached", "abstained")},
+                "usd": self._usd,
+            }
 
     @abstractmethod
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:

@@ -1,4 +1,5 @@
-"""The judge of a config, whichever it is: opened, and what the plan and the stage key need to know of it."""
+"""The judge of a config, whichever it is: opened, and what the plan and the stage key need to know
+of it."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judge:
-    """The judge of a config. Raises InputError: the endpoint or its key is not set, or the model cannot be had."""
+    """The judge of a config. Raises InputError: the endpoint or its key is not set, or the model
+    cannot be had."""
     if isinstance(config, EndpointJudge):
         return AskEndpoint(config, resources)
     from tasks.judging.gemma import AskGemma
@@ -21,7 +23,8 @@ def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judg
 
 
 def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | int]:
-    """What decides rulings beside the config and the weights of `judge_models`, for the stage key."""
+    """What decides rulings beside the config and the weights of `judge_models`, for the stage
+    key."""
     if isinstance(config, EndpointJudge):
         return {}
     from tasks.judging.gemma import VERSION
@@ -34,7 +37,9 @@ def judge_models(config: EndpointJudge | GemmaJudge) -> tuple[str, ...]:
     return (config.model,) if isinstance(config, GemmaJudge) else ()
 
 
-def judge_programs(config: EndpointJudge | GemmaJudge, model: "LoadedModel", questions: float) -> "list[Program]":
+def judge_programs(
+    config: EndpointJudge | GemmaJudge, model: "LoadedModel", questions: float
+) -> "list[Program]":
     """What the judge compiles, on the devices of `model`, to answer so many questions."""
     if isinstance(config, EndpointJudge):
         return []

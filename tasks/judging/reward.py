@@ -1,4 +1,5 @@
-"""What judging rewards share: their config, the judge that they open, and how they try it before they trust it."""
+"""What judging rewards share: their config, the judge that they open, and how they try it before
+they trust it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from tasks.planning.programs import Program
 
 WORDING = 1
-"""Raise it when judges are asked or read in another way: it is part of every judging reward's VERSION."""
+"""Raise it when judges are asked or read in another way: it is part of every judging reward's
+VERSION."""
 
 
 class JudgingConfig(RewardConfig):
@@ -29,9 +31,12 @@ class JudgingConfig(RewardConfig):
 
     Attributes:
         judge: who is asked (`tasks.judging.judge`).
-        calibration: how the judge is tried (`tasks.judging.calibration`); `false` trusts it blindly.
-        longest: characters of a task, a reference, a reasoning and an answer that the judge is shown; of more the middle is left out.
-        response_format: what an endpoint is told of the form of its replies (`tasks.judging.wording.Format`).
+        calibration: how the judge is tried (`tasks.judging.calibration`); `false` trusts it
+            blindly.
+        longest: characters of a task, a reference, a reasoning and an answer that the judge is
+            shown; of more the middle is left out.
+        response_format: what an endpoint is told of the form of its replies
+            (`tasks.judging.wording.Format`).
     """
 
     judge: JudgeConfig
@@ -60,12 +65,21 @@ class Judging(Generic[ConfigT]):
 
     @classmethod
     def begin(
-        cls, config: ConfigT, resources: Resources, anchored: Callable[[Anchor], Case], criteria: Mapping[str, tuple[Criterion, ...]] = {}
+        cls,
+        config: ConfigT,
+        resources: Resources,
+        anchored: Callable[[Anchor], Case],
+        criteria: Mapping[str, tuple[Criterion, ...]] = {},
     ) -> Self:
-        """Open the judge and try it on the anchors. Raises InputError (`open_judge`), StageFailed (`Calibrator.begin`)."""
+        """Open the judge and try it on the anchors. Raises InputError (`open_judge`), StageFailed
+        (`Calibrator.begin`)."""
         bench = Bench(open_judge(config.judge, resources), by_token=config.judge.name == "gemma")
         try:
-            calibrator = Calibrator.begin(config.calibration, bench, anchored) if config.calibration else None
+            calibrator = (
+                Calibrator.begin(config.calibration, bench, anchored)
+                if config.calibration
+                else None
+            )
         except BaseException:
             bench.judge.close()
             raise
@@ -76,13 +90,18 @@ class Judging(Generic[ConfigT]):
         return replace(self, update=update)
 
     def judge(self, cases: Sequence[Case | None], responses: Sequence[Response]) -> list[Judged]:
-        """A value for each case, None where there is no case or no ruling. The calibration of a rollout whose turn it was is in the details
-        of its first response.
+        """A value for each case, None where there is no case or no ruling. The calibration of a
+        rollout whose turn it was is in the details of its first response.
 
         Raises:
-            StageFailed: too many responses stay without a ruling, or the judge is no longer what it was.
+            StageFailed: too many responses stay without a ruling, or the judge is no longer what it
+                was.
         """
-        told = self.calibrator.check(self.update, [response.text for response in responses]) if self.calibrator else None
+        told = (
+            self.calibrator.check(self.update, [response.text for response in responses])
+            if self.calibrator
+            else None
+        )
         judged = iter(self.bench.judge_all([case for case in cases if case is not None]))
         found = [Judged(None, {}) if case is None else next(judged) for case in cases]
         if told is not None:
@@ -100,7 +119,13 @@ class Judging(Generic[ConfigT]):
 
 def dependencies(config: JudgingConfig, data: Any) -> dict[str, str | int]:
     """What decides a judging reward's values beside its config."""
-    tried = {} if config.calibration is False else {"judging.anchors": digest([anchor.model_dump() for anchor in config.calibration.tried])}
+    tried = (
+        {}
+        if config.calibration is False
+        else {
+            "judging.anchors": digest([anchor.model_dump() for anchor in config.calibration.tried])
+        }
+    )
     return {"judging.wording": WORDING, **tried, **judge_dependencies(config.judge)}
 
 

@@ -34,15 +34,25 @@ class RubricConfig(JudgingConfig):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if self.aggregation == "implicit" and self.weights != WEIGHTS:
-            raise ValueError('weights: only aggregation = "explicit" has weights; a rating is one number')
+            raise ValueError(
+                'weights: only aggregation = "explicit" has weights; a rating is one number'
+            )
         if any(weight < 0 for weight in self.weights.values()):
-            raise ValueError("weights: one is negative; write a pitfall as a criterion that is satisfied by avoiding it")
+            raise ValueError(
+                "weights: one is negative; write a pitfall as a criterion that is satisfied by"
+                " avoiding it"
+            )
         for criteria in (self.criteria, *self.domain_criteria.values()):
             titles = [criterion.title for criterion in criteria]
             if twice := sorted({title for title in titles if titles.count(title) > 1}):
-                raise ValueError(f"criteria: {twice[0]!r} is the title of more than one criterion; titles tell them apart")
+                raise ValueError(
+                    f"criteria: {twice[0]!r} is the title of more than one criterion; titles tell"
+                    " them apart"
+                )
             if criteria and not self.weighs(criteria):
-                raise ValueError("weights: all criteria of a rubric have weight 0; give one of them more")
+                raise ValueError(
+                    "weights: all criteria of a rubric have weight 0; give one of them more"
+                )
         return self
 
     def weight_of_criterion(self, criterion: Criterion) -> float:
@@ -64,11 +74,16 @@ def value_of(config: RubricConfig, criteria: Criteria) -> Callable[[tuple[float,
     if config.aggregation == "implicit":
         return lambda grades: grades[0]
     weights = [config.weight_of_criterion(one) for one in criteria]
-    return lambda grades: sum(weight * grade for weight, grade in zip(weights, grades, strict=True)) / sum(weights)
+    return lambda grades: (
+        sum(weight * grade for weight, grade in zip(weights, grades, strict=True)) / sum(weights)
+    )
 
 
-def weighed_again(config: RubricConfig, criteria: Criteria, judged: Mapping[str, Any], value: float | None) -> float | None:
-    """An explicit ruling in a ledger under this config's weights: `judged` are its details, `value` what it was worth.
+def weighed_again(
+    config: RubricConfig, criteria: Criteria, judged: Mapping[str, Any], value: float | None
+) -> float | None:
+    """An explicit ruling in a ledger under this config's weights: `judged` are its details, `value`
+    what it was worth.
 
     Raises:
         KeyError: the ruling is about other criteria.
@@ -76,4 +91,7 @@ def weighed_again(config: RubricConfig, criteria: Criteria, judged: Mapping[str,
     if "rule" in judged or "problem" in judged or value is None:
         return value
     weigh = value_of(config, criteria)
-    return min(weigh(tuple(grades[one.title] for one in criteria)) for grades in judged.get("versions", [judged["grades"]]))
+    return min(
+        weigh(tuple(grades[one.title] for one in criteria))
+        for grades in judged.get("versions", [judged["grades"]])
+    )

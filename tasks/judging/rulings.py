@@ -1,11 +1,12 @@
 """How a ruling becomes numbers: strictly, or not at all.
 
-An endpoint's answer is one JSON object with the question's mark, a reason, and a grade of the right type for every item; one Markdown
-fence around it is taken off. Anything else is no ruling: other text, another mark (a verdict that the response brought along), a key too
-many, too few or twice, 1 for true, "7" for 7, 0 or 11 out of 10.
+An endpoint's answer is one JSON object with the question's mark, a reason, and a grade of the right
+type for every item; one Markdown fence around it is taken off. Anything else is no ruling: other
+text, another mark (a verdict that the response brought along), a key too many, too few or twice, 1
+for true, "7" for 7, 0 or 11 out of 10.
 
-A judge that rates by its next token gives probabilities: P(1) / (P(0) + P(1)) of being satisfied, and the mean digit over 9 as the rating
-(G-Eval, 2303.16634).
+A judge that rates by its next token gives probabilities: P(1) / (P(0) + P(1)) of being satisfied,
+and the mean digit over 9 as the rating (G-Eval, 2303.16634).
 """
 
 import json
@@ -28,11 +29,13 @@ class Grades(NamedTuple):
 
 
 class Unreadable(ValueError):
-    """An answer that is no ruling. The message says what is wrong without a word of the answer, and so of the response."""
+    """An answer that is no ruling. The message says what is wrong without a word of the answer, and
+    so of the response."""
 
 
 def read_text(text: str, items: Sequence[Item], mark: str) -> Grades:
-    """The grades in an endpoint's answer: 1 or 0 for satisfied or not, (x - 1) / 9 for a rating. Raises Unreadable."""
+    """The grades in an endpoint's answer: 1 or 0 for satisfied or not, (x - 1) / 9 for a rating.
+    Raises Unreadable."""
     value = json_object(text)
     if value.keys() != {"mark", "reason", "grades"}:
         raise Unreadable("it did not have exactly the keys mark, reason and grades")
@@ -45,16 +48,20 @@ def read_text(text: str, items: Sequence[Item], mark: str) -> Grades:
     if not isinstance(grades, dict) or sorted(grades) != sorted(keys):
         raise Unreadable("its grades did not have exactly the keys that were asked for")
     return Grades(
-        tuple(_grade(grades[key], item) for key, item in zip(keys, items, strict=True)), value["reason"].strip()[:_LONGEST_REASON]
+        tuple(_grade(grades[key], item) for key, item in zip(keys, items, strict=True)),
+        value["reason"].strip()[:_LONGEST_REASON],
     )
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The one JSON object that is the whole of an answer, but for one Markdown fence around it. Raises Unreadable."""
+    """The one JSON object that is the whole of an answer, but for one Markdown fence around it.
+    Raises Unreadable."""
     stripped = text.strip()
     fenced = _FENCED.fullmatch(stripped)
     try:
-        value = json.loads(fenced[1] if fenced else stripped, object_pairs_hook=_once, parse_constant=_no_constant)
+        value = json.loads(
+            fenced[1] if fenced else stripped, object_pairs_hook=_once, parse_constant=_no_constant
+        )
     except Unreadable:
         raise
     except (ValueError, RecursionError) as error:
@@ -75,11 +82,14 @@ def _grade(value: Any, item: Item) -> float:
 
 
 def read_probabilities(probabilities: Sequence[float]) -> float:
-    """The grade that probabilities of the choices (worst first) mean: the mean place, from 0 to 1. Raises Unreadable."""
+    """The grade that probabilities of the choices (worst first) mean: the mean place, from 0 to 1.
+    Raises Unreadable."""
     total = math.fsum(probabilities)
     if not math.isfinite(total) or total <= 0 or min(probabilities) < 0:
         raise Unreadable("the choices have no probability")
-    return math.fsum(place * one for place, one in enumerate(probabilities)) / (total * (len(probabilities) - 1))
+    return math.fsum(place * one for place, one in enumerate(probabilities)) / (
+        total * (len(probabilities) - 1)
+    )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
     P(chosen over rejected) = sigma(s_w - s_l)        L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
 
-(Bradley & Terry 1952; as reward models are trained, 2009.01325). Pairs say nothing of what all scores have in common; the second term keeps
-it near 0 (2312.09244, equation 10, whose eta is `centering`; TRL's `center_rewards_coefficient`).
+(Bradley & Terry 1952; as reward models are trained, 2009.01325). Pairs say nothing of what all
+scores have in common; the second term keeps it near 0 (2312.09244, equation 10, whose eta is
+`centering`; TRL's `center_rewards_coefficient`).
 
-A trace's score s is made of the scores of its steps and of its answer, which counts as its last step: their mean with weights
-softmax(-scores), a soft minimum. A trace is as good as its weakest step: Let's Verify Step by Step (2305.20050) multiplies the steps'
-probabilities, Math-Shepherd (2312.08935) takes the least, and PURE (2504.15275) shows that a policy trained on the sum of steps pads its
-traces with good ones, and uses this soft minimum.
+A trace's score s is made of the scores of its steps and of its answer, which counts as its last
+step: their mean with weights softmax(-scores), a soft minimum. A trace is as good as its weakest
+step: Let's Verify Step by Step (2305.20050) multiplies the steps' probabilities, Math-Shepherd
+(2312.08935) takes the least, and PURE (2504.15275) shows that a policy trained on the sum of steps
+pads its traces with good ones, and uses this soft minimum.
 
-Pairs tell which trace is better and not which step is wrong. Where that is known (`tasks.data.damage`), each step's score is also the logit
-of its being right, as in Let's Verify Step by Step: known are the steps of a verified trace, and those of a damaged one up to its damage.
+Pairs tell which trace is better and not which step is wrong. Where that is known
+(`tasks.data.damage`), each step's score is also the logit of its being right, as in Let's Verify
+Step by Step: known are the steps of a verified trace, and those of a damaged one up to its damage.
 
     L += step_weight x mean over the pair's known steps of -log sigma(+-s_step)
 """
@@ -31,7 +34,8 @@ def bradley_terry_loss(chosen: jax.Array, rejected: jax.Array, centering: float)
 
 
 def step_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
-    """(B, T) scores and labels, 1 where a step is known to be right, -1 where wrong, else 0 -> (B,) means over what is known, or 0."""
+    """(B, T) scores and labels, 1 where a step is known to be right, -1 where wrong, else 0 -> (B,)
+    means over what is known, or 0."""
     losses = -jax.nn.log_sigmoid(labels * scores) * jnp.abs(labels)
     return losses.sum(axis=-1) / jnp.maximum(1, jnp.abs(labels).sum(axis=-1))
 
@@ -39,19 +43,26 @@ def step_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
 def bradley_terry_loss_fn(
     model: Any, pairs: dict[str, jax.Array], pad_id: int, centering: float, step_weight: float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The mean loss over B pairs, and what the curve shows: scores, margin, and the fraction of pairs whose chosen trace has the higher.
+    """The mean loss over B pairs, and what the curve shows: scores, margin, and the fraction of
+    pairs whose chosen trace has the higher.
 
     Args:
         model: a Gemma with a scalar head.
-        pairs: prompt_ids (B, P); of `chosen` and `rejected` each _ids (B, R), _ends (B, R) bool, _labels (B, R) int8: see `step_loss`.
+        pairs: prompt_ids (B, P); of `chosen` and `rejected` each _ids (B, R), _ends (B, R) bool,
+            _labels (B, R) int8: see `step_loss`.
     """
-    ids, ends = (jnp.concatenate([pairs[f"chosen_{name}"], pairs[f"rejected_{name}"]]) for name in ("ids", "ends"))
+    ids, ends = (
+        jnp.concatenate([pairs[f"chosen_{name}"], pairs[f"rejected_{name}"]])
+        for name in ("ids", "ends")
+    )
     rows = trace_rows(jnp.tile(pairs["prompt_ids"], (2, 1)), ids, ends, pad_id)
     scores = row_scores(model, TraceRows(*map(by_rows, rows)))
     chosen, rejected = jnp.split(soft_minimum(scores, ends), 2)
     losses = bradley_terry_loss(chosen, rejected, centering)
     if step_weight:
-        labels = jnp.concatenate([pairs["chosen_labels"], pairs["rejected_labels"]], axis=1).astype(jnp.float32)
+        labels = jnp.concatenate([pairs["chosen_labels"], pairs["rejected_labels"]], axis=1).astype(
+            jnp.float32
+        )
         losses += step_weight * step_loss(jnp.concatenate(jnp.split(scores, 2), axis=1), labels)
     metrics = {
         "rewards/chosen": chosen.mean(),

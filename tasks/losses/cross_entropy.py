@@ -8,16 +8,24 @@ import jax.numpy as jnp
 from tasks.models.vocabulary import token_logps
 
 
-def cross_entropy(model: Any, tokens: jax.Array, weights: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
-    """Weighted negative log-likelihood of next tokens: sum over t of weights[:, t] * -log p(tokens[:, t] | tokens[:, :t]).
+def cross_entropy(
+    model: Any, tokens: jax.Array, weights: jax.Array, positions: jax.Array, segments: jax.Array
+) -> jax.Array:
+    """Weighted negative log-likelihood of next tokens: sum over t of weights[:, t] * -log
+    p(tokens[:, t] | tokens[:, :t]).
 
     Args:
         model: a Gemma.
         tokens: (B, T) ids.
-        weights: (B, T) float32, 0 on the prompt and the padding, where nothing is computed; weights[:, 0] is ignored. Dividing the mask by
-            the number of supervised tokens of the whole batch makes the sum a token mean that gradient accumulation does not change.
+        weights: (B, T) float32, 0 on the prompt and the padding, where nothing is computed;
+            weights[:, 0] is ignored. Dividing the mask by the number of supervised tokens of the
+            whole batch makes the sum a token mean that gradient accumulation does not change.
         positions, segments: (B, T), as the model takes them.
     """
     hidden, _ = model(tokens, positions, segments)
-    following = jnp.roll(weights, -1, axis=1).at[:, -1].set(0)  # T stays what it was, a size that the compiler need not pad
-    return -jnp.sum(token_logps(model, hidden, jnp.roll(tokens, -1, axis=1), following != 0) * following)
+    following = (
+        jnp.roll(weights, -1, axis=1).at[:, -1].set(0)
+    )  # T stays what it was, a size that the compiler need not pad
+    return -jnp.sum(
+        token_logps(model, hidden, jnp.roll(tokens, -1, axis=1), following != 0) * following
+    )

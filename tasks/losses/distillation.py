@@ -1,11 +1,13 @@
-"""Divergences of a student's next-token distributions from a teacher's, over the whole vocabulary and without a (B, T, V) array.
+"""Divergences of a student's next-token distributions from a teacher's, over the whole vocabulary
+and without a (B, T, V) array.
 
     JSD_b(T, S) = b KL(T || M) + (1 - b) KL(S || M),   M = b T + (1 - b) S        GKD (2306.13649, equation 1)
     b = 0: KL(T || S), forward, covers what the teacher does; b = 1: KL(S || T), reverse, keeps to it (MiniLLM, 2306.08543)
 
-The two ends are not the limits of the formula, which are 0; they are what TRL's `GKDTrainer.generalized_jsd_loss` does there, with which
-these numbers agree (tests/tasks/losses/test_distillation.py). Both models' logits of a few hundred tokens exist at a time
-(`tasks.models.vocabulary`), and of the teacher only hidden states and embedding are needed.
+The two ends are not the limits of the formula, which are 0; they are what TRL's
+`GKDTrainer.generalized_jsd_loss` does there, with which these numbers agree
+(tests/tasks/losses/test_distillation.py). Both models' logits of a few hundred tokens exist at a
+time (`tasks.models.vocabulary`), and of the teacher only hidden states and embedding are needed.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,9 @@ def generalized_jsd(student: jax.Array, teacher: jax.Array, beta: float) -> jax.
     if beta == 1:
         return jnp.sum(jnp.exp(student) * (student - teacher), axis=-1)
     mixture = jnp.logaddexp(teacher + jnp.log(beta), student + jnp.log1p(-beta))
-    of_teacher, of_student = (jnp.sum(jnp.exp(one) * (one - mixture), axis=-1) for one in (teacher, student))
+    of_teacher, of_student = (
+        jnp.sum(jnp.exp(one) * (one - mixture), axis=-1) for one in (teacher, student)
+    )
     return beta * of_teacher + (1 - beta) * of_student
 
 
@@ -42,8 +46,9 @@ def token_divergences(
 ) -> tuple[jax.Array, jax.Array]:
     """JSD_beta of each position's next-token distributions.
 
-    A vocabulary may have rows beyond the other's, which are of no piece (Gemma 3 has 64 of them from 4B on): both distributions are those
-    over the rows that both have. Differentiable in `hidden` and in the model's embedding.
+    A vocabulary may have rows beyond the other's, which are of no piece (Gemma 3 has 64 of them
+    from 4B on): both distributions are those over the rows that both have. Differentiable in
+    `hidden` and in the model's embedding.
 
     Args:
         model: the student, a Gemma.
@@ -57,7 +62,12 @@ def token_divergences(
     """
     config, embedding, teacher_hidden = teacher
     divergences, entropies = per_token(
-        partial(_chunk_divergences, model.config, config, beta, temperature), model, hidden, mask, (teacher_hidden,), (embedding,)
+        partial(_chunk_divergences, model.config, config, beta, temperature),
+        model,
+        hidden,
+        mask,
+        (teacher_hidden,),
+        (embedding,),
     )
     return divergences, entropies
 
@@ -86,7 +96,8 @@ def _chunk_divergences(
 def gkd_loss_fn(
     *, pad_id: int, beta: float, temperature: float, teacher: GemmaConfig
 ) -> Callable[[Any, DistillBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's rl.Trainer: the weighted mean of JSD_beta over the tokens of a batch, and the mean `entropy`.
+    """The loss for Tunix's rl.Trainer: the weighted mean of JSD_beta over the tokens of a batch,
+    and the mean `entropy`.
 
     The student has its teacher's embedding (`attach_teacher`).
     """
@@ -98,8 +109,17 @@ def gkd_loss_fn(
         real = tokens != pad_id
         hidden, _ = model(tokens, positions_of(real), real.astype(jnp.int32))
         of_teacher = (teacher, model.teacher_embedding.get_value(), batch.teacher_hidden)
-        found = token_divergences(model, hidden[:, -mask.shape[1] - 1 : -1], of_teacher, mask, beta=beta, temperature=temperature)
-        divergence, entropy = (jnp.mean(batch.weights * jnp.sum(values, axis=1)) for values in found)
+        found = token_divergences(
+            model,
+            hidden[:, -mask.shape[1] - 1 : -1],
+            of_teacher,
+            mask,
+            beta=beta,
+            temperature=temperature,
+        )
+        divergence, entropy = (
+            jnp.mean(batch.weights * jnp.sum(values, axis=1)) for values in found
+        )
         return divergence, {"entropy": entropy}
 
     return loss_fn

@@ -1,9 +1,12 @@
-"""DPO: preference optimization against a reference (Rafailov et al., 2305.18290, equation 7), equal to Tunix's and TRL's.
+"""DPO: preference optimization against a reference (Rafailov et al., 2305.18290, equation 7), equal
+to Tunix's and TRL's.
 
-    L = -log sigma( beta (log pi(y_w|x) - log pi_ref(y_w|x)) - beta (log pi(y_l|x) - log pi_ref(y_l|x)) )
+    L = -log sigma( beta (log pi(y_w|x) - log pi_ref(y_w|x)) - beta (log pi(y_l|x) - log
+    pi_ref(y_l|x)) )
 
-on the log-probabilities of whole responses, not divided by their lengths. With `label_smoothing` e the preference is held to be the wrong
-way round with probability e (conservative DPO, Mitchell 2023): (1 - e) L + e L', where L' has the responses exchanged.
+on the log-probabilities of whole responses, not divided by their lengths. With `label_smoothing` e
+the preference is held to be the wrong way round with probability e (conservative DPO, Mitchell
+2023): (1 - e) L + e L', where L' has the responses exchanged.
 """
 
 from collections.abc import Callable
@@ -15,22 +18,30 @@ import jax.numpy as jnp
 from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
 
 
-def dpo_loss(chosen: jax.Array, rejected: jax.Array, beta: float, label_smoothing: float) -> jax.Array:
-    """(B,) log-ratios log pi - log pi_ref of the chosen and of the rejected responses -> (B,) losses."""
+def dpo_loss(
+    chosen: jax.Array, rejected: jax.Array, beta: float, label_smoothing: float
+) -> jax.Array:
+    """(B,) log-ratios log pi - log pi_ref of the chosen and of the rejected responses -> (B,)
+    losses."""
     margin = beta * (chosen - rejected)
-    return -(1 - label_smoothing) * jax.nn.log_sigmoid(margin) - label_smoothing * jax.nn.log_sigmoid(-margin)
+    return -(1 - label_smoothing) * jax.nn.log_sigmoid(
+        margin
+    ) - label_smoothing * jax.nn.log_sigmoid(-margin)
 
 
-def dpo_loss_fn(*, beta: float, label_smoothing: float) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's DPOTrainer: `with_loss_fn(dpo_loss_fn(...), has_aux=True)`; it takes (model, train_example: PairRows).
+def dpo_loss_fn(
+    *, beta: float, label_smoothing: float
+) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
+    """The loss for Tunix's DPOTrainer: `with_loss_fn(dpo_loss_fn(...), has_aux=True)`; it takes
+    (model, train_example: PairRows).
 
     Args:
         beta: how dear it is to leave the reference; scale of the implicit reward.
         label_smoothing: see above.
 
     Returns:
-        a function of a model and rows with `ref_logps`, giving the mean loss over the pairs and `pair_metrics`: rewards are beta x
-        log-ratio, log_probs are of whole responses.
+        a function of a model and rows with `ref_logps`, giving the mean loss over the pairs and
+        `pair_metrics`: rewards are beta x log-ratio, log_probs are of whole responses.
     """
 
     def loss_fn(model: Any, train_example: PairRows) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -38,6 +49,8 @@ def dpo_loss_fn(*, beta: float, label_smoothing: float) -> Callable[[Any, PairRo
         chosen, rejected = jnp.split(logps - train_example.ref_logps, 2)
         chosen_logps, rejected_logps = jnp.split(logps, 2)
         losses = dpo_loss(chosen, rejected, beta, label_smoothing)
-        return losses.mean(), pair_metrics((beta * chosen, beta * rejected), (chosen_logps, rejected_logps))
+        return losses.mean(), pair_metrics(
+            (beta * chosen, beta * rejected), (chosen_logps, rejected_logps)
+        )
 
     return loss_fn

@@ -1,6 +1,7 @@
 """Group-relative policy optimization and its kin, one loss for all of them.
 
-    rho = pi / pi_old of a token, or (importance "sequence") exp of its logarithm's mean over the response
+    rho = pi / pi_old of a token, or (importance "sequence") exp of its logarithm's mean over the
+    response
     l_t = min(C, pi_old / pi_sampler) max(-rho A, -clip(rho, 1 - eps, 1 + eps_high) A) + beta (e^d - d - 1),   d = log pi_ref - log pi
     L   = sum over responses of weight x sum over tokens of l_t
 
@@ -11,13 +12,15 @@ What the papers say, and what a stage's presets are:
     dapo     Yu et al., 2503.14476     A = (r - mean) / std     weight 1 / sum |o|     eps .2, eps_high .28           beta 0
     gspo     Zheng et al., 2507.18071  A = (r - mean) / std     weight 1 / (N |o|)     eps 3e-4, eps_high 4e-4, "sequence"   beta 0
 
-over the N responses that count, of |o| tokens each and at most L. The weights are the host's, who sees the whole batch (`row_weights`): so
-every aggregation is exact, however the batch is cut into micro-batches, and what does not count (a group that teaches nothing, a response
-without a reward) weighs nothing, its KL included.
+over the N responses that count, of |o| tokens each and at most L. The weights are the host's, who
+sees the whole batch (`row_weights`): so every aggregation is exact, however the batch is cut into
+micro-batches, and what does not count (a group that teaches nothing, a response without a reward)
+weighs nothing, its KL included.
 
-The KL term is GRPO's estimator (k3): Tunix calls it `low_var_kl` and defaults to k1, which as a loss has zero expected gradient. The first
-factor is truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"): tokens
-are sampled by another program than the one that trains, and the two disagree.
+The KL term is GRPO's estimator (k3): Tunix calls it `low_var_kl` and defaults to k1, which as a
+loss has zero expected gradient. The first factor is truncated importance sampling (Yao et al. 2025,
+"Your efficient RL framework secretly brings you off-policy RL training"): tokens are sampled by
+another program than the one that trains, and the two disagree.
 """
 
 from collections.abc import Callable
@@ -45,24 +48,28 @@ def grpo_loss_fn(
     importance: Importance = "token",
     truncation: float | None = None,
 ) -> Callable[[Any, PolicyBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's rl.Trainer: `with_loss_fn(grpo_loss_fn(...), has_aux=True)`; it takes (model, train_example: PolicyBatch).
+    """The loss for Tunix's rl.Trainer: `with_loss_fn(grpo_loss_fn(...), has_aux=True)`; it takes
+    (model, train_example: PolicyBatch).
 
-    With "token", and weights for "sequence", it is Tunix's registered "grpo" loss with `low_var_kl` and the aggregation
-    "sequence-mean-token-mean", on log-probabilities for which no (B, T, V) array is made, and none of the prompt's logits.
+    With "token", and weights for "sequence", it is Tunix's registered "grpo" loss with `low_var_kl`
+    and the aggregation "sequence-mean-token-mean", on log-probabilities for which no (B, T, V)
+    array is made, and none of the prompt's logits.
 
     Args:
         pad_id: of padding in the token arrays.
         beta: weight of the KL; above 0 it needs `ref_per_token_logps`.
-        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; None: epsilon on both sides.
+        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; None:
+            epsilon on both sides.
         temperature: scales the logits of every log-probability, as it does in sampling.
         importance: the ratio is each token's, or the geometric mean over its response.
-        truncation: C, the most that a token weighs for being likelier here than at the sampler; it needs `sampler_per_token_logps`. None
-            corrects nothing.
+        truncation: C, the most that a token weighs for being likelier here than at the sampler; it
+            needs `sampler_per_token_logps`. None corrects nothing.
 
     Returns:
-        a function of a Gemma and a batch, giving the loss and metrics, means over the tokens that count: `kl` (k3; with a reference),
-        `pg_clipfrac`, `clip_low` and `clip_high` (fraction whose ratio was clipped, and at which bound), `entropy` of the next-token
-        distribution in nats, `is_weight` (truncated importance weight; with `truncation`).
+        a function of a Gemma and a batch, giving the loss and metrics, means over the tokens that
+        count: `kl` (k3; with a reference), `pg_clipfrac`, `clip_low` and `clip_high` (fraction
+        whose ratio was clipped, and at which bound), `entropy` of the next-token distribution in
+        nats, `is_weight` (truncated importance weight; with `truncation`).
     """
     high = epsilon if epsilon_high is None else epsilon_high
 
@@ -70,11 +77,19 @@ def grpo_loss_fn(
         batch = train_example
         mask = batch.completion_mask & (batch.weights != 0)[:, None]
         logps, entropies = prompted_logps(
-            model, batch.prompt_ids, batch.completion_ids, mask, pad_id, temperature=temperature, entropy=True
+            model,
+            batch.prompt_ids,
+            batch.completion_ids,
+            mask,
+            pad_id,
+            temperature=temperature,
+            entropy=True,
         )
         current = jax.lax.stop_gradient(logps)
         old = current if batch.old_per_token_logps is None else batch.old_per_token_logps
-        ratio = _ratio(_over_response(logps - old, mask) if importance == "sequence" else logps - old)
+        ratio = _ratio(
+            _over_response(logps - old, mask) if importance == "sequence" else logps - old
+        )
         advantages = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
         free, clipped = -ratio * advantages, -jnp.clip(ratio, 1 - epsilon, 1 + high) * advantages
         losses = jnp.maximum(free, clipped)
@@ -90,14 +105,17 @@ def grpo_loss_fn(
         if beta:
             kl = k3(batch.ref_per_token_logps - logps)
             losses, measured["kl"] = losses + beta * kl, kl
-        metrics = {name: _weighted(values, mask, batch.token_weights) for name, values in measured.items()}
+        metrics = {
+            name: _weighted(values, mask, batch.token_weights) for name, values in measured.items()
+        }
         return _weighted(losses, mask, batch.weights), metrics
 
     return loss_fn
 
 
 def k3(difference: jax.Array) -> jax.Array:
-    """Schulman's estimate of KL(pi || ref) at a sampled token from d = log ref - log pi: e^d - d - 1, unbiased and never negative."""
+    """Schulman's estimate of KL(pi || ref) at a sampled token from d = log ref - log pi: e^d - d -
+    1, unbiased and never negative."""
     return jnp.exp(difference) - difference - 1
 
 
@@ -107,9 +125,12 @@ def _ratio(log_ratio: jax.Array) -> jax.Array:
 
 def _over_response(log_ratios: jax.Array, mask: jax.Array) -> jax.Array:
     """(B, R) -> (B, 1) means over the tokens of each response."""
-    return jnp.sum(log_ratios * mask, axis=1, keepdims=True) / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+    return jnp.sum(log_ratios * mask, axis=1, keepdims=True) / jnp.maximum(
+        mask.sum(axis=1, keepdims=True), 1
+    )
 
 
 def _weighted(values: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
-    """The mean over rows of weight (B,) x sum of the (B, R) or (B, 1) values over tokens of the mask."""
+    """The mean over rows of weight (B,) x sum of the (B, R) or (B, 1) values over tokens of the
+    mask."""
     return jnp.mean(weights * jnp.sum(jnp.where(mask, values, 0), axis=1))

@@ -1,10 +1,12 @@
-"""ORPO: supervised learning and preferences at once, without a reference (Hong et al., 2403.07691, equations 6 and 7).
+"""ORPO: supervised learning and preferences at once, without a reference (Hong et al., 2403.07691,
+equations 6 and 7).
 
     L = -mean log pi(y_w|x) - lambda log sigma( log odds(y_w|x) - log odds(y_l|x) ),   odds(y|x) = P / (1 - P),   log P = mean log pi(y|x)
 
-P is the geometric mean of the tokens' probabilities, as in the paper and in TRL. Tunix 0.1.7 has the same formula on the product of the
-tokens' probabilities, the odds of which are the probability itself for any response of more than a few tokens. The supervised term is the
-response's, as in Tunix; TRL's includes the prompt's tokens.
+P is the geometric mean of the tokens' probabilities, as in the paper and in TRL. Tunix 0.1.7 has
+the same formula on the product of the tokens' probabilities, the odds of which are the probability
+itself for any response of more than a few tokens. The supervised term is the response's, as in
+Tunix; TRL's includes the prompt's tokens.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,8 @@ import jax.numpy as jnp
 from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
 
 CERTAIN = -1e-7
-"""The largest mean log-probability that odds are taken of: those of a certain response are infinite."""
+"""The largest mean log-probability that odds are taken of: those of a certain response are
+infinite."""
 
 
 def log_odds(logps: jax.Array) -> jax.Array:
@@ -26,19 +29,24 @@ def log_odds(logps: jax.Array) -> jax.Array:
 
 
 def orpo_loss(chosen: jax.Array, rejected: jax.Array, lambda_orpo: float) -> jax.Array:
-    """(B,) mean log-probabilities per token of the chosen and of the rejected responses -> (B,) losses."""
+    """(B,) mean log-probabilities per token of the chosen and of the rejected responses -> (B,)
+    losses."""
     return -chosen - lambda_orpo * jax.nn.log_sigmoid(log_odds(chosen) - log_odds(rejected))
 
 
-def orpo_loss_fn(*, lambda_orpo: float) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's DPOTrainer: `with_loss_fn(orpo_loss_fn(...), has_aux=True)`; it takes (model, train_example: PairRows).
+def orpo_loss_fn(
+    *, lambda_orpo: float
+) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
+    """The loss for Tunix's DPOTrainer: `with_loss_fn(orpo_loss_fn(...), has_aux=True)`; it takes
+    (model, train_example: PairRows).
 
     Args:
         lambda_orpo: weight of the preference beside the supervised term.
 
     Returns:
-        a function giving the mean loss over the pairs and `pair_metrics`: rewards are lambda x mean log-probability, log_probs are means
-        per token; and `log_odds_ratio`, the mean of what the sigmoid is taken of.
+        a function giving the mean loss over the pairs and `pair_metrics`: rewards are lambda x mean
+        log-probability, log_probs are means per token; and `log_odds_ratio`, the mean of what the
+        sigmoid is taken of.
     """
 
     def loss_fn(model: Any, train_example: PairRows) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -1,12 +1,15 @@
-"""SimPO: reference-free preference optimization on length-normalised log-probabilities (Meng et al., 2405.14734, equation 6).
+"""SimPO: reference-free preference optimization on length-normalised log-probabilities (Meng et
+al., 2405.14734, equation 6).
 
     L = -log sigma( beta/|y_w| log pi(y_w|x) - beta/|y_l| log pi(y_l|x) - gamma )
 
-beta scales the implicit reward, gamma = beta x gamma_beta_ratio is the margin by which the chosen response has to win. Tunix 0.1.7 has DPO
-and ORPO but no SimPO, and its `compute_logps` sums log-probabilities over a response: here the sums are divided by the response lengths.
+beta scales the implicit reward, gamma = beta x gamma_beta_ratio is the margin by which the chosen
+response has to win. Tunix 0.1.7 has DPO and ORPO but no SimPO, and its `compute_logps` sums
+log-probabilities over a response: here the sums are divided by the response lengths.
 
-SimPO rewards the distance between two log-probabilities and may lower both. An optional supervised term, - sft_weight x mean log pi(y_w|x),
-keeps the chosen responses likely (as in CPO, 2401.08417, and in the SimPO authors' CPO-SimPO).
+SimPO rewards the distance between two log-probabilities and may lower both. An optional supervised
+term, - sft_weight x mean log pi(y_w|x), keeps the chosen responses likely (as in CPO, 2401.08417,
+and in the SimPO authors' CPO-SimPO).
 """
 
 from collections.abc import Callable
@@ -18,23 +21,28 @@ import jax.numpy as jnp
 from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
 
 
-def simpo_loss(chosen: jax.Array, rejected: jax.Array, beta: float, gamma_beta_ratio: float) -> jax.Array:
-    """(B,) mean log-probabilities per token of the chosen and of the rejected responses -> (B,) losses."""
+def simpo_loss(
+    chosen: jax.Array, rejected: jax.Array, beta: float, gamma_beta_ratio: float
+) -> jax.Array:
+    """(B,) mean log-probabilities per token of the chosen and of the rejected responses -> (B,)
+    losses."""
     return -jax.nn.log_sigmoid(beta * (chosen - rejected - gamma_beta_ratio))
 
 
 def simpo_loss_fn(
     *, beta: float, gamma_beta_ratio: float, sft_weight: float
 ) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's DPOTrainer: `with_loss_fn(simpo_loss_fn(...), has_aux=True)`; it takes (model, train_example: PairRows).
+    """The loss for Tunix's DPOTrainer: `with_loss_fn(simpo_loss_fn(...), has_aux=True)`; it takes
+    (model, train_example: PairRows).
 
     Args:
         beta, gamma_beta_ratio: of `simpo_loss`.
-        sft_weight: weight of the chosen responses' negative log-likelihood per token; 0 is the paper's loss.
+        sft_weight: weight of the chosen responses' negative log-likelihood per token; 0 is the
+            paper's loss.
 
     Returns:
-        a function giving the mean loss over the pairs and `pair_metrics`: rewards are beta x mean log-probability, log_probs are means per
-        token.
+        a function giving the mean loss over the pairs and `pair_metrics`: rewards are beta x mean
+        log-probability, log_probs are means per token.
     """
 
     def loss_fn(model: Any, train_example: PairRows) -> tuple[jax.Array, dict[str, jax.Array]]:

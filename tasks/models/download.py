@@ -1,4 +1,5 @@
-"""Models from a hub or a bucket to this machine's cache: only the files that are read, and not again when they are there and whole."""
+"""Models from a hub or a bucket to this machine's cache: only the files that are read, and not
+again when they are there and whole."""
 
 import fcntl
 import logging
@@ -19,10 +20,12 @@ def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
 
     Args:
         source: anything but what is made at random.
-        weights: False leaves safetensors out: to learn the architecture. Where there are none, as at Kaggle, all comes anyway.
+        weights: False leaves safetensors out: to learn the architecture. Where there are none, as
+            at Kaggle, all comes anyway.
 
     Raises:
-        InputError: what a person must put right: no such model, a licence that was not accepted, no network, a full disk.
+        InputError: what a person must put right: no such model, a licence that was not accepted, no
+            network, a full disk.
         ConnectionError: a bucket's service does not answer.
     """
     if source in AT_HAND:
@@ -35,7 +38,9 @@ def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
         from infra.gcs.files import fetch as fetch_files
 
         return fetch_files(
-            f"gs://{source.path}", settings, lambda names: [name for name in needed(names) if weights or not _is_weight(name)]
+            f"gs://{source.path}",
+            settings,
+            lambda names: [name for name in needed(names) if weights or not _is_weight(name)],
         )
     return Path(source.path)
 
@@ -62,12 +67,22 @@ def _from_hub(source: Source, settings: Settings, weights: bool) -> Path:
     }
     try:
         try:
-            coming = [file.file_size or 0 for file in snapshot_download(**options, dry_run=True) if file.will_download]
+            coming = [
+                file.file_size or 0
+                for file in snapshot_download(**options, dry_run=True)
+                if file.will_download
+            ]
             require_space(cache, sum(coming), f"hf://{source.path}")
             if coming:
-                log.info("hf://%s: reading %d files, %.2f GB", source.path, len(coming), sum(coming) / 1e9)
+                log.info(
+                    "hf://%s: reading %d files, %.2f GB",
+                    source.path,
+                    len(coming),
+                    sum(coming) / 1e9,
+                )
         except DryRunError:
-            pass  # the hub is out of reach: what follows finds the files in the cache, or says why not
+            # the hub is out of reach: what follows finds the files in the cache, or says why not
+            pass
         return Path(snapshot_download(**options))
     except InputError:
         raise
@@ -88,22 +103,31 @@ def _explain_hub(source: Source, error: Exception) -> NoReturn:
         RevisionNotFoundError,
     )
 
-    name, url = f"model hf://{source.path}", f"{os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}/{source.path}"
+    name, url = (
+        f"model hf://{source.path}",
+        f"{os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}/{source.path}",
+    )
     who = "HF_TOKEN is not set" if get_token() is None else "the account of HF_TOKEN has no access"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
     if isinstance(error, GatedRepoError):
         raise InputError(
-            f"{name} is gated, and {who}. Accept its licence at {url}, then set HF_TOKEN to a token of that account "
-            "(https://huggingface.co/settings/tokens)."
+            f"{name} is gated, and {who}. Accept its licence at {url}, then set HF_TOKEN to a token"
+            " of that account (https://huggingface.co/settings/tokens)."
         ) from error
     if isinstance(error, RevisionNotFoundError):
-        raise InputError(f"{name} has no revision {source.revision!r}; see {url}/commits/main.") from error
+        raise InputError(
+            f"{name} has no revision {source.revision!r}; see {url}/commits/main."
+        ) from error
     if isinstance(error, RepositoryNotFoundError) or status == 401:
-        raise InputError(f"{name}: there is no such repository, or it is private and {who}. Check the name at {url}.") from error
+        raise InputError(
+            f"{name}: there is no such repository, or it is private and {who}. Check the name at"
+            f" {url}."
+        ) from error
     if isinstance(error, (LocalEntryNotFoundError, httpx.TransportError)):
         reason = _first_line(error.__cause__ or error)
         raise InputError(
-            f"{name} is not whole in the cache, and the hub cannot be reached ({reason}). Connect, or give a directory with the model."
+            f"{name} is not whole in the cache, and the hub cannot be reached ({reason}). Connect,"
+            " or give a directory with the model."
         ) from error
     if status:
         raise InputError(f"{name}: the hub refuses the request ({_first_line(error)}).") from error
@@ -111,7 +135,8 @@ def _explain_hub(source: Source, error: Exception) -> NoReturn:
 
 
 def _from_kaggle(source: Source, settings: Settings) -> Path:
-    """Kaggle's own cache layout, below ours unless KAGGLEHUB_CACHE says where; `KAGGLE_API_TOKEN` or `~/.kaggle` is heeded."""
+    """Kaggle's own cache layout, below ours unless KAGGLEHUB_CACHE says where; `KAGGLE_API_TOKEN`
+    or `~/.kaggle` is heeded."""
     import kagglehub
     import requests
     from kagglehub.cache import Cache
@@ -120,36 +145,51 @@ def _from_kaggle(source: Source, settings: Settings) -> Path:
     from kagglehub.handle import parse_model_handle
     from kagglesdk.models.types.model_api_service import ApiGetModelInstanceRequest
 
-    place = Path(os.environ.setdefault("KAGGLEHUB_CACHE", str(Path(settings.cache).expanduser() / "kaggle")))
+    place = Path(
+        os.environ.setdefault("KAGGLEHUB_CACHE", str(Path(settings.cache).expanduser() / "kaggle"))
+    )
     place.mkdir(parents=True, exist_ok=True)
     handle = "/".join([source.path, *([source.revision] if source.revision else [])])
-    name, page = f"model kaggle://{handle}", f"https://www.kaggle.com/models/{'/'.join(source.path.split('/')[:2])}"
+    name, page = (
+        f"model kaggle://{handle}",
+        f"https://www.kaggle.com/models/{'/'.join(source.path.split('/')[:2])}",
+    )
     try:
         with (place / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of all processes of this machine only one downloads
             model = parse_model_handle(handle)
             if Cache().load_from_cache(model) is None:
                 request = ApiGetModelInstanceRequest()
-                request.owner_slug, request.model_slug, request.instance_slug = model.owner, model.model, model.variation
+                request.owner_slug, request.model_slug, request.instance_slug = (
+                    model.owner,
+                    model.model,
+                    model.variation,
+                )
                 request.framework = model.framework_enum()
                 with build_kaggle_client() as client:
-                    size = client.models.model_api_client.get_model_instance(request).total_uncompressed_bytes
+                    size = client.models.model_api_client.get_model_instance(
+                        request
+                    ).total_uncompressed_bytes
                 require_space(place, 2 * size, f"kaggle://{handle} with the archive it comes in")
                 log.info("kaggle://%s: reading %.2f GB", handle, size / 1e9)
             return Path(kagglehub.model_download(handle))
     except (UnauthenticatedError, requests.HTTPError) as error:
         status = getattr(getattr(error, "response", None), "status_code", 401)
         if status == 404:
-            raise InputError(f"{name}: there is no such model, framework, variation or version. Check the name at {page}.") from error
+            raise InputError(
+                f"{name}: there is no such model, framework, variation or version. Check the name"
+                f" at {page}."
+            ) from error
         if status in (401, 403):
             raise InputError(
-                f"{name} is not open to everybody. Accept its licence at {page}, then set KAGGLE_API_TOKEN to a token of that account "
-                "(https://www.kaggle.com/settings)."
+                f"{name} is not open to everybody. Accept its licence at {page}, then set"
+                " KAGGLE_API_TOKEN to a token of that account (https://www.kaggle.com/settings)."
             ) from error
         raise InputError(f"{name}: Kaggle refuses the request ({_first_line(error)}).") from error
     except (requests.ConnectionError, requests.Timeout) as error:
         raise InputError(
-            f"{name} is not in the cache, and Kaggle cannot be reached ({_first_line(error)}). Connect, or give a directory with the model."
+            f"{name} is not in the cache, and Kaggle cannot be reached ({_first_line(error)})."
+            " Connect, or give a directory with the model."
         ) from error
     except (DataCorruptionError, ValueError) as error:
         raise InputError(f"{name}: {_first_line(error)}") from error

@@ -1,11 +1,12 @@
-"""Gemma 2 and Gemma 3 (text): one decoder for both families, its layers stacked and run by one `lax.scan`.
+"""Gemma 2 and Gemma 3 (text): one decoder for both families, its layers stacked and run by one
+`lax.scan`.
 
-Sources: Gemma 2 (2408.00118), Gemma 3 (2503.19786), and `transformers`, with whose logits these agree
-(tests/end_to_end/tasks/models/test_parity.py).
-Tunix's own
-modules unroll the layers, which takes the TPU compiler minutes for each program of the 1B; they end in logits for every position,
-(B, T, 262144); and their adapters act only inside `__call__`. Here a program is one layer long, the model ends in hidden states, adapters
-are part of the layer, and what may attend to what is told by segment ids and never by a (B, T, T) array.
+Sources: Gemma 2 (2408.00118), Gemma 3 (2503.19786), and `transformers`, with whose logits these
+agree (tests/end_to_end/tasks/models/test_parity.py). Tunix's own modules unroll the layers, which
+takes the TPU compiler minutes for each program of the 1B; they end in logits for every position,
+(B, T, 262144); and their adapters act only inside `__call__`. Here a program is one layer long, the
+model ends in hidden states, adapters are part of the layer, and what may attend to what is told by
+segment ids and never by a (B, T, T) array.
 """
 
 import math
@@ -31,11 +32,15 @@ class GemmaConfig:
 
     Attributes:
         window: key j is seen from i, in a local layer, when i - window < j <= i.
-        global_every: layer i (from 0) is global when (i + 1) % global_every == 0; all others are local.
-        local_rope, global_rope: base frequencies of the rotary embedding; global_rope_scale divides the positions of global layers.
+        global_every: layer i (from 0) is global when (i + 1) % global_every == 0; all others are
+            local.
+        local_rope, global_rope: base frequencies of the rotary embedding; global_rope_scale divides
+            the positions of global layers.
         query_scale: what queries are multiplied by.
-        attention_softcap, final_softcap: x -> cap * tanh(x / cap) on attention scores and on logits; None for no cap.
-        dtype: of frozen weights, activations and caches. Softmax, norms, logits and trained weights are float32.
+        attention_softcap, final_softcap: x -> cap * tanh(x / cap) on attention scores and on
+            logits; None for no cap.
+        dtype: of frozen weights, activations and caches. Softmax, norms, logits and trained weights
+            are float32.
     """
 
     family: Literal["gemma2", "gemma3"]
@@ -67,7 +72,14 @@ class GemmaConfig:
 
 
 def _gemma3(
-    layers: int, embed: int, hidden: int, heads: int, kv_heads: int, window: int, rope_scale: float = 1.0, vocab: int = 262144
+    layers: int,
+    embed: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    window: int,
+    rope_scale: float = 1.0,
+    vocab: int = 262144,
 ) -> GemmaConfig:
     return GemmaConfig(
         family="gemma3",
@@ -122,9 +134,11 @@ _PUBLISHED = {
 }
 
 SIZES: dict[str, GemmaConfig] = {
-    # 0.6M parameters. Fewer than six layers means that all are local; the window covers the whole context.
+    # 0.6M parameters. Fewer than six layers means that all are local; the window covers the whole
+    # context.
     "gemma3-tiny": replace(
-        _gemma3(3, 128, 256, 4, 1, 1024, vocab=1536), head_dim=32, query_scale=32**-0.5, dtype="float32"
+        _gemma3(3, 128, 256, 4, 1, 1024, vocab=1536), head_dim=32, query_scale=32**-0.5,
+        dtype="float32"
     ),
     **{f"{name}-{tuning}": config for name, config in _PUBLISHED.items() for tuning in ("it", "pt")},
 }  # fmt: skip
@@ -145,7 +159,8 @@ CHUNK = 64
 """Positions of each row that go through the feed-forward part at a time with remat = "chunks"."""
 
 UNROLLED_LAYERS = 8
-"""A model of at most so many layers runs without a loop over them: the compiler can merge across layers, and it does not take long."""
+"""A model of at most so many layers runs without a loop over them: the compiler can merge across
+layers, and it does not take long."""
 
 
 def weight_shapes(config: GemmaConfig) -> dict[str, tuple[int, ...]]:
@@ -157,8 +172,16 @@ def weight_shapes(config: GemmaConfig) -> dict[str, tuple[int, ...]]:
         "k": config.num_kv_heads,
         "h": config.head_dim,
     }
-    layer = {name: tuple(sizes[axis] for axis in inside + outside) for name, (inside, outside) in PROJECTIONS.items()}
-    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    layer = {
+        name: tuple(sizes[axis] for axis in inside + outside)
+        for name, (inside, outside) in PROJECTIONS.items()
+    }
+    norms = (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    )
     layer |= dict.fromkeys(norms, (config.embed_dim,))
     if config.qk_norm:
         layer |= dict.fromkeys(("q_norm", "k_norm"), (config.head_dim,))
@@ -177,7 +200,8 @@ class Gemma(nnx.Module):
     """The decoder.
 
     Attributes:
-        remat: what the backward pass computes again instead of keeping it: see `schemas.training.Remat`.
+        remat: what the backward pass computes again instead of keeping it: see
+            `schemas.training.Remat`.
         lora_scale: what the adapters' product is multiplied by, when there are adapters.
     """
 
@@ -185,7 +209,8 @@ class Gemma(nnx.Module):
     final_norm: nnx.Param[Any]
 
     def __init__(self, config: GemmaConfig, weights: Mapping[str, Any]):
-        """Args: weights: name (see `weight_shapes`) -> array, or jax.ShapeDtypeStruct for an abstract model."""
+        """Args: weights: name (see `weight_shapes`) -> array, or jax.ShapeDtypeStruct for an
+        abstract model."""
         self.config = config
         self.remat: Remat = "none"
         self.lora_scale = 0.0
@@ -195,32 +220,48 @@ class Gemma(nnx.Module):
             setattr(self.layers if owner else self, leaf, nnx.Param(value))
 
     def __call__(
-        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array, cache: Cache | None = None
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array,
+        cache: Cache | None = None,
     ) -> tuple[jax.Array, Cache | None]:
         """Run the decoder.
 
         Args:
             tokens: (B, T) ids.
             positions: (B, T) positions within each text, from 0.
-            segments: (B, T) int32, 0 on padding. A token sees those before it, by index, that have its segment's number.
-            cache: what `init_cache` made, or a call returned. A call with T > 1 begins a cache anew; one with T = 1 goes on.
+            segments: (B, T) int32, 0 on padding. A token sees those before it, by index, that have
+                its segment's number.
+            cache: what `init_cache` made, or a call returned. A call with T > 1 begins a cache
+                anew; one with T = 1 goes on.
 
         Returns:
             (B, T, D) hidden states, the input of `unembed`, and the new cache (None without one).
         """
         config = self.config
         dtype = jnp.dtype(config.dtype)
-        x = self.embedding.get_value()[tokens].astype(dtype) * jnp.asarray(config.embed_dim**0.5, dtype)
+        x = self.embedding.get_value()[tokens].astype(dtype) * jnp.asarray(
+            config.embed_dim**0.5, dtype
+        )
         x = constrained(x, BATCH)
         rope = _rotations(config, positions)
         per_layer = {
-            "weights": {name: node.get_value() for name, node in vars(self.layers).items() if isinstance(node, nnx.Variable)},
+            "weights": {
+                name: node.get_value()
+                for name, node in vars(self.layers).items()
+                if isinstance(node, nnx.Variable)
+            },
             "global": jnp.asarray(config.is_global()),
             "layer": jnp.arange(config.num_layers),
         }
         step = cache is not None and tokens.shape[1] == 1
         index = cache["index"] if step and cache else jnp.int32(0)
-        seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, index)) if step and cache else segments
+        seen = (
+            jax.lax.dynamic_update_slice(cache["segments"], segments, (0, index))
+            if step and cache
+            else segments
+        )
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *kept = carry
@@ -231,21 +272,55 @@ class Gemma(nnx.Module):
                 if step:
                     at = (own["layer"], 0, 0, index, 0)
                     kept = [
-                        jax.lax.dynamic_update_slice(all_layers, new.swapaxes(1, 2)[None].astype(dtype), at)
+                        jax.lax.dynamic_update_slice(
+                            all_layers, new.swapaxes(1, 2)[None].astype(dtype), at
+                        )
                         for all_layers, new in zip(kept, (k, v), strict=True)
                     ]
-                    k, v = (jax.lax.dynamic_index_in_dim(all_layers, own["layer"], keepdims=False).swapaxes(1, 2) for all_layers in kept)
+                    k, v = (
+                        jax.lax.dynamic_index_in_dim(
+                            all_layers, own["layer"], keepdims=False
+                        ).swapaxes(1, 2)
+                        for all_layers in kept
+                    )
                 elif cache is not None:
                     kept_new = (k.swapaxes(1, 2), v.swapaxes(1, 2))
-                return attend(q, k, v, segments, seen, index, own["global"], config.window, config.attention_softcap)
+                return attend(
+                    q,
+                    k,
+                    v,
+                    segments,
+                    seen,
+                    index,
+                    own["global"],
+                    config.window,
+                    config.attention_softcap,
+                )
 
-            rotate = tuple(jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False) for table in rope)
-            x = _layer(config, self.lora_scale, weights, x, rotate, attention, chunked=self.remat == "chunks")
+            rotate = tuple(
+                jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False)
+                for table in rope
+            )
+            x = _layer(
+                config,
+                self.lora_scale,
+                weights,
+                x,
+                rotate,
+                attention,
+                chunked=self.remat == "chunks",
+            )
             return (x, *kept), kept_new
 
         if self.remat != "none":
-            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
-            layer = jax.checkpoint(layer, policy=policy, prevent_cse=config.num_layers <= UNROLLED_LAYERS)
+            policy = (
+                jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+                if self.remat == "dots"
+                else None
+            )
+            layer = jax.checkpoint(
+                layer, policy=policy, prevent_cse=config.num_layers <= UNROLLED_LAYERS
+            )
         first = (x, cache["k"], cache["v"]) if step and cache else (x,)
         unroll = config.num_layers <= UNROLLED_LAYERS
         with jax.named_scope("layers"):
@@ -255,7 +330,8 @@ class Gemma(nnx.Module):
             return x, None
         if not step:
             kept = [
-                jax.lax.dynamic_update_slice(empty, new, (0,) * 5) for empty, new in zip((cache["k"], cache["v"]), written, strict=True)
+                jax.lax.dynamic_update_slice(empty, new, (0,) * 5)
+                for empty, new in zip((cache["k"], cache["v"]), written, strict=True)
             ]
             seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, 0))
         return x, {"k": kept[0], "v": kept[1], "segments": seen, "index": index + tokens.shape[1]}
@@ -265,7 +341,8 @@ class Gemma(nnx.Module):
         return unembed(self.config, self.embedding.get_value(), hidden)
 
     def init_cache(self, batch_size: int, length: int) -> Cache:
-        """An empty key/value cache for `batch_size` rows of `length` tokens: k and v (L, B, K, S, H), segments (B, S), index ()."""
+        """An empty key/value cache for `batch_size` rows of `length` tokens: k and v (L, B, K, S,
+        H), segments (B, S), index ()."""
         config = self.config
         shape = (config.num_layers, batch_size, config.num_kv_heads, length, config.head_dim)
         heads = TENSOR if _divides(TENSOR, config.num_kv_heads) else None
@@ -280,8 +357,17 @@ class Gemma(nnx.Module):
 def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:
     """Logits (..., V), float32, of hidden states (..., D) with the tied embedding (V, D)."""
     dtype = jnp.dtype(config.dtype)
-    logits = jnp.einsum("...d,vd->...v", hidden.astype(dtype), embedding.astype(dtype), preferred_element_type=jnp.float32)
-    return logits if config.final_softcap is None else config.final_softcap * jnp.tanh(logits / config.final_softcap)
+    logits = jnp.einsum(
+        "...d,vd->...v",
+        hidden.astype(dtype),
+        embedding.astype(dtype),
+        preferred_element_type=jnp.float32,
+    )
+    return (
+        logits
+        if config.final_softcap is None
+        else config.final_softcap * jnp.tanh(logits / config.final_softcap)
+    )
 
 
 @jax.checkpoint
@@ -302,10 +388,12 @@ def _layer(
     *,
     chunked: bool,
 ) -> jax.Array:
-    """One layer on (B, T, D). `chunked`: the feed-forward part takes some positions at a time, and keeps nothing of them."""
+    """One layer on (B, T, D). `chunked`: the feed-forward part takes some positions at a time, and
+    keeps nothing of them."""
 
     def project(name: str, x: jax.Array) -> jax.Array:
-        """As one product of matrices: XLA's gradient of a product with more axes takes three times as long on a CPU."""
+        """As one product of matrices: XLA's gradient of a product with more axes takes three times
+        as long on a CPU."""
         inside = len(PROJECTIONS[name][0])
         width = weights[name].shape[:inside]
         rows = x.reshape(-1, math.prod(width))
@@ -324,13 +412,20 @@ def _layer(
     if config.qk_norm:
         q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
     q, k = _rotate(q, rotate), _rotate(k, rotate)
-    attended = project("o_proj", _heads(attention(q * jnp.asarray(config.query_scale, q.dtype), k, v)))
+    attended = project(
+        "o_proj", _heads(attention(q * jnp.asarray(config.query_scale, q.dtype), k, v))
+    )
     x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
 
     def feed_forward(x: jax.Array) -> jax.Array:
         normed = rms_norm(x, weights["pre_feedforward_layernorm"])
-        gate, up = (constrained(project(name, normed), BATCH, None, TENSOR) for name in ("gate_proj", "up_proj"))
-        return rms_norm(project("down_proj", _gated(gate, up)), weights["post_feedforward_layernorm"])
+        gate, up = (
+            constrained(project(name, normed), BATCH, None, TENSOR)
+            for name in ("gate_proj", "up_proj")
+        )
+        return rms_norm(
+            project("down_proj", _gated(gate, up)), weights["post_feedforward_layernorm"]
+        )
 
     out = _in_chunks(jax.checkpoint(feed_forward), x) if chunked else feed_forward(x)
     return constrained(x + out, BATCH)
@@ -341,13 +436,17 @@ def _in_chunks(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.
     batch, length, width = x.shape
     positions = max(size for size in range(1, CHUNK + 1) if length % size == 0)
     chunks = x.reshape(batch, -1, positions, width).swapaxes(0, 1)
-    done = jax.lax.map(lambda chunk: constrained(function(constrained(chunk, BATCH)), BATCH), constrained(chunks, None, BATCH))
+    done = jax.lax.map(
+        lambda chunk: constrained(function(constrained(chunk, BATCH)), BATCH),
+        constrained(chunks, None, BATCH),
+    )
     return done.swapaxes(0, 1).reshape(x.shape)
 
 
 @jax.checkpoint
 def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """gelu(gate) * up, of which the backward pass keeps the two arguments and nothing in float32."""
+    """gelu(gate) * up, of which the backward pass keeps the two arguments and nothing in
+    float32."""
     return jax.nn.gelu(gate, approximate=True) * up
 
 
@@ -361,11 +460,14 @@ def _divides(axis: str, size: int) -> bool:
 
 
 def _rotations(config: GemmaConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """cos and sin, each (2, B, T, 1, H/2) float32: of local layers, then of global ones (RoPE, 2104.09864)."""
+    """cos and sin, each (2, B, T, 1, H/2) float32: of local layers, then of global ones (RoPE,
+    2104.09864)."""
     exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
     bases = ((config.local_rope, 1.0), (config.global_rope, config.global_rope_scale))
     frequencies = jnp.stack([1.0 / (base**exponent) / scale for base, scale in bases])
-    angles = positions[None, :, :, None, None].astype(jnp.float32) * frequencies[:, None, None, None, :]
+    angles = (
+        positions[None, :, :, None, None].astype(jnp.float32) * frequencies[:, None, None, None, :]
+    )
     return jnp.cos(angles), jnp.sin(angles)
 
 
@@ -373,4 +475,6 @@ def _rotate(x: jax.Array, rotate: tuple[jax.Array, ...]) -> jax.Array:
     """(B, T, N, H) turned by its positions."""
     cos, sin = rotate
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    return jnp.concatenate(
+        [first * cos - second * sin, second * cos + first * sin], axis=-1
+    ).astype(x.dtype)

@@ -17,7 +17,8 @@ _CLASSES = {
     "Gemma2ForSequenceClassification": "gemma2",
     "Gemma3TextForSequenceClassification": "gemma3",
 }
-# What the classes of `transformers` take for a key that a config.json leaves out, as those of the 4B and larger do.
+# What the classes of `transformers` take for a key that a config.json leaves out, as those of the
+# 4B and larger do.
 _SHARED_DEFAULTS: dict[str, Any] = {
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -59,19 +60,23 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 
 
 def read_config(directory: Path) -> tuple[GemmaConfig, str]:
-    """The architecture in a directory's config.json, and the name that is written there (empty if none is). Raises InputError."""
+    """The architecture in a directory's config.json, and the name that is written there (empty if
+    none is). Raises InputError."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(f"{directory} has no config.json: it is no model directory in Hugging Face's format.") from error
+        raise InputError(
+            f"{directory} has no config.json: it is no model directory in Hugging Face's format."
+        ) from error
     except ValueError as error:
         raise InputError(f"{path} is no JSON ({error}); download it again.") from error
     return config_from_json(config, str(path)), str(config.get("_name_or_path", ""))
 
 
 def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
-    """The architecture that a config.json describes, in the spelling of today's `transformers` or of 2024's.
+    """The architecture that a config.json describes, in the spelling of today's `transformers` or
+    of 2024's.
 
     Args:
         config: the parsed file.
@@ -83,14 +88,19 @@ def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
     classes = config.get("architectures") or []
     found = next((name for name in classes if name in _CLASSES), None)
     text = config.get("text_config") if config.get("model_type") == "gemma3" else config
-    family = _TEXT.get(str((text or {}).get("model_type", "gemma3_text" if text is not config else None)))
+    family = _TEXT.get(
+        str((text or {}).get("model_type", "gemma3_text" if text is not config else None))
+    )
     if text is None or family is None or (classes and (found is None or _CLASSES[found] != family)):
         said = ", ".join(classes) or config.get("model_type", "nothing")
         raise InputError(f"{where} describes {said}. Valid architectures: {', '.join(_CLASSES)}.")
     for key, valid in _FIXED.items():
         value = text.get(key, config.get(key, valid[0]))
         if value not in valid:
-            raise InputError(f"{where}: {key} = {value!r} is not supported; a Gemma 2 or 3 for text has {valid[0]!r}.")
+            raise InputError(
+                f"{where}: {key} = {value!r} is not supported; a Gemma 2 or 3 for text has"
+                f" {valid[0]!r}."
+            )
     value = {**_DEFAULTS[family], **{key: text[key] for key in _DEFAULTS[family] if key in text}}
     local, glob, scale = _rope(text, value, where)
     return GemmaConfig(
@@ -119,8 +129,11 @@ def _dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
     return next((str(value) for value in values if value), "bfloat16")
 
 
-def _rope(text: Mapping[str, Any], value: Mapping[str, Any], where: str) -> tuple[float, float, float]:
-    """Base of local layers, base of global ones, and the linear scale of positions in the latter."""
+def _rope(
+    text: Mapping[str, Any], value: Mapping[str, Any], where: str
+) -> tuple[float, float, float]:
+    """Base of local layers, base of global ones, and the linear scale of positions in the
+    latter."""
     rope, base = text.get("rope_parameters"), float(value["rope_theta"])
     if rope is None:  # before transformers 5
         rope = {"full_attention": {**(text.get("rope_scaling") or {})}, "sliding_attention": {}}
@@ -129,29 +142,49 @@ def _rope(text: Mapping[str, Any], value: Mapping[str, Any], where: str) -> tupl
     everywhere, local = rope["full_attention"], rope.get("sliding_attention") or {}
     kinds = [one.get("rope_type", one.get("type", "default")) for one in (everywhere, local)]
     if kinds[0] not in ("default", "linear") or kinds[1] != "default":
-        raise InputError(f"{where}: rotary embeddings of type {' and '.join(kinds)} are not supported. Valid: default, linear.")
+        raise InputError(
+            f"{where}: rotary embeddings of type {' and '.join(kinds)} are not supported. Valid:"
+            " default, linear."
+        )
     scale = float(everywhere.get("factor", 1.0)) if kinds[0] == "linear" else 1.0
-    return float(local.get("rope_theta", value.get("rope_local_base_freq", base))), float(everywhere.get("rope_theta", base)), scale
+    return (
+        float(local.get("rope_theta", value.get("rope_local_base_freq", base))),
+        float(everywhere.get("rope_theta", base)),
+        scale,
+    )
 
 
 def _global_every(text: Mapping[str, Any], value: Mapping[str, Any], where: str) -> int:
-    """Every how many layers a global one comes. Raises InputError where the layers' types follow no such pattern."""
+    """Every how many layers a global one comes. Raises InputError where the layers' types follow no
+    such pattern."""
     every = int(text.get("_sliding_window_pattern", value["sliding_window_pattern"]))
     types = text.get("layer_types")
     if types is not None:
-        every = types.index("full_attention") + 1 if "full_attention" in types else max(every, len(types) + 1)
+        every = (
+            types.index("full_attention") + 1
+            if "full_attention" in types
+            else max(every, len(types) + 1)
+        )
         if types != layer_types(len(types), every) or len(types) != value["num_hidden_layers"]:
-            raise InputError(f"{where}: layer_types is irregular; in a Gemma every n-th layer has full attention and no other.")
+            raise InputError(
+                f"{where}: layer_types is irregular; in a Gemma every n-th layer has full attention"
+                " and no other."
+            )
     return every
 
 
 def layer_types(layers: int, every: int) -> list[str]:
     """As `transformers` spells which layers are local and which are global."""
-    return ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+    return [
+        "sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)
+    ]
 
 
-def config_to_json(config: GemmaConfig, name: str, tokens: Mapping[str, Any], *, scalar: bool = False) -> dict[str, Any]:
-    """A config.json as Google publishes them, which every version of `transformers` that knows the family reads.
+def config_to_json(
+    config: GemmaConfig, name: str, tokens: Mapping[str, Any], *, scalar: bool = False
+) -> dict[str, Any]:
+    """A config.json as Google publishes them, which every version of `transformers` that knows the
+    family reads.
 
     Args:
         name: kept as `_name_or_path`.
@@ -162,8 +195,16 @@ def config_to_json(config: GemmaConfig, name: str, tokens: Mapping[str, Any], *,
     text = "Text" if gemma3 and scalar else ""
     task = "SequenceClassification" if scalar else "CausalLM"
     labels = {"id2label": {"0": "score"}, "label2id": {"score": 0}} if scalar else {}
-    rope = {"rope_local_base_freq": config.local_rope, "sliding_window_pattern": config.global_every} if gemma3 else {}
-    scaled = {"rope_scaling": {"rope_type": "linear", "factor": config.global_rope_scale}} if config.global_rope_scale != 1 else {}
+    rope = (
+        {"rope_local_base_freq": config.local_rope, "sliding_window_pattern": config.global_every}
+        if gemma3
+        else {}
+    )
+    scaled = (
+        {"rope_scaling": {"rope_type": "linear", "factor": config.global_rope_scale}}
+        if config.global_rope_scale != 1
+        else {}
+    )
     long = 131072 if scaled else 32768
     return {
         "_name_or_path": name,
@@ -198,9 +239,19 @@ def config_to_json(config: GemmaConfig, name: str, tokens: Mapping[str, Any], *,
     }
 
 
-def write_config(directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer, *, scalar: bool = False) -> None:
-    """Write config.json and generation_config.json. A model stops at the end of its turn, and at the end of a text."""
+def write_config(
+    directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer, *, scalar: bool = False
+) -> None:
+    """Write config.json and generation_config.json. A model stops at the end of its turn, and at
+    the end of a text."""
     stops = [tokenizer.eos_id, tokenizer.end_of_turn_id]
-    tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": stops, "pad_token_id": tokenizer.pad_id}
-    for file, value in (("config.json", config_to_json(config, name, tokens, scalar=scalar)), ("generation_config.json", tokens)):
+    tokens = {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": stops,
+        "pad_token_id": tokenizer.pad_id,
+    }
+    for file, value in (
+        ("config.json", config_to_json(config, name, tokens, scalar=scalar)),
+        ("generation_config.json", tokens),
+    ):
         (directory / file).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

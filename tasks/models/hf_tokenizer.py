@@ -1,8 +1,11 @@
-"""A SentencePiece tokenizer of Gemma's kind as the files that `transformers.AutoTokenizer` loads, with Gemma's chat template.
+"""A SentencePiece tokenizer of Gemma's kind as the files that `transformers.AutoTokenizer` loads,
+with Gemma's chat template.
 
-SentencePiece's byte-pair encoding joins, again and again, the neighbours whose union is the piece of highest score; `tokenizers`' joins the
-pair that stands first in a list. The list is therefore every way to cut a piece into two pieces, best union first. Control tokens and
-user-defined symbols are cut out of the text before, by both. Real checkpoints bring these files along: then they are kept as they are.
+SentencePiece's byte-pair encoding joins, again and again, the neighbours whose union is the piece
+of highest score; `tokenizers`' joins the pair that stands first in a list. The list is therefore
+every way to cut a piece into two pieces, best union first. Control tokens and user-defined symbols
+are cut out of the text before, by both. Real checkpoints bring these files along: then they are
+kept as they are.
 """
 
 import json
@@ -81,12 +84,15 @@ def _settings() -> dict[str, Any]:
         "mask_token": None,
         "clean_up_tokenization_spaces": False,
         "spaces_between_special_tokens": False,
-        "model_max_length": 1_000_000_000_000_000_019_884_624_838_656,  # transformers' "unlimited"; the model's config has its limit
+        "model_max_length": (
+            1_000_000_000_000_000_019_884_624_838_656
+        ),  # transformers' "unlimited"; the model's config has its limit
     }
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:
-    """The tokenizer in the format of the library `tokenizers`. It puts <bos> in front, as Gemma's own does."""
+    """The tokenizer in the format of the library `tokenizers`. It puts <bos> in front, as Gemma's
+    own does."""
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as FastTokenizer
 
@@ -94,23 +100,46 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
     kinds = proto.ModelProto.SentencePiece
     vocabulary = {piece.piece: number for number, piece in enumerate(pieces)}
     scores = {piece.piece: piece.score for piece in pieces if piece.type == kinds.NORMAL}
-    fast = FastTokenizer(models.BPE(vocab=vocabulary, merges=_merges(scores), unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    fast = FastTokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=_merges(scores),
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
     fast.normalizer = normalizers.Replace(" ", "▁")
     fast.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    fast.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     bos = ("<bos>", tokenizer.bos_id)
-    fast.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[bos])
-    whole = [piece.piece for piece in pieces if piece.type in (kinds.CONTROL, kinds.USER_DEFINED, kinds.UNKNOWN)]
-    fast.add_tokens([AddedToken(piece, special=piece in CONTROL_TOKENS, normalized=False) for piece in whole])
+    fast.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[bos]
+    )
+    whole = [
+        piece.piece
+        for piece in pieces
+        if piece.type in (kinds.CONTROL, kinds.USER_DEFINED, kinds.UNKNOWN)
+    ]
+    fast.add_tokens(
+        [AddedToken(piece, special=piece in CONTROL_TOKENS, normalized=False) for piece in whole]
+    )
     text: str = fast.to_str(pretty=True)
     return text
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Every cut of a piece into two pieces, the piece of highest score first; of one piece, the cut whose parts come first."""
+    """Every cut of a piece into two pieces, the piece of highest score first; of one piece, the cut
+    whose parts come first."""
     order = {piece: number for number, piece in enumerate(scores)}
     found = []
     for piece, score in scores.items():
         cuts = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        found += [(-score, order[left], order[right], left, right) for left, right in cuts if left in order and right in order]
+        found += [
+            (-score, order[left], order[right], left, right)
+            for left, right in cuts
+            if left in order and right in order
+        ]
     return [(left, right) for _, _, _, left, right in sorted(found)]

@@ -1,7 +1,9 @@
-"""The weights of a Gemma in Hugging Face's format: safetensors, in one file or in several with an index, and their names for our weights.
+"""The weights of a Gemma in Hugging Face's format: safetensors, in one file or in several with an
+index, and their names for our weights.
 
-Base checkpoints come in it, and our own artifacts are written in it, so there is one reader. Tensors are read slice by slice: what a caller
-asks for is all that is ever in memory. A checkpoint of the multimodal class is read for its text part alone. config.json: `hf_config`.
+Base checkpoints come in it, and our own artifacts are written in it, so there is one reader.
+Tensors are read slice by slice: what a caller asks for is all that is ever in memory. A checkpoint
+of the multimodal class is read for its text part alone. config.json: `hf_config`.
 """
 
 import json
@@ -28,10 +30,12 @@ READ_BYTES = 16 << 20
 """The embedding is read so many bytes at a time: it is as large as ten layers."""
 
 HEAD = "score.weight"
-"""The scalar head of a reward model, (1, D): the class for sequence classification with one label has it beside the text model."""
+"""The scalar head of a reward model, (1, D): the class for sequence classification with one label
+has it beside the text model."""
 
 _IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb.", HEAD)
-"""Parts of names of tensors that the text model has no use for. The unembedding is the embedding: Gemma ties them."""
+"""Parts of names of tensors that the text model has no use for. The unembedding is the embedding:
+Gemma ties them."""
 
 _FLOATS = ("BF16", "F16", "F32")
 _SHOWN = 4
@@ -41,16 +45,20 @@ _SHOWN = 4
 
 
 def tensor_name(name: str, layer: int = 0) -> str:
-    """Hugging Face's name of a weight, or of one layer of it: `layers.q_proj` -> `model.layers.3.self_attn.q_proj.weight`."""
+    """Hugging Face's name of a weight, or of one layer of it: `layers.q_proj` ->
+    `model.layers.3.self_attn.q_proj.weight`."""
     if not name.startswith("layers."):
         return {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight"}[name]
     leaf = name.removeprefix("layers.")
-    module = "self_attn." if leaf[1:] in ("_proj", "_norm") else "mlp." if leaf in PROJECTIONS else ""
+    module = (
+        "self_attn." if leaf[1:] in ("_proj", "_norm") else "mlp." if leaf in PROJECTIONS else ""
+    )
     return f"model.layers.{layer}.{module}{leaf}.weight"
 
 
 def _axes(config: GemmaConfig, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths of the axes that are rows, and columns, of one layer of a weight there: matrices are (out, in), ours (in, out)."""
+    """Lengths of the axes that are rows, and columns, of one layer of a weight there: matrices are
+    (out, in), ours (in, out)."""
     shape = weight_shapes(config)[name]
     if not name.startswith("layers."):
         return shape, ()
@@ -77,7 +85,9 @@ def expected_tensors(config: GemmaConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def to_tensors(config: GemmaConfig, name: str, weight: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def to_tensors(
+    config: GemmaConfig, name: str, weight: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
     """A weight of ours, whole, as Hugging Face's tensors, one by one."""
     _, columns = _axes(config, name)
     if not name.startswith("layers."):
@@ -101,26 +111,46 @@ class Weights:
         self._directory, self._config = directory, config
         self._files = {path: _opened(path) for path in weight_files(directory)}
         places = {name: file for file in self._files.values() for name in file.keys()}  # noqa: SIM118  no dict
-        used = {name: file for name, file in places.items() if not any(part in name for part in _IGNORED)}
-        prefix = next((name.removesuffix("embed_tokens.weight") for name in used if name.endswith("embed_tokens.weight")), "model.")
-        self._tensors: dict[str, Any] = {f"model.{name.removeprefix(prefix)}": file.get_slice(name) for name, file in used.items()}
+        used = {
+            name: file
+            for name, file in places.items()
+            if not any(part in name for part in _IGNORED)
+        }
+        prefix = next(
+            (
+                name.removesuffix("embed_tokens.weight")
+                for name in used
+                if name.endswith("embed_tokens.weight")
+            ),
+            "model.",
+        )
+        self._tensors: dict[str, Any] = {
+            f"model.{name.removeprefix(prefix)}": file.get_slice(name)
+            for name, file in used.items()
+        }
         self._check()
 
     def _check(self) -> None:
         expected = expected_tensors(self._config)
         found = {name: tuple(tensor.get_shape()) for name, tensor in self._tensors.items()}
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        wrong = sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )
         if wrong:
             shown = "; ".join(
-                f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}" for name in wrong[:_SHOWN]
+                f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}"
+                for name in wrong[:_SHOWN]
             )
             more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-            raise InputError(f"the weights in {self._directory} are not those of its config.json: {shown}{more}. Download them again.")
+            raise InputError(
+                f"the weights in {self._directory} are not those of its config.json: {shown}{more}."
+                " Download them again."
+            )
         odd = {str(tensor.get_dtype()) for tensor in self._tensors.values()} - set(_FLOATS)
         if odd:
             raise InputError(
-                f"the weights in {self._directory} are stored as {', '.join(sorted(odd))}; a model to train has {', '.join(_FLOATS)}. "
-                "Take the checkpoint that is not quantised."
+                f"the weights in {self._directory} are stored as {', '.join(sorted(odd))}; a model"
+                f" to train has {', '.join(_FLOATS)}. Take the checkpoint that is not quantised."
             )
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
@@ -146,42 +176,68 @@ class Weights:
         step = max(1, READ_BYTES // (4 * prod(shape[1:])))
         for start in range(0, len(spans[0]), step):
             outside = [spans[0][start : start + step], *spans[1:]]
-            out[start : start + step] = self._part(tensor_name(name), rows[:1], outside[:1], rows[1:], outside[1:])
+            out[start : start + step] = self._part(
+                tensor_name(name), rows[:1], outside[:1], rows[1:], outside[1:]
+            )
         return out
 
     def _part(
-        self, name: str, rows: tuple[int, ...], in_rows: list[range], columns: tuple[int, ...], in_columns: list[range]
+        self,
+        name: str,
+        rows: tuple[int, ...],
+        in_rows: list[range],
+        columns: tuple[int, ...],
+        in_columns: list[range],
     ) -> np.ndarray:
         """Some of a tensor's rows and columns, each split into its axes."""
-        tensor, axes = self._tensors[name], [(rows, in_rows), (columns, in_columns)] if columns else [(rows, in_rows)]
-        index = tuple(slice(spans[0].start * prod(lengths[1:]), spans[0].stop * prod(lengths[1:])) for lengths, spans in axes)
+        tensor, axes = (
+            self._tensors[name],
+            [(rows, in_rows), (columns, in_columns)] if columns else [(rows, in_rows)],
+        )
+        index = tuple(
+            slice(spans[0].start * prod(lengths[1:]), spans[0].stop * prod(lengths[1:]))
+            for lengths, spans in axes
+        )
         part: np.ndarray = tensor[index]
-        part = part.reshape([length for lengths, spans in axes for length in (len(spans[0]), *lengths[1:])])
-        cut = [span for lengths, spans in axes for span in (slice(None), *(slice(one.start, one.stop) for one in spans[1:]))]
+        part = part.reshape(
+            [length for lengths, spans in axes for length in (len(spans[0]), *lengths[1:])]
+        )
+        cut = [
+            span
+            for lengths, spans in axes
+            for span in (slice(None), *(slice(one.start, one.stop) for one in spans[1:]))
+        ]
         return part[tuple(cut)]
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a directory. Raises InputError when there are none, or the index names one that is missing."""
+    """The safetensors files of a directory. Raises InputError when there are none, or the index
+    names one that is missing."""
     if (directory / WEIGHTS).exists():
         return [directory / WEIGHTS]
     if not (directory / INDEX).exists():
         raise InputError(
-            f"{directory} has neither {WEIGHTS} nor {INDEX}. Other formats (pytorch_model.bin, GGUF) are not read: save them "
-            "with `save_pretrained` of transformers."
+            f"{directory} has neither {WEIGHTS} nor {INDEX}. Other formats (pytorch_model.bin,"
+            " GGUF) are not read: save them with `save_pretrained` of transformers."
         )
     try:
-        names = sorted(set(json.loads((directory / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(
+            set(json.loads((directory / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        )
     except (ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{directory / INDEX} is damaged ({error}); download it again.") from error
     missing = [name for name in names if Path(name).name != name or not (directory / name).exists()]
     if missing:
-        raise InputError(f"{directory}: {INDEX} names {', '.join(missing[:_SHOWN])}, which is not there; download it again.")
+        raise InputError(
+            f"{directory}: {INDEX} names {', '.join(missing[:_SHOWN])}, which is not there;"
+            " download it again."
+        )
     return [directory / name for name in names]
 
 
 def read_head(directory: Path) -> np.ndarray | None:
-    """The scalar head of a directory's model (D,), float32, or None: it has none. Raises InputError as `Weights`."""
+    """The scalar head of a directory's model (D,), float32, or None: it has none. Raises InputError
+    as `Weights`."""
     for file in map(_opened, weight_files(directory)):
         if HEAD in file.keys():  # noqa: SIM118  no dict
             return np.asarray(file.get_tensor(HEAD), np.float32).reshape(-1)
@@ -192,14 +248,19 @@ def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="np")
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is damaged or not whole ({error}); remove it and download it again.") from error
+        raise InputError(
+            f"{path} is damaged or not whole ({error}); remove it and download it again."
+        ) from error
 
 
 # Writing
 
 
-def write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write tensors as `model.safetensors`, or several files and an index if they have more than `shard_bytes`. At most that is in memory.
+def write_weights(
+    directory: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write tensors as `model.safetensors`, or several files and an index if they have more than
+    `shard_bytes`. At most that is in memory.
 
     The same tensors in the same order make the same bytes.
     """
@@ -210,22 +271,38 @@ def write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]], sh
 
     def flush() -> None:
         parts.append(directory / f"part-{len(parts) + 1}")
-        serialize_file(waiting, parts[-1], metadata={"format": "pt"})  # transformers asks for the metadata
+        serialize_file(
+            waiting, parts[-1], metadata={"format": "pt"}
+        )  # transformers asks for the metadata
         waiting.clear()
 
     for name, tensor in tensors:
         if waiting and size + tensor.nbytes > shard_bytes:
             flush()
             size = 0
-        waiting[name] = {"dtype": tensor.dtype.name, "shape": tensor.shape, "data": tensor.tobytes()}
+        waiting[name] = {
+            "dtype": tensor.dtype.name,
+            "shape": tensor.shape,
+            "data": tensor.tobytes(),
+        }
         places[name] = len(parts)
         size, total = size + tensor.nbytes, total + tensor.nbytes
     flush()
-    names = [f"model-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)] if len(parts) > 1 else [WEIGHTS]
+    names = (
+        [
+            f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+            for number in range(1, len(parts) + 1)
+        ]
+        if len(parts) > 1
+        else [WEIGHTS]
+    )
     for part, name in zip(parts, names, strict=True):
         part.rename(directory / name)
     if len(parts) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": {name: names[place] for name, place in sorted(places.items())}}
+        index = {
+            "metadata": {"total_size": total},
+            "weight_map": {name: names[place] for name, place in sorted(places.items())},
+        }
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
@@ -245,6 +322,10 @@ def write_model(
     """
     write_config(directory, config, name, tokenizer, scalar=head is not None)
     dtype = np.dtype(config.dtype)
-    tensors = (pair for own in weight_shapes(config) for pair in to_tensors(config, own, weight(own).astype(dtype, copy=False)))
+    tensors = (
+        pair
+        for own in weight_shapes(config)
+        for pair in to_tensors(config, own, weight(own).astype(dtype, copy=False))
+    )
     heads = [] if head is None else [(HEAD, head.reshape(1, -1))]
     write_weights(directory, chain(tensors, heads), SHARD_BYTES)

@@ -1,7 +1,8 @@
-"""Models in memory, and on disk: directories in Hugging Face's format, whether they are base checkpoints or what a stage has trained.
+"""Models in memory, and on disk: directories in Hugging Face's format, whether they are base
+checkpoints or what a stage has trained.
 
-Weights go straight to the devices where they belong: this host reads the part that one device holds of one weight, hands it over, and
-forgets it.
+Weights go straight to the devices where they belong: this host reads the part that one device holds
+of one weight, hands it over, and forgets it.
 """
 
 import shutil
@@ -36,7 +37,8 @@ class LoadedModel:
 
     Attributes:
         name: the recipe's `model` that the chain began with; of a directory, its last part.
-        companions: where the tokenizer's other files lie (tokenizer.json, chat template), if it came with any: `save_model` copies them.
+        companions: where the tokenizer's other files lie (tokenizer.json, chat template), if it
+            came with any: `save_model` copies them.
     """
 
     name: str
@@ -48,7 +50,8 @@ class LoadedModel:
 
 
 def model_config(model: str) -> GemmaConfig:
-    """The architecture of a recipe's `model`. Of a shipped name nothing is read; of any other all that comes before its weights.
+    """The architecture of a recipe's `model`. Of a shipped name nothing is read; of any other all
+    that comes before its weights.
 
     Raises:
         InputError: as `base_model`.
@@ -60,8 +63,11 @@ def model_config(model: str) -> GemmaConfig:
     return read_config(_in_format(source, settings, weights=False))[0]
 
 
-def base_model(name: str, seed: int, mesh: Mesh | None = None, *, trained: bool = False) -> LoadedModel:
-    """The model a chain starts from. `gemma3-tiny` is initialised at random from `seed`; all others are downloaded or found.
+def base_model(
+    name: str, seed: int, mesh: Mesh | None = None, *, trained: bool = False
+) -> LoadedModel:
+    """The model a chain starts from. `gemma3-tiny` is initialised at random from `seed`; all others
+    are downloaded or found.
 
     Args:
         name: a recipe's `model`: see `tasks.models.source`.
@@ -69,7 +75,8 @@ def base_model(name: str, seed: int, mesh: Mesh | None = None, *, trained: bool 
         trained: as in `tasks.models.sharding.weight_specs`.
 
     Raises:
-        InputError: an unknown name, a model that cannot be had, or one that is not what its name says.
+        InputError: an unknown name, a model that cannot be had, or one that is not what its name
+            says.
     """
     source, mesh = source_of(name), mesh or make_mesh()
     if source.kind == "tiny":
@@ -81,11 +88,14 @@ def base_model(name: str, seed: int, mesh: Mesh | None = None, *, trained: bool 
     config, _ = read_config(directory)
     if name in gemma.SIZES:
         config = _as_published(name, config)
-    return _loaded(directory, Path(name).name if source.kind == "local" else name, config, mesh, trained)
+    return _loaded(
+        directory, Path(name).name if source.kind == "local" else name, config, mesh, trained
+    )
 
 
 def load_model(directory: Path, mesh: Mesh | None = None, *, trained: bool = False) -> LoadedModel:
-    """Read a directory in Hugging Face's format, such as `save_model` wrote; onto one device if no mesh is given.
+    """Read a directory in Hugging Face's format, such as `save_model` wrote; onto one device if no
+    mesh is given.
 
     Raises:
         InputError: another architecture, or missing, unknown, misshapen or damaged tensors.
@@ -94,20 +104,37 @@ def load_model(directory: Path, mesh: Mesh | None = None, *, trained: bool = Fal
     return _loaded(directory, name or directory.name, config, mesh or make_mesh(), trained)
 
 
-def policy_or_base(inputs: dict[str, Path], name: str, seed: int, mesh: Mesh, *, trained: bool = False) -> LoadedModel:
+def policy_or_base(
+    inputs: dict[str, Path], name: str, seed: int, mesh: Mesh, *, trained: bool = False
+) -> LoadedModel:
     """The model of the `policy` input when a recipe connects one, else the base model."""
-    return load_model(inputs["policy"], mesh, trained=trained) if "policy" in inputs else base_model(name, seed, mesh, trained=trained)
+    return (
+        load_model(inputs["policy"], mesh, trained=trained)
+        if "policy" in inputs
+        else base_model(name, seed, mesh, trained=trained)
+    )
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:
-    """Write the model, its adapters merged before, and its tokenizer, in Hugging Face's format. The same weights give the same bytes.
+    """Write the model, its adapters merged before, and its tokenizer, in Hugging Face's format. The
+    same weights give the same bytes.
 
     A scalar head (`tasks.models.scalar_head`) is written, too.
     """
     score = vars(loaded.model).get("score")
     head = None if score is None else fetch_array(score.get_value())
-    weights = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))}
-    write_model(directory, loaded.config, loaded.name, loaded.tokenizer, lambda name: fetch_array(weights[name].get_value()), head)
+    weights = {
+        ".".join(map(str, path)): variable
+        for path, variable in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))
+    }
+    write_model(
+        directory,
+        loaded.config,
+        loaded.name,
+        loaded.tokenizer,
+        lambda name: fetch_array(weights[name].get_value()),
+        head,
+    )
     loaded.tokenizer.save(directory / TOKENIZER)
     for name in COMPANIONS:
         if loaded.companions is not None and (loaded.companions / name).is_file():
@@ -117,35 +144,59 @@ def save_model(loaded: LoadedModel, directory: Path) -> None:
 def _in_format(source: Source, settings: Settings, *, weights: bool) -> Path:
     """A local directory in Hugging Face's format with the model of a source."""
     directory = fetch(source, settings, weights=weights)
-    return directory if (directory / "config.json").is_file() else as_huggingface(directory, settings)
+    return (
+        directory if (directory / "config.json").is_file() else as_huggingface(directory, settings)
+    )
 
 
 def _as_published(name: str, config: GemmaConfig) -> GemmaConfig:
-    """The config that goes by this name, if that of the checkpoint is the same. Some are published in float32; we hold all in bfloat16."""
+    """The config that goes by this name, if that of the checkpoint is the same. Some are published
+    in float32; we hold all in bfloat16."""
     known = gemma.SIZES[name]
     if replace(config, dtype=known.dtype) != known:
-        wrong = [key for key in vars(known) if key != "dtype" and getattr(known, key) != getattr(config, key)]
-        shown = ", ".join(f"{key} is {getattr(config, key)} instead of {getattr(known, key)}" for key in wrong)
-        raise InputError(f"the checkpoint that was found is no {name}: {shown}. Name the checkpoint itself: hf://ORGANISATION/NAME.")
+        wrong = [
+            key
+            for key in vars(known)
+            if key != "dtype" and getattr(known, key) != getattr(config, key)
+        ]
+        shown = ", ".join(
+            f"{key} is {getattr(config, key)} instead of {getattr(known, key)}" for key in wrong
+        )
+        raise InputError(
+            f"the checkpoint that was found is no {name}: {shown}. Name the checkpoint itself:"
+            " hf://ORGANISATION/NAME."
+        )
     return known
 
 
-def _loaded(directory: Path, name: str, config: GemmaConfig, mesh: Mesh, trained: bool) -> LoadedModel:
+def _loaded(
+    directory: Path, name: str, config: GemmaConfig, mesh: Mesh, trained: bool
+) -> LoadedModel:
     path = directory / TOKENIZER
     if not path.is_file():
-        raise InputError(f"{directory} has no {TOKENIZER}. Copy it there from the base model; transformers alone does not save it.")
+        raise InputError(
+            f"{directory} has no {TOKENIZER}. Copy it there from the base model; transformers alone"
+            " does not save it."
+        )
     tokenizer = Tokenizer.from_file(path)
     if len(tokenizer) > config.vocab_size:
         raise InputError(
-            f"{path} has {len(tokenizer)} pieces, and the model's vocabulary {config.vocab_size}: it belongs to another model."
+            f"{path} has {len(tokenizer)} pieces, and the model's vocabulary {config.vocab_size}:"
+            " it belongs to another model."
         )
     weights, specs = Weights(directory, config), weight_specs(config, mesh, trained=trained)
-    placed = {name: _placed(weights, name, shape, NamedSharding(mesh, specs[name])) for name, shape in weight_shapes(config).items()}
+    placed = {
+        name: _placed(weights, name, shape, NamedSharding(mesh, specs[name]))
+        for name, shape in weight_shapes(config).items()
+    }
     return LoadedModel(name, config, Gemma(config, placed), tokenizer, mesh, directory)
 
 
-def _placed(weights: Weights, name: str, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
-    """One weight on this host's devices: each part is read once, put on all devices that hold it, and forgotten before the next."""
+def _placed(
+    weights: Weights, name: str, shape: tuple[int, ...], sharding: NamedSharding
+) -> jax.Array:
+    """One weight on this host's devices: each part is read once, put on all devices that hold it,
+    and forgotten before the next."""
     holders: dict[tuple[tuple[int, int, int], ...], list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         spans = tuple(one.indices(length) for one, length in zip(index or (), shape, strict=True))

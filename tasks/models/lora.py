@@ -1,4 +1,5 @@
-"""Low-rank adapters (Hu et al., 2106.09685): add them before training, fold them into the weights after it."""
+"""Low-rank adapters (Hu et al., 2106.09685): add them before training, fold them into the weights
+after it."""
 
 import zlib
 
@@ -12,7 +13,8 @@ from tasks.models.gemma import PROJECTIONS, Gemma
 
 
 def add_lora(model: Gemma, lora: LoraConfig, seed: int) -> None:
-    """Give the matrices `lora.targets` adapters, float32. A is uniform in +-1/sqrt(fan in) from `seed`, B is 0: the function stays."""
+    """Give the matrices `lora.targets` adapters, float32. A is uniform in +-1/sqrt(fan in) from
+    `seed`, B is 0: the function stays."""
     for name in lora.targets:
         weight = getattr(model.layers, name).get_value()
         layers, *shape = weight.shape
@@ -25,7 +27,10 @@ def add_lora(model: Gemma, lora: LoraConfig, seed: int) -> None:
         else:
             bound = float(np.prod(shape[:inputs])) ** -0.5
             key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-            a, b = jax.random.uniform(key, down, jnp.float32, -bound, bound), jnp.zeros(up, jnp.float32)
+            a, b = (
+                jax.random.uniform(key, down, jnp.float32, -bound, bound),
+                jnp.zeros(up, jnp.float32),
+            )
         setattr(model.layers, f"{name}_lora_a", nnx.LoRAParam(a))
         setattr(model.layers, f"{name}_lora_b", nnx.LoRAParam(b))
     model.lora_scale = lora.alpha / lora.rank
@@ -35,9 +40,13 @@ def merge_lora(model: Gemma) -> None:
     """Replace each adapted matrix by W + lora_scale * A B, and remove the adapters."""
     for name, (inside, outside) in PROJECTIONS.items():
         if hasattr(model.layers, f"{name}_lora_a"):
-            weight, a, b = (getattr(model.layers, f"{name}{part}") for part in ("", "_lora_a", "_lora_b"))
+            weight, a, b = (
+                getattr(model.layers, f"{name}{part}") for part in ("", "_lora_a", "_lora_b")
+            )
             product = f"L{inside}r,Lr{outside}->L{inside}{outside}"
-            weight.set_value(_merged(weight.get_value(), a.get_value(), b.get_value(), model.lora_scale, product))
+            weight.set_value(
+                _merged(weight.get_value(), a.get_value(), b.get_value(), model.lora_scale, product)
+            )
             delattr(model.layers, f"{name}_lora_a")
             delattr(model.layers, f"{name}_lora_b")
     model.lora_scale = 0.0

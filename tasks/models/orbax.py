@@ -1,8 +1,10 @@
-"""Orbax checkpoints of the Gemma library (Kaggle's `flax` variations): written once, in the cache, in Hugging Face's format.
+"""Orbax checkpoints of the Gemma library (Kaggle's `flax` variations): written once, in the cache,
+in Hugging Face's format.
 
-Layout: https://github.com/google-deepmind/gemma, and Tunix's `models/gemma3/params.py`. Per layer `attn/q_einsum/w` (N, D, H),
-`attn/kv_einsum/w` (2, K, D, H), `attn/attn_vec_einsum/w` (N, H, D), `mlp/gating_einsum/w` (2, F, D) or (2, D, F), `mlp/linear/w` (F, D),
-norms by names of their own. One tensor at a time is in memory.
+Layout: https://github.com/google-deepmind/gemma, and Tunix's `models/gemma3/params.py`. Per layer
+`attn/q_einsum/w` (N, D, H), `attn/kv_einsum/w` (2, K, D, H), `attn/attn_vec_einsum/w` (N, H, D),
+`mlp/gating_einsum/w` (2, F, D) or (2, D, F), `mlp/linear/w` (F, D), norms by names of their own.
+One tensor at a time is in memory.
 """
 
 import logging
@@ -42,7 +44,8 @@ _LAYER = re.compile(r"layer_(\d+)/(.+)")
 
 
 def as_huggingface(directory: Path, settings: Settings) -> Path:
-    """A directory in Hugging Face's format with the model of an Orbax checkpoint; made once and kept in the cache.
+    """A directory in Hugging Face's format with the model of an Orbax checkpoint; made once and
+    kept in the cache.
 
     Args:
         directory: the checkpoint, or a directory with it and `tokenizer.model`.
@@ -52,17 +55,27 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
     """
     checkpoint = find_orbax(directory)
     if checkpoint is None:
-        raise InputError(f"{directory} has no config.json and no Orbax checkpoint: it is no directory of a model.")
+        raise InputError(
+            f"{directory} has no config.json and no Orbax checkpoint: it is no directory of a"
+            " model."
+        )
     tokenizer = _tokenizer(directory, checkpoint)
     about = [
-        (path.relative_to(checkpoint).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(checkpoint.rglob("*"))
+        (path.relative_to(checkpoint).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(checkpoint.rglob("*"))
     ]
-    target = Path(settings.cache).expanduser() / "models" / f"orbax-{digest([str(checkpoint.resolve()), about])[:16]}"
+    target = (
+        Path(settings.cache).expanduser()
+        / "models"
+        / f"orbax-{digest([str(checkpoint.resolve()), about])[:16]}"
+    )
     if target.exists():
         return target
     arrays = _Arrays(checkpoint)
     config = config_of(arrays.shapes, str(checkpoint))
-    require_space(target.parent, sum(size for _, size, _ in about), f"{checkpoint}, in Hugging Face's format,")
+    require_space(
+        target.parent, sum(size for _, size, _ in about), f"{checkpoint}, in Hugging Face's format,"
+    )
     log.info("%s: writing it once in Hugging Face's format, to %s", checkpoint, target)
     new = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
     new.mkdir()
@@ -70,7 +83,11 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
         tokenizer.save(new / TOKENIZER)
         write_config(new, config, checkpoint.name, tokenizer)
         dtype = np.dtype(config.dtype)
-        write_weights(new, ((name, array.astype(dtype, copy=False)) for name, array in _tensors(arrays, config)), SHARD_BYTES)
+        write_weights(
+            new,
+            ((name, array.astype(dtype, copy=False)) for name, array in _tensors(arrays, config)),
+            SHARD_BYTES,
+        )
         new.rename(target)
     except OSError:
         if not target.exists():  # else another process was faster
@@ -81,7 +98,8 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
 
 
 def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
-    """The published architecture that has these shapes; its vocabulary may have another number of rows. Raises InputError."""
+    """The published architecture that has these shapes; its vocabulary may have another number of
+    rows. Raises InputError."""
     try:
         vocab, embed = shapes["embedder/input_embedding"]
         heads, _, head = shapes["layer_0/attn/q_einsum/w"]
@@ -89,7 +107,8 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
         hidden = shapes["layer_0/mlp/linear/w"][0]
     except KeyError as error:
         raise InputError(
-            f"{where} has no {error.args[0]}: it is no checkpoint of a Gemma 2 or 3. It has {', '.join(sorted(shapes)[:4])}."
+            f"{where} has no {error.args[0]}: it is no checkpoint of a Gemma 2 or 3. It has"
+            f" {', '.join(sorted(shapes)[:4])}."
         ) from error
     layers = len({match[1] for name in shapes if (match := _LAYER.match(name))})
     family = "gemma3" if "layer_0/attn/_query_norm/scale" in shapes else "gemma2"
@@ -107,13 +126,15 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
         if known == found:
             return replace(config, vocab_size=vocab)
     raise InputError(
-        f"{where} is no published Gemma: {family}, {layers} layers, width {embed}, feed-forward {hidden}, {heads} heads of {head}, "
-        f"{kv_heads} of keys. Valid: the sizes of {', '.join(gemma.SIZES)}."
+        f"{where} is no published Gemma: {family}, {layers} layers, width {embed}, feed-forward"
+        f" {hidden}, {heads} heads of {head}, {kv_heads} of keys. Valid: the sizes of"
+        f" {', '.join(gemma.SIZES)}."
     )
 
 
 class _Arrays:
-    """The arrays of a checkpoint by `/`-joined names without the leading `transformer/`, read one at a time."""
+    """The arrays of a checkpoint by `/`-joined names without the leading `transformer/`, read one
+    at a time."""
 
     def __init__(self, checkpoint: Path) -> None:
         import jax
@@ -123,15 +144,20 @@ class _Arrays:
         try:
             metadata = self._reader.metadata(self._path).item_metadata
         except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{checkpoint} cannot be read as an Orbax checkpoint ({error}); download it again.") from error
+            raise InputError(
+                f"{checkpoint} cannot be read as an Orbax checkpoint ({error}); download it again."
+            ) from error
         if metadata is None:
             raise InputError(
-                f"{checkpoint} cannot be read as an Orbax checkpoint: what describes its arrays is missing. Download it again."
+                f"{checkpoint} cannot be read as an Orbax checkpoint: what describes its arrays is"
+                " missing. Download it again."
             )
         tree = metadata.tree
         leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
         self._keys = {_joined(keys): keys for keys, _ in leaves}
-        self.shapes: dict[str, tuple[int, ...]] = {_joined(keys): tuple(leaf.shape) for keys, leaf in leaves}
+        self.shapes: dict[str, tuple[int, ...]] = {
+            _joined(keys): tuple(leaf.shape) for keys, leaf in leaves
+        }
 
     def read(self, name: str) -> np.ndarray:
         import orbax.checkpoint as ocp
@@ -141,11 +167,18 @@ class _Arrays:
                 leaf = {key.key: leaf}
             return leaf
 
-        wanted = ocp.args.PyTreeRestore(item=branch(0), restore_args=branch(ocp.RestoreArgs(restore_type=np.ndarray)), partial_restore=True)
+        wanted = ocp.args.PyTreeRestore(
+            item=branch(0),
+            restore_args=branch(ocp.RestoreArgs(restore_type=np.ndarray)),
+            partial_restore=True,
+        )
         try:
             restored: Any = self._reader.restore(self._path, args=wanted)
         except (OSError, ValueError) as error:
-            raise InputError(f"{self._path}: {name} cannot be read ({str(error).splitlines()[0]}); download it again.") from error
+            raise InputError(
+                f"{self._path}: {name} cannot be read ({str(error).splitlines()[0]}); download it"
+                " again."
+            ) from error
         for key in self._keys[name]:
             restored = restored[key.key]
         array: np.ndarray = restored
@@ -153,23 +186,35 @@ class _Arrays:
 
 
 def _joined(keys: Any) -> str:
-    return "/".join(str(key.key) for key in keys).removeprefix("params/").removeprefix("transformer/")
+    return (
+        "/".join(str(key.key) for key in keys).removeprefix("params/").removeprefix("transformer/")
+    )
 
 
 def _tensors(arrays: _Arrays, config: GemmaConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Hugging Face's tensors, layer by layer. Raises InputError for arrays that are missing or of a wrong shape."""
+    """Hugging Face's tensors, layer by layer. Raises InputError for arrays that are missing or of a
+    wrong shape."""
     expected = expected_tensors(config)
-    yield "model.embed_tokens.weight", _right(arrays.read("embedder/input_embedding"), expected, "model.embed_tokens.weight")
+    yield (
+        "model.embed_tokens.weight",
+        _right(arrays.read("embedder/input_embedding"), expected, "model.embed_tokens.weight"),
+    )
     for layer in range(config.num_layers):
         for name, array in _layer(arrays, config, layer):
             full = f"model.layers.{layer}.{name}.weight"
             yield full, _right(array, expected, full)
-    yield "model.norm.weight", _right(_read(arrays, "final_norm/scale"), expected, "model.norm.weight")
+    yield (
+        "model.norm.weight",
+        _right(_read(arrays, "final_norm/scale"), expected, "model.norm.weight"),
+    )
 
 
 def _right(array: np.ndarray, expected: Mapping[str, tuple[int, ...]], name: str) -> np.ndarray:
     if array.shape != expected[name]:
-        raise InputError(f"the Orbax checkpoint gives {name} the shape {array.shape} instead of {expected[name]}; download it again.")
+        raise InputError(
+            f"the Orbax checkpoint gives {name} the shape {array.shape} instead of"
+            f" {expected[name]}; download it again."
+        )
     return array
 
 
@@ -183,7 +228,10 @@ def _layer(arrays: _Arrays, config: GemmaConfig, layer: int) -> Iterator[tuple[s
     yield "self_attn.k_proj", _out_in(keys)
     yield "self_attn.v_proj", _out_in(values)
     yield "self_attn.o_proj", _read(arrays, prefix + "attn/attn_vec_einsum/w").reshape(-1, embed).T
-    gate, up = (part.T if part.shape[0] == embed else part for part in _read(arrays, prefix + "mlp/gating_einsum/w"))
+    gate, up = (
+        part.T if part.shape[0] == embed else part
+        for part in _read(arrays, prefix + "mlp/gating_einsum/w")
+    )
     yield "mlp.gate_proj", gate
     yield "mlp.up_proj", up
     yield "mlp.down_proj", _read(arrays, prefix + "mlp/linear/w").T
@@ -206,7 +254,7 @@ def _tokenizer(directory: Path, checkpoint: Path) -> Tokenizer:
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise InputError(
-            f"{directory} has no {TOKENIZER}. Copy that of the same family beside the checkpoint: Kaggle's variations have one, and so has "
-            "gs://gemma-data/tokenizers/."
+            f"{directory} has no {TOKENIZER}. Copy that of the same family beside the checkpoint:"
+            " Kaggle's variations have one, and so has gs://gemma-data/tokenizers/."
         )
     return Tokenizer.from_file(path)

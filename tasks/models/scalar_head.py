@@ -1,6 +1,6 @@
-"""A Gemma with a scalar head: a score for each token, read from its hidden state by one vector. On disk it is what `transformers` calls
-`Gemma3TextForSequenceClassification` with one label, whose logit is the score of the last token.
-"""
+"""A Gemma with a scalar head: a score for each token, read from its hidden state by one vector. On
+disk it is what `transformers` calls `Gemma3TextForSequenceClassification` with one label, whose
+logit is the score of the last token."""
 
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,25 @@ from tasks.models.loading import LoadedModel, load_model
 from tasks.models.sharding import placed
 
 
-def add_head(loaded: LoadedModel, head: np.ndarray | None = None, *, beside_adapters: bool = False) -> None:
+def add_head(
+    loaded: LoadedModel, head: np.ndarray | None = None, *, beside_adapters: bool = False
+) -> None:
     """Give the model the head `score` (D,), float32.
 
     Args:
-        head: 0 everywhere if not given: every trace is worth the same. Of a model of shapes it is a shape.
+        head: 0 everywhere if not given: every trace is worth the same. Of a model of shapes it is a
+            shape.
         beside_adapters: it is trained with adapters, and not with all weights.
     """
     width = loaded.config.embed_dim
     abstract = isinstance(loaded.model.embedding.get_value(), jax.ShapeDtypeStruct)
-    value: Any = jax.ShapeDtypeStruct((width,), jnp.float32) if abstract else np.zeros(width, np.float32) if head is None else head
+    value: Any = (
+        jax.ShapeDtypeStruct((width,), jnp.float32)
+        if abstract
+        else np.zeros(width, np.float32)
+        if head is None
+        else head
+    )
     whole = placed(value, NamedSharding(loaded.mesh, PartitionSpec()))
     setattr(loaded.model, "score", (nnx.LoRAParam if beside_adapters else nnx.Param)(whole))  # noqa: B010  not every Gemma has one
 
@@ -40,14 +49,25 @@ def load_scoring_model(directory: Path, mesh: Mesh) -> LoadedModel:
     """
     head = read_head(directory)
     if head is None:
-        raise InputError(f"{directory} has no tensor score.weight: it is no reward model. Connect a stage of kind reward_model.")
+        raise InputError(
+            f"{directory} has no tensor score.weight: it is no reward model. Connect a stage of"
+            " kind reward_model."
+        )
     loaded = load_model(directory, mesh)
     add_head(loaded, head)
     return loaded
 
 
-def token_scores(model: Gemma, tokens: jax.Array, positions: jax.Array, segments: jax.Array, length: int) -> jax.Array:
-    """Run the model on (N, T) rows: (N, length) float32 scores of their last tokens, each of which has seen what comes before it."""
+def token_scores(
+    model: Gemma, tokens: jax.Array, positions: jax.Array, segments: jax.Array, length: int
+) -> jax.Array:
+    """Run the model on (N, T) rows: (N, length) float32 scores of their last tokens, each of which
+    has seen what comes before it."""
     hidden, _ = model(tokens, positions, segments)
     head: jax.Array = vars(model)["score"].get_value()
-    return jnp.einsum("nrd,d->nr", hidden[:, -length:].astype(jnp.float32), head, precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum(
+        "nrd,d->nr",
+        hidden[:, -length:].astype(jnp.float32),
+        head,
+        precision=jax.lax.Precision.HIGHEST,
+    )

@@ -1,8 +1,11 @@
-"""Where the weights of a model lie on the mesh: whole on every device while they are small, else in parts.
+"""Where the weights of a model lie on the mesh: whole on every device while they are small, else in
+parts.
 
-A model that fits beside what a step needs is copied to every device, which moves a third fewer bytes per step and per decoded token than
-gathering it (measured with the TPU compiler, Gemma 3 1B). Larger ones, and those that are trained with their optimizer's state, are spread
-over the batch axis and gathered layer by layer (ZeRO, 1910.02054). Heads, feed-forward width and vocabulary are spread over "tp" always.
+A model that fits beside what a step needs is copied to every device, which moves a third fewer
+bytes per step and per decoded token than gathering it (measured with the TPU compiler, Gemma 3 1B).
+Larger ones, and those that are trained with their optimizer's state, are spread over the batch axis
+and gathered layer by layer (ZeRO, 1910.02054). Heads, feed-forward width and vocabulary are spread
+over "tp" always.
 """
 
 from collections.abc import Iterator
@@ -23,9 +26,11 @@ TRAINED_BYTES = 16
 
 
 def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str, PartitionSpec]:
-    """Name -> how a weight lies on the mesh, adapters (`layers.q_proj_lora_a`) included, which lie with their matrix.
+    """Name -> how a weight lies on the mesh, adapters (`layers.q_proj_lora_a`) included, which lie
+    with their matrix.
 
-    `Settings.whole_weights_gib` decides what is small. The default leaves most of 16 GiB, what a v5e chip or a v3 core has, to the rest.
+    `Settings.whole_weights_gib` decides what is small. The default leaves most of 16 GiB, what a
+    v5e chip or a v3 core has, to the rest.
 
     Args:
         trained: all weights are trained, not adapters only.
@@ -34,12 +39,31 @@ def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str,
     each = TRAINED_BYTES if trained else jnp.dtype(config.dtype).itemsize
     size = each * sum(int(np.prod(shape)) for shape in shapes.values())
     spread = size / mesh.shape[TENSOR] > Settings.from_environment().whole_weights_gib * 2**30
-    axes = {"d": BATCH if spread else None, "f": TENSOR, "n": TENSOR, "k": TENSOR, "v": TENSOR, "h": None, "r": None, "L": None}
-    lengths = {"d": config.embed_dim, "f": config.hidden_dim, "n": config.num_heads, "k": config.num_kv_heads, "v": config.vocab_size}
+    axes = {
+        "d": BATCH if spread else None,
+        "f": TENSOR,
+        "n": TENSOR,
+        "k": TENSOR,
+        "v": TENSOR,
+        "h": None,
+        "r": None,
+        "L": None,
+    }
+    lengths = {
+        "d": config.embed_dim,
+        "f": config.hidden_dim,
+        "n": config.num_heads,
+        "k": config.num_kv_heads,
+        "v": config.vocab_size,
+    }
 
     def along(letter: str) -> str | None:
         axis = axes[letter]
-        return axis if axis and mesh.shape[axis] > 1 and lengths[letter] % mesh.shape[axis] == 0 else None
+        return (
+            axis
+            if axis and mesh.shape[axis] > 1 and lengths[letter] % mesh.shape[axis] == 0
+            else None
+        )
 
     def spec(letters: str) -> PartitionSpec:
         found = [along(letter) for letter in letters]
@@ -48,7 +72,8 @@ def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str,
         return PartitionSpec(*found)
 
     both = mesh.shape[BATCH] * mesh.shape[TENSOR]
-    # over the vocabulary: gathering the other axis, and its gradient, makes the compiler copy both into another layout
+    # over the vocabulary: gathering the other axis, and its gradient, makes the compiler copy both
+    # into another layout
     whole_rows = spread and mesh.shape[BATCH] > 1 and config.vocab_size % both == 0
     specs = {"embedding": PartitionSpec((TENSOR, BATCH)) if whole_rows else spec("vd")}
     for name, (inside, outside) in PROJECTIONS.items():
@@ -59,18 +84,29 @@ def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str,
 
 
 def place(root: nnx.Module, mesh: Mesh, specs: dict[str, PartitionSpec]) -> None:
-    """Put the variables of a model or of its optimizer where they belong, one by one, each freeing what it replaces.
+    """Put the variables of a model or of its optimizer where they belong, one by one, each freeing
+    what it replaces.
 
-    An optimizer keeps arrays of a weight's shape under that weight's name; what has no such name lies whole on every device. A
-    jax.ShapeDtypeStruct, a shape without a value, is told where its value would lie.
+    An optimizer keeps arrays of a weight's shape under that weight's name; what has no such name
+    lies whole on every device. A jax.ShapeDtypeStruct, a shape without a value, is told where its
+    value would lie.
     """
     variables = list(_variables(root))
     abstract = any(isinstance(node.get_value(), jax.ShapeDtypeStruct) for _, node in variables)
     for path, node in variables:
         value = node.get_value()
-        if abstract:  # a value among shapes, such as an optimizer's count of steps, is a shape too: devices to compile for hold none
+        # a value among shapes, such as an optimizer's count of steps, is a shape too: devices to
+        # compile for hold none
+        if abstract:
             value = jax.ShapeDtypeStruct(value.shape, value.dtype)
-        name = next((".".join(path[start:]) for start in range(len(path)) if ".".join(path[start:]) in specs), "")
+        name = next(
+            (
+                ".".join(path[start:])
+                for start in range(len(path))
+                if ".".join(path[start:]) in specs
+            ),
+            "",
+        )
         spec = specs[name] if name and len(specs[name]) <= value.ndim else PartitionSpec()
         node.set_value(placed(value, NamedSharding(mesh, spec)))
 
@@ -84,5 +120,7 @@ def placed(value: Any, sharding: NamedSharding) -> Any:
 
 def _variables(root: nnx.Module) -> Iterator[tuple[list[str], "nnx.Variable[Any]"]]:
     for path, node in nnx.iter_graph(root):
-        if isinstance(node, nnx.Variable) and isinstance(node.get_value(), (jax.Array, jax.ShapeDtypeStruct)):
+        if isinstance(node, nnx.Variable) and isinstance(
+            node.get_value(), (jax.Array, jax.ShapeDtypeStruct)
+        ):
             yield [str(part) for part in path], node

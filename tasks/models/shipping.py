@@ -1,8 +1,11 @@
-"""A base model on its way to a machine in the cloud, through the store: that machine has neither our tokens for a hub nor our disks.
+"""A base model on its way to a machine in the cloud, through the store: that machine has neither
+our tokens for a hub nor our disks.
 
-    models/<digest>/    a tree (`Store.save_tree`) with the files that are read of a model, sent once
+    models/<digest>/    a tree (`Store.save_tree`) with the files that are read of a model, sent
+                        once
 
-What is in a bucket already is not sent, and nothing is that is made at random. No JAX: the flow process sends.
+What is in a bucket already is not sent, and nothing is that is made at random. No JAX: the flow
+process sends.
 """
 
 import os
@@ -21,7 +24,8 @@ from tasks.models.source import AT_HAND, extra_key, needed, source_of
 
 
 def shipped_models(spec: JobSpec) -> list[str]:
-    """The base models that a job on another machine reads: the one it begins with, if no policy is connected, and those beside it."""
+    """The base models that a job on another machine reads: the one it begins with, if no policy is
+    connected, and those beside it."""
     if spec.target == "local":
         return []
     kind = stage_kind(spec.kind)
@@ -29,7 +33,13 @@ def shipped_models(spec: JobSpec) -> list[str]:
     return sorted({*kind.extra_models(spec.config), *([first] if first else [])})
 
 
-def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], settings: Settings, say: Callable[[str], None]) -> None:
+def ship_model(
+    store: Store,
+    model: str,
+    dependencies: Mapping[str, str | int],
+    settings: Settings,
+    say: Callable[[str], None],
+) -> None:
     """Have a model's files in the store; they are brought here first if they are not yet.
 
     Args:
@@ -49,7 +59,11 @@ def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], 
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as temporary:
         copy = Path(temporary, "copy")
-        for file in needed(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()):
+        for file in needed(
+            path.relative_to(directory).as_posix()
+            for path in directory.rglob("*")
+            if path.is_file()
+        ):
             (copy / file).parent.mkdir(parents=True, exist_ok=True)
             _link(directory / file, copy / file)
         store.remove(name)
@@ -58,22 +72,29 @@ def ship_model(store: Store, model: str, dependencies: Mapping[str, str | int], 
 
 
 def receive_model(store: Store, model: str, dependencies: Mapping[str, str | int]) -> None:
-    """On the machine: have `base_model` read what was sent. Raises StageFailed when it was not, or is damaged."""
+    """On the machine: have `base_model` read what was sent. Raises StageFailed when it was not, or
+    is damaged."""
     source, name = source_of(model), _tree(model, dependencies)
     if source.kind in ("tiny", "gs"):
         return
     loaded = store.load_tree(name)
     if loaded is None:
-        raise StageFailed(f"model {model} is missing or damaged in store {store.uri} ({name}). Run again, and it is sent anew.")
+        raise StageFailed(
+            f"model {model} is missing or damaged in store {store.uri} ({name}). Run again, and it"
+            " is sent anew."
+        )
     AT_HAND[source] = loaded[0]
 
 
 def _tree(model: str, dependencies: Mapping[str, str | int]) -> str:
-    return f"models/{digest([model, dependencies.get(extra_key(model), dependencies.get('model'))])}"
+    return (
+        f"models/{digest([model, dependencies.get(extra_key(model), dependencies.get('model'))])}"
+    )
 
 
 def _link(path: Path, target: Path) -> None:
-    """The same file under another name, or a copy where the disk is another. Whoever moves it on leaves the first name alone."""
+    """The same file under another name, or a copy where the disk is another. Whoever moves it on
+    leaves the first name alone."""
     try:
         os.link(path.resolve(), target)
     except OSError:

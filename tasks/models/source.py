@@ -1,4 +1,5 @@
-"""Where the model of a recipe comes from: what its name means, whether it can be right, and what identifies it. No JAX, and no download.
+"""Where the model of a recipe comes from: what its name means, whether it can be right, and what
+identifies it. No JAX, and no download.
 
     model = "gemma3-tiny"                                   made at random from the recipe's seed
     model = "gemma3-1b-it"                                  a shipped name: hf://google/gemma-3-1b-it
@@ -7,8 +8,9 @@
     model = "gs://BUCKET/DIRECTORY"                         Cloud Storage
     model = "/path/of/a/directory"                          this machine
 
-A directory holds a model in Hugging Face's format, or an Orbax checkpoint of the Gemma library with its `tokenizer.model`. `tasks.models.
-download` brings models here, `tasks.models.loading` reads them.
+A directory holds a model in Hugging Face's format, or an Orbax checkpoint of the Gemma library with
+its `tokenizer.model`. `tasks.models. download` brings models here, `tasks.models.loading` reads
+them.
 """
 
 import hashlib
@@ -52,18 +54,37 @@ COMPANIONS = (
 )
 """Files beside a tokenizer that travel with a model from its base to its export."""
 
-NEEDED = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", TOKENIZER, *COMPANIONS)
+NEEDED = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    TOKENIZER,
+    *COMPANIONS,
+)
 """Patterns of the files that are read of a directory in Hugging Face's format."""
 
 ORBAX_MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "checkpoint")
 """A directory that has one of these files is an Orbax checkpoint."""
 
 _HF = re.compile(r"hf://(?P<path>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
-_KAGGLE = re.compile(r"kaggle://(?P<path>[\w-]+/[\w.-]+/[\w-]+/[\w.-]+)(?:/(?P<revision>[1-9][0-9]*))?", re.IGNORECASE)
+_KAGGLE = re.compile(
+    r"kaggle://(?P<path>[\w-]+/[\w.-]+/[\w-]+/[\w.-]+)(?:/(?P<revision>[1-9][0-9]*))?",
+    re.IGNORECASE,
+)
 _GS = re.compile(r"gs://(?P<path>[a-z0-9][a-z0-9._-]+/[^\s?#]+)")
 _FORMS = {
-    "hf": (_HF, "hf://ORGANISATION/NAME or hf://ORGANISATION/NAME@REVISION, e.g. hf://google/gemma-3-1b-it"),
-    "kaggle": (_KAGGLE, "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION], e.g. kaggle://google/gemma-3/flax/gemma3-1b-it/1"),
+    "hf": (
+        _HF,
+        "hf://ORGANISATION/NAME or hf://ORGANISATION/NAME@REVISION, e.g. hf://google/gemma-3-1b-it",
+    ),
+    "kaggle": (
+        _KAGGLE,
+        (
+            "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION], e.g."
+            " kaggle://google/gemma-3/flax/gemma3-1b-it/1"
+        ),
+    ),
     "gs": (_GS, "gs://BUCKET/DIRECTORY"),
 }
 
@@ -73,7 +94,8 @@ class Source:
     """Where a model lies.
 
     Attributes:
-        path: of `hf` ORGANISATION/NAME, of `kaggle` OWNER/MODEL/FRAMEWORK/VARIATION, of `gs` BUCKET/DIRECTORY, of `local` an absolute path.
+        path: of `hf` ORGANISATION/NAME, of `kaggle` OWNER/MODEL/FRAMEWORK/VARIATION, of `gs`
+            BUCKET/DIRECTORY, of `local` an absolute path.
         revision: the commit, branch or tag of `hf`, the version of `kaggle`; None for the newest.
     """
 
@@ -87,7 +109,8 @@ AT_HAND: dict[Source, Path] = {}
 
 
 def source_of(model: str) -> Source:
-    """What a recipe's `model` means; whether it is there is not looked at. Raises InputError with the valid names and forms."""
+    """What a recipe's `model` means; whether it is there is not looked at. Raises InputError with
+    the valid names and forms."""
     if model == TINY:
         return Source("tiny")
     uri = SHIPPED.get(model, model)
@@ -95,7 +118,8 @@ def source_of(model: str) -> Source:
     if separator:
         if scheme not in _FORMS:
             raise InputError(
-                f"model {model!r}: the scheme {scheme!r} is not supported. Valid: {', '.join(f'{name}://' for name in _FORMS)}."
+                f"model {model!r}: the scheme {scheme!r} is not supported. Valid:"
+                f" {', '.join(f'{name}://' for name in _FORMS)}."
             )
         pattern, form = _FORMS[scheme]
         match = pattern.fullmatch(uri.rstrip("/"))
@@ -105,16 +129,25 @@ def source_of(model: str) -> Source:
     if model.startswith(("/", "~")):
         return Source("local", str(given_path(model, "model")))
     if "/" in model or model in (".", ".."):
-        meant = f'"{Path(model).absolute()}"' + (f' or "hf://{model}"' if _HF.fullmatch(f"hf://{model}") else "")
-        raise InputError(f"model {model!r}: a path must be absolute, because jobs run in directories of their own. Write {meant}.")
-    raise InputError(f"unknown model {model!r}.{nearest(model, [TINY, *SHIPPED])} Or hf://..., kaggle://..., gs://... or an absolute path.")
+        meant = f'"{Path(model).absolute()}"' + (
+            f' or "hf://{model}"' if _HF.fullmatch(f"hf://{model}") else ""
+        )
+        raise InputError(
+            f"model {model!r}: a path must be absolute, because jobs run in directories of their"
+            f" own. Write {meant}."
+        )
+    raise InputError(
+        f"unknown model {model!r}.{nearest(model, [TINY, *SHIPPED])} Or hf://..., kaggle://...,"
+        " gs://... or an absolute path."
+    )
 
 
 def check_model(model: str) -> None:
     """Refuse a `model` that cannot work, before anything runs; nothing is asked of the network.
 
     Raises:
-        InputError: an unknown name, a malformed URI, or a directory that is not there or holds no model.
+        InputError: an unknown name, a malformed URI, or a directory that is not there or holds no
+            model.
     """
     source = source_of(model)
     if source.kind != "local":
@@ -127,15 +160,19 @@ def check_model(model: str) -> None:
     except OSError as error:
         raise InputError(f"model {model!r} cannot be read: {error.strerror}.") from error
     if empty:
-        raise InputError(f"model {model!r} has no config.json and no Orbax checkpoint: it is no directory of a model.")
+        raise InputError(
+            f"model {model!r} has no config.json and no Orbax checkpoint: it is no directory of a"
+            " model."
+        )
 
 
 def model_dependencies(model: str, settings: Settings | None = None) -> dict[str, str | int]:
     """What else than its name decides which weights a model has, for the stage key.
 
-    Nothing for what is made at random, or named by a hub, whose revision, if one is given, is part of the name. A digest of the bytes for a
-    directory here, which takes a while for the first time and is remembered; a digest of the service's checksums for one in a bucket, which
-    takes one request.
+    Nothing for what is made at random, or named by a hub, whose revision, if one is given, is part
+    of the name. A digest of the bytes for a directory here, which takes a while for the first time
+    and is remembered; a digest of the service's checksums for one in a bucket, which takes one
+    request.
 
     Raises:
         InputError: as `check_model`, or the bucket cannot be read.
@@ -146,13 +183,28 @@ def model_dependencies(model: str, settings: Settings | None = None) -> dict[str
         from infra.gcs.files import listing
 
         found = listing(f"gs://{source.path}", settings)
-        return {"model": digest({name: [found[name].size, found[name].crc32c] for name in needed(found)})}
+        return {
+            "model": digest(
+                {name: [found[name].size, found[name].crc32c] for name in needed(found)}
+            )
+        }
     if source.kind == "local":
         if source not in AT_HAND:  # as it is on a machine that the model was sent to
             check_model(model)
         directory = AT_HAND.get(source, Path(source.path))
-        names = needed(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-        return {"model": digest({name: _sha256(directory / name, Path(settings.cache).expanduser()) for name in names})}
+        names = needed(
+            path.relative_to(directory).as_posix()
+            for path in directory.rglob("*")
+            if path.is_file()
+        )
+        return {
+            "model": digest(
+                {
+                    name: _sha256(directory / name, Path(settings.cache).expanduser())
+                    for name in names
+                }
+            )
+        }
     return {}
 
 
@@ -168,21 +220,33 @@ def extra_key(model: str) -> str:
 
 
 def needed(names: Iterable[str]) -> list[str]:
-    """Which of the files below a model's directory are read, by their names relative to it: those of Hugging Face's format, or else all."""
+    """Which of the files below a model's directory are read, by their names relative to it: those
+    of Hugging Face's format, or else all."""
     found = sorted(name for name in names if not name.startswith("."))
     if "config.json" not in found:
         return found
-    return [name for name in found if "/" not in name and any(fnmatchcase(name, pattern) for pattern in NEEDED)]
+    return [
+        name
+        for name in found
+        if "/" not in name and any(fnmatchcase(name, pattern) for pattern in NEEDED)
+    ]
 
 
 def find_orbax(directory: Path) -> Path | None:
-    """The Orbax checkpoint that a directory is, or has in it (as Kaggle's have), if there is one."""
-    places: Iterable[Path] = [directory, *sorted(path for path in directory.iterdir() if path.is_dir())]
-    return next((place for place in places if any((place / mark).is_file() for mark in ORBAX_MARKS)), None)
+    """The Orbax checkpoint that a directory is, or has in it (as Kaggle's have), if there is
+    one."""
+    places: Iterable[Path] = [
+        directory,
+        *sorted(path for path in directory.iterdir() if path.is_dir()),
+    ]
+    return next(
+        (place for place in places if any((place / mark).is_file() for mark in ORBAX_MARKS)), None
+    )
 
 
 def _sha256(path: Path, cache: Path) -> str:
-    """The file's digest, remembered for as long as its path, size and time of change are the same."""
+    """The file's digest, remembered for as long as its path, size and time of change are the
+    same."""
     status = path.stat()
     note = cache / "digests" / digest([str(path.resolve()), status.st_size, status.st_mtime_ns])
     if note.is_file():

@@ -1,8 +1,10 @@
-"""`gemma3-tiny`: a Gemma 3 small enough to learn from nothing on two CPU cores in minutes, on the code path of the 1B.
+"""`gemma3-tiny`: a Gemma 3 small enough to learn from nothing on two CPU cores in minutes, on the
+code path of the 1B.
 
-Its vocabulary of 1,536 pieces is the text file `tiny_vocabulary.tsv` (piece, tab, score), in SentencePiece's byte-pair encoding with byte
-fallback and one token per digit, as in Gemma. `python -m tasks.models.tiny` makes that file again from the procedural teacher and prints
-how many tokens its rows take.
+Its vocabulary of 1,536 pieces is the text file `tiny_vocabulary.tsv` (piece, tab, score), in
+SentencePiece's byte-pair encoding with byte fallback and one token per digit, as in Gemma. `python
+-m tasks.models.tiny` makes that file again from the procedural teacher and prints how many tokens
+its rows take.
 """
 
 import io
@@ -31,7 +33,17 @@ def tiny_tokenizer() -> Tokenizer:
     model.trainer_spec.model_type = proto.TrainerSpec.BPE
     model.trainer_spec.byte_fallback = True
     model.trainer_spec.vocab_size = len(model.pieces)
-    model.trainer_spec.pad_id, model.trainer_spec.eos_id, model.trainer_spec.bos_id, model.trainer_spec.unk_id = 0, 1, 2, 3
+    (
+        model.trainer_spec.pad_id,
+        model.trainer_spec.eos_id,
+        model.trainer_spec.bos_id,
+        model.trainer_spec.unk_id,
+    ) = (
+        0,
+        1,
+        2,
+        3,
+    )
     model.trainer_spec.pad_piece, model.trainer_spec.eos_piece = "<pad>", "<eos>"
     model.trainer_spec.bos_piece, model.trainer_spec.unk_piece = "<bos>", "<unk>"
     model.normalizer_spec.name = "identity"
@@ -55,7 +67,8 @@ def _piece_type(piece: str) -> int:
 
 
 def train_vocabulary(texts: list[str]) -> str:
-    """The vocabulary file's text, learned from `texts`: control tokens, tags, bytes, then pieces in merge order."""
+    """The vocabulary file's text, learned from `texts`: control tokens, tags, bytes, then pieces in
+    merge order."""
     buffer = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
@@ -81,7 +94,9 @@ def train_vocabulary(texts: list[str]) -> str:
         minloglevel=2,
     )
     learned = proto.ModelProto.FromString(buffer.getvalue())
-    return "".join(f"{piece.piece}\t{piece.score:g}\n".replace("\n\t", "\\n\t") for piece in learned.pieces)
+    return "".join(
+        f"{piece.piece}\t{piece.score:g}\n".replace("\n\t", "\\n\t") for piece in learned.pieces
+    )
 
 
 if __name__ == "__main__":
@@ -90,9 +105,16 @@ if __name__ == "__main__":
     from schemas.examples import Domain, Grounding
     from tasks.teaching.drawing import Drawing
 
-    rows = list(Drawing({**dict.fromkeys(Domain, 1200), **dict.fromkeys(get_args(Grounding), 300)}, seed=0).rows())
+    rows = list(
+        Drawing(
+            {**dict.fromkeys(Domain, 1200), **dict.fromkeys(get_args(Grounding), 300)}, seed=0
+        ).rows()
+    )
     texts = [f"user\n{row.prompt}\nmodel\n{row.response()}" for row in rows]
     printable = "".join(chr(code) for code in range(32, 127))
     VOCABULARY.write_text(train_vocabulary([*texts, printable]), encoding="utf-8")
     lengths = sorted(len(tiny_tokenizer().encode(row.prompt + row.response())) for row in rows)
-    print(f"{VOCABULARY}: {len(rows)} rows take {sum(lengths) / len(rows):.0f} tokens on average, {lengths[-1]} at most")  # noqa: T201
+    print(
+        f"{VOCABULARY}: {len(rows)} rows take {sum(lengths) / len(rows):.0f} tokens on average,"
+        f" {lengths[-1]} at most"
+    )  # noqa: T201

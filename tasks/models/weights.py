@@ -1,4 +1,5 @@
-"""Models of no checkpoint: random weights, or shapes alone; and weights made wide enough to train."""
+"""Models of no checkpoint: random weights, or shapes alone; and weights made wide enough to
+train."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,9 @@ from tasks.models.gemma import PROJECTIONS, Gemma, GemmaConfig, weight_shapes
 def initialise(config: GemmaConfig, seed: int) -> Gemma:
     """A model with random weights: a pure function of (config, seed).
 
-    Embeddings are N(0, 1/D) (the model multiplies them by sqrt(D)), projections N(0, 1/fan_in), norm scales 0 (Gemma's scale is 1 + w),
-    except those of queries and keys: 0.4, so that a head of 32 dimensions can already prefer one token among a hundred.
+    Embeddings are N(0, 1/D) (the model multiplies them by sqrt(D)), projections N(0, 1/fan_in),
+    norm scales 0 (Gemma's scale is 1 + w), except those of queries and keys: 0.4, so that a head of
+    32 dimensions can already prefer one token among a hundred.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     weights = {}
@@ -21,24 +23,36 @@ def initialise(config: GemmaConfig, seed: int) -> Gemma:
         if "norm" in leaf:
             value = np.full(shape, 0.4 if leaf in ("q_norm", "k_norm") else 0.0, np.float32)
         else:
-            fan_in = config.embed_dim if leaf == "embedding" else int(np.prod(shape[1 : 1 + len(PROJECTIONS[leaf][0])]))
+            fan_in = (
+                config.embed_dim
+                if leaf == "embedding"
+                else int(np.prod(shape[1 : 1 + len(PROJECTIONS[leaf][0])]))
+            )
             value = generator.standard_normal(shape, np.float32) / np.sqrt(fan_in, dtype=np.float32)
         weights[name] = jnp.asarray(value, config.dtype)
     return Gemma(config, weights)
 
 
 def widen(model: Gemma) -> None:
-    """Make all weights float32: what an optimizer adds to a bfloat16 weight is mostly lost in rounding."""
+    """Make all weights float32: what an optimizer adds to a bfloat16 weight is mostly lost in
+    rounding."""
     for root in (model, model.layers):
         for node in vars(root).values():
             if isinstance(node, nnx.Param):
                 value = node.get_value()
                 abstract = isinstance(value, jax.ShapeDtypeStruct)
-                wide = jax.ShapeDtypeStruct(value.shape, jnp.float32, sharding=value.sharding) if abstract else value.astype(jnp.float32)
+                wide = (
+                    jax.ShapeDtypeStruct(value.shape, jnp.float32, sharding=value.sharding)
+                    if abstract
+                    else value.astype(jnp.float32)
+                )
                 node.set_value(wide)
 
 
 def abstract(config: GemmaConfig) -> Gemma:
     """A model of shapes and dtypes without values, for programs that are compiled and not run."""
     dtype = jnp.dtype(config.dtype)
-    return Gemma(config, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in weight_shapes(config).items()})
+    return Gemma(
+        config,
+        {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in weight_shapes(config).items()},
+    )

@@ -1,4 +1,5 @@
-"""XLA's optimized HLO text as objects: computations, their instructions, types and attributes. Form of the text: openxla.org/xla."""
+"""XLA's optimized HLO text as objects: computations, their instructions, types and attributes. Form
+of the text: openxla.org/xla."""
 
 import math
 import re
@@ -14,14 +15,18 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
 _SCOPE = re.compile(r"\bop_name=\"([^\"]*)\"")
 _CALLED = re.compile(r"\b(?:calls|to_apply)=%([\w.\-]+)")
-_BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|true_computation=(%[\w.\-]+), false_computation=(%[\w.\-]+))")
+_BRANCHES = re.compile(
+    r"\b(?:branch_computations=\{([^}]*)\}|true_computation=(%[\w.\-]+),"
+    r" false_computation=(%[\w.\-]+))"
+)
 
 _HBM = 0
 
 
 @dataclass(frozen=True)
 class Array:
-    """A part of an instruction's type: element type, dimensions, memory space (0 HBM, 1 VMEM, 5 host; others are small)."""
+    """A part of an instruction's type: element type, dimensions, memory space (0 HBM, 1 VMEM, 5
+    host; others are small)."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -71,7 +76,8 @@ class Instruction:
 
     @property
     def scope(self) -> str:
-        """The functions, scopes and loops it was written in: `jit(step)/decode/while/body/dot_general`."""
+        """The functions, scopes and loops it was written in:
+        `jit(step)/decode/while/body/dot_general`."""
         found = _SCOPE.search(self.attributes)
         return found[1] if found else ""
 
@@ -100,7 +106,11 @@ class Computation:
 
     @cached_property
     def parameters(self) -> dict[int, Instruction]:
-        return {int(one.argument): one for one in self.instructions.values() if one.opcode == "parameter"}
+        return {
+            int(one.argument): one
+            for one in self.instructions.values()
+            if one.opcode == "parameter"
+        }
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -140,7 +150,11 @@ def read_module(text: str) -> Module:
 def _arrays(text: str) -> Iterator[Array]:
     for dtype, dims, layout in _ARRAY.findall(text):
         space = _SPACE.search(layout)
-        yield Array(dtype, tuple(int(side.lstrip("<= ")) for side in dims.split(",") if side.strip()), int(space[1]) if space else _HBM)
+        yield Array(
+            dtype,
+            tuple(int(side.lstrip("<= ")) for side in dims.split(",") if side.strip()),
+            int(space[1]) if space else _HBM,
+        )
 
 
 def _balanced(text: str, start: int) -> int:

@@ -1,15 +1,19 @@
-"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, on this machine, from shapes alone. A process of its own.
+"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, on this machine,
+from shapes alone. A process of its own.
 
-It reads one question a line from standard input and writes one answer a line to standard output, both JSON, until its input ends:
+It reads one question a line from standard input and writes one answer a line to standard output,
+both JSON, until its input ends:
 
 | question | answer |
 |---|---|
 | `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes", "beside"}]}` |
 | `{"stage": {...}, "program": 0}` | `{"report": {...}}`: `ProgramReport` of that program of the stage |
 
-`stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" | "failed"}`. Whoever asks keeps the answers
-(`flows.planning.compiling`). The compiler is libtpu's, the one on the TPU; it needs no TPU. What it refuses to compile for want of HBM is
-an answer: `refusal` says what it said. Verified with jax 0.10.2 and libtpu 0.0.42.1; see `analyse` for use without the process.
+`stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" |
+"failed"}`. Whoever asks keeps the answers (`flows.planning.compiling`). The compiler is libtpu's,
+the one on the TPU; it needs no TPU. What it refuses to compile for want of HBM is an answer:
+`refusal` says what it said. Verified with jax 0.10.2 and libtpu 0.0.42.1; see `analyse` for use
+without the process.
 """
 
 import json
@@ -42,7 +46,9 @@ if TYPE_CHECKING:
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",  # else libtpu looks for the machine it is on, for minutes
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two processes, or a lock file that a killed one left, abort each other
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": (
+        "1"
+    ),  # else two processes, or a lock file that a killed one left, abort each other
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 """What libtpu needs to compile where there is no TPU; set before JAX is imported."""
@@ -60,7 +66,8 @@ class StageQuestion(StrictModel):
     Attributes:
         model: the one that its chain of policies begins with.
         upstream: input -> kind and config of the stage that feeds it.
-        models: input -> the model that its own chain begins with, of the trained models beside the policy.
+        models: input -> the model that its own chain begins with, of the trained models beside the
+            policy.
     """
 
     kind: str
@@ -75,12 +82,14 @@ class ProgramReport:
     """What the compiler says of one program; everything counts for one device.
 
     Attributes:
-        argument_bytes, temporary_bytes, output_bytes, alias_bytes, code_bytes: of HBM, from `memory_analysis()`.
-        hbm_bytes: the most that is in use at one time, arguments included, and the code. It is what the compiler holds against the chip's
-            limit; temporaries may say more, for a loop's are counted as if none shared a place. Of a refused program what the compiler
-            said it would need.
-        flops, bytes_accessed, link_bytes, uncounted: of one call, loops included: see `tasks.planning.hlo_cost.Cost`. 0 for a refused
-        program.
+        argument_bytes, temporary_bytes, output_bytes, alias_bytes, code_bytes: of HBM, from
+        `memory_analysis()`.
+        hbm_bytes: the most that is in use at one time, arguments included, and the code. It is what
+            the compiler holds against the chip's limit; temporaries may say more, for a loop's are
+            counted as if none shared a place. Of a refused program what the compiler said it would
+            need.
+        flops, bytes_accessed, link_bytes, uncounted: of one call, loops included: see
+        `tasks.planning.hlo_cost.Cost`. 0 for a refused program.
         compile_seconds: here.
         refusal: what the compiler said when the program did not fit, else None.
     """
@@ -112,16 +121,22 @@ def tpu_mesh(target: str) -> "Mesh":
     try:
         devices = topologies.get_topology_desc(platform="tpu", **_topology(kind)).devices
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        raise InputError(f"the TPU compiler does not give the topology of {target}: {error}. {INSTALL}") from error
+        raise InputError(
+            f"the TPU compiler does not give the topology of {target}: {error}. {INSTALL}"
+        ) from error
     assert len(devices) == kind.devices, (target, len(devices))
     return jax.sharding.Mesh(np.array(devices).reshape(-1, 1), (BATCH, TENSOR))
 
 
-INSTALL = "Plans for TPUs need the TPU compiler: `pip install lyceum[tpu]`, or `uv sync --extra tpu` in a checkout (200 MB; no TPU needed)."
+INSTALL = (
+    "Plans for TPUs need the TPU compiler: `pip install lyceum[tpu]`, or `uv sync --extra tpu` in a"
+    " checkout (200 MB; no TPU needed)."
+)
 
 
 def _topology(kind: TpuType) -> dict[str, Any]:
-    """libtpu's own terms: a v4 chip is one device if it is said so, and all chips of a machine of one host are that host's."""
+    """libtpu's own terms: a v4 chip is one device if it is said so, and all chips of a machine of
+    one host are that host's."""
     found: dict[str, Any] = {"topology_name": f"{kind.name.partition('-')[0]}:{kind.topology}"}
     if kind.name.startswith("v4"):
         found["chip_config_name"] = "megacore"
@@ -131,7 +146,9 @@ def _topology(kind: TpuType) -> dict[str, Any]:
     return found
 
 
-def analyse(function: Any, args: tuple[Any, ...], mesh: "Mesh", trips: Mapping[str, float] | None = None) -> ProgramReport:
+def analyse(
+    function: Any, args: tuple[Any, ...], mesh: "Mesh", trips: Mapping[str, float] | None = None
+) -> ProgramReport:
     """Compile a function for the devices of a mesh and report on it.
 
     Args:
@@ -151,8 +168,11 @@ def lower(function: Any, args: tuple[Any, ...], mesh: "Mesh") -> "jax.stages.Low
     return lowered
 
 
-def report(lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = None) -> ProgramReport:
-    """Compile a lowered program and report on it. Raises what the compiler raises for another reason than too little memory."""
+def report(
+    lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = None
+) -> ProgramReport:
+    """Compile a lowered program and report on it. Raises what the compiler raises for another
+    reason than too little memory."""
     import jax
 
     from tasks.planning.hlo_cost import cost_of
@@ -164,7 +184,11 @@ def report(lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = No
         if _OUT_OF_MEMORY not in str(error):
             raise
         said = next(line for line in str(error).splitlines() if _OUT_OF_MEMORY in line)
-        return ProgramReport(hbm_bytes=needed_bytes(str(error)), compile_seconds=time.monotonic() - started, refusal=said)
+        return ProgramReport(
+            hbm_bytes=needed_bytes(str(error)),
+            compile_seconds=time.monotonic() - started,
+            refusal=said,
+        )
     seconds = time.monotonic() - started
     memory: Any = compiled.memory_analysis()
     cost = cost_of(compiled.as_text() or "", trips)
@@ -187,8 +211,11 @@ def report(lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = No
 
 
 def needed_bytes(message: str) -> int:
-    """What a program would need, as the compiler says it: `Used 18.11G of 15.75G hbm`, or `... temporaries (510.00G) exceeds ...`."""
-    found = re.search(r"Used ([\d.]+[KMGT]?) of", message) or re.search(r"\(([\d.]+[KMGT]?)\) exceeds", message)
+    """What a program would need, as the compiler says it: `Used 18.11G of 15.75G hbm`, or `...
+    temporaries (510.00G) exceeds ...`."""
+    found = re.search(r"Used ([\d.]+[KMGT]?) of", message) or re.search(
+        r"\(([\d.]+[KMGT]?)\) exceeds", message
+    )
     number = _SIZE.match(found[1]) if found else None
     return int(float(number[1]) * 1024 ** " KMGT".index(number[2] or " ")) if number else 0
 
@@ -213,11 +240,17 @@ class Planner:
 
         self.target = target
         self.mesh = tpu_mesh(target)
-        self.versions = [jax.__version__, jaxlib.__version__, self.mesh.devices.flat[0].client.platform_version, _own_source()]
+        self.versions = [
+            jax.__version__,
+            jaxlib.__version__,
+            self.mesh.devices.flat[0].client.platform_version,
+            _own_source(),
+        ]
         self._lowered: OrderedDict[str, list[tuple[Program, jax.stages.Lowered]]] = OrderedDict()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """See the head of this file. Raises InputError for what a stage does not accept on this target."""
+        """See the head of this file. Raises InputError for what a stage does not accept on this
+        target."""
         programs = self._stage(StageQuestion.parse(question["stage"]))
         if "program" in question:
             program, lowered = programs[question["program"]]
@@ -238,7 +271,10 @@ class Planner:
     def _stage(self, stage: StageQuestion) -> "list[tuple[Program, jax.stages.Lowered]]":
         key = digest(stage)
         if key not in self._lowered:
-            self._lowered[key] = [(program, lower(program.function, program.args, _mesh_of(program))) for program in self._programs(stage)]
+            self._lowered[key] = [
+                (program, lower(program.function, program.args, _mesh_of(program)))
+                for program in self._programs(stage)
+            ]
             if len(self._lowered) > _MOST_KEPT:
                 self._lowered.popitem(last=False)
         self._lowered.move_to_end(key)
@@ -251,13 +287,20 @@ class Planner:
         kind = stage_kind(stage.kind)
         if kind.programs is None:
             return []
-        upstream: dict[str, Any] = {name: stage_kind(source).config.parse(config) for name, (source, config) in stage.upstream.items()}
-        upstream |= {name: abstract_model(model, model_config(model), self.mesh) for name, model in stage.models.items()}
+        upstream: dict[str, Any] = {
+            name: stage_kind(source).config.parse(config)
+            for name, (source, config) in stage.upstream.items()
+        }
+        upstream |= {
+            name: abstract_model(model, model_config(model), self.mesh)
+            for name, model in stage.models.items()
+        }
         model = abstract_model(stage.model, model_config(stage.model), self.mesh)
         return kind.programs(kind.config.parse(stage.config), model, upstream)
 
     def _digest(self, program: "Program", lowered: "jax.stages.Lowered") -> str:
-        """What decides the report: the program, how often its loops run, the compiler, the machine, and how we read what it says."""
+        """What decides the report: the program, how often its loops run, the compiler, the machine,
+        and how we read what it says."""
         return digest([self.target, self.versions, dict(program.trips), lowered.as_text()])
 
 
@@ -266,16 +309,22 @@ def _mesh_of(program: "Program") -> Any:
     import jax
 
     shardings = (leaf.sharding for leaf in jax.tree.leaves(program.args))
-    return next(sharding.mesh for sharding in shardings if isinstance(sharding, jax.sharding.NamedSharding))
+    return next(
+        sharding.mesh for sharding in shardings if isinstance(sharding, jax.sharding.NamedSharding)
+    )
 
 
 def _own_source() -> str:
-    files = [Path(__file__), *(Path(__file__).with_name(name) for name in ("hlo.py", "hlo_cost.py", "hlo_kernels.py"))]
+    files = [
+        Path(__file__),
+        *(Path(__file__).with_name(name) for name in ("hlo.py", "hlo_cost.py", "hlo_kernels.py")),
+    ]
     return digest([file.read_text(encoding="utf-8") for file in files])
 
 
 def main(target: str) -> None:
-    """Answer until the input ends: whoever asked is gone then, and with it the interest in what is being compiled."""
+    """Answer until the input ends: whoever asked is gone then, and with it the interest in what is
+    being compiled."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries write to standard output as they like
     questions: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -1,8 +1,9 @@
-"""What a stage compiles: the very functions it runs, with the shapes, dtypes and placement of what they take.
+"""What a stage compiles: the very functions it runs, with the shapes, dtypes and placement of what
+they take.
 
-A stage file that computes on devices has `programs(config, model, upstream) -> list[Program]`, and its `run` calls the same functions on
-real arrays: what `lyceum plan` compiles for a TPU is what the stage runs there (tests/tasks/stages/test_programs.py compares the lowered
-texts).
+A stage file that computes on devices has `programs(config, model, upstream) -> list[Program]`, and
+its `run` calls the same functions on real arrays: what `lyceum plan` compiles for a TPU is what the
+stage runs there (tests/tasks/stages/test_programs.py compares the lowered texts).
 """
 
 from collections.abc import Mapping
@@ -27,12 +28,16 @@ class Program:
 
     Attributes:
         name: `train_step`, `validation_loss`, `generate`, `token_logps`.
-        function: what `jax.jit` returned; compile it with `function.lower(*args)` inside `jax.set_mesh(mesh)`.
+        function: what `jax.jit` returned; compile it with `function.lower(*args)` inside
+            `jax.set_mesh(mesh)`.
         args: pytrees of jax.ShapeDtypeStruct with their NamedSharding.
         calls: how often the stage runs it.
-        resident: pytree of jax.ShapeDtypeStruct of what lies on the devices meanwhile without being an argument.
-        trips: iterations of the loops whose number depends on data, as far as the config tells, by the loop's `jax.named_scope`.
-        beside: it has devices of its own and computes while the other programs do: a stage takes as long as the longer of both.
+        resident: pytree of jax.ShapeDtypeStruct of what lies on the devices meanwhile without being
+            an argument.
+        trips: iterations of the loops whose number depends on data, as far as the config tells, by
+            the loop's `jax.named_scope`.
+        beside: it has devices of its own and computes while the other programs do: a stage takes as
+            long as the longer of both.
     """
 
     name: str
@@ -46,13 +51,18 @@ class Program:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that programs know, of a tokenizer that is not there: those of the published checkpoints, and of `gemma3-tiny`."""
+    """The ids that programs know, of a tokenizer that is not there: those of the published
+    checkpoints, and of `gemma3-tiny`."""
 
     pad_id: int
     end_of_turn_id: int
 
 
-_SPECIAL_TOKENS = {"gemma2": SpecialTokens(0, 107), "gemma3": SpecialTokens(0, 106), "gemma3-tiny": SpecialTokens(0, 5)}
+_SPECIAL_TOKENS = {
+    "gemma2": SpecialTokens(0, 107),
+    "gemma3": SpecialTokens(0, 106),
+    "gemma3-tiny": SpecialTokens(0, 5),
+}
 
 
 def abstract_model(name: str, config: GemmaConfig, mesh: Mesh) -> LoadedModel:
@@ -64,23 +74,39 @@ def abstract_model(name: str, config: GemmaConfig, mesh: Mesh) -> LoadedModel:
 
 
 def shapes(tree: Any) -> Any:
-    """The shapes of placed arrays, or of shapes: a tree of jax.ShapeDtypeStruct that say where their values lie."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)), tree)
+    """The shapes of placed arrays, or of shapes: a tree of jax.ShapeDtypeStruct that say where
+    their values lie."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)
+        ),
+        tree,
+    )
 
 
 def rows(tree: Any, mesh: Mesh) -> Any:
-    """The shapes of a batch's arrays as `tasks.devices.hosts.spread` places them: each device has its part of the rows."""
+    """The shapes of a batch's arrays as `tasks.devices.hosts.spread` places them: each device has
+    its part of the rows."""
     sharding = NamedSharding(mesh, PartitionSpec(BATCH))
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), sharding=sharding), tree)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), sharding=sharding
+        ),
+        tree,
+    )
 
 
 def on_devices(model: LoadedModel, batch_sizes: Mapping[str, int]) -> LoadedModel:
-    """A model of shapes, on those of its devices that a stage with these batches uses, as `make_mesh` chooses."""
-    return abstract_model(model.name, model.config, make_mesh(batch_sizes, list(model.mesh.devices.flat)))
+    """A model of shapes, on those of its devices that a stage with these batches uses, as
+    `make_mesh` chooses."""
+    return abstract_model(
+        model.name, model.config, make_mesh(batch_sizes, list(model.mesh.devices.flat))
+    )
 
 
 def vocabulary_trips(tokens: int, mesh: Mesh) -> dict[str, float]:
-    """Iterations of the loop over the vocabulary's chunks when so many tokens of a batch have a target."""
+    """Iterations of the loop over the vocabulary's chunks when so many tokens of a batch have a
+    target."""
     return {LOOP: -(-tokens // mesh.shape[BATCH] // CHUNK)}
 
 

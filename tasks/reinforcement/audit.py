@@ -1,8 +1,10 @@
-"""Counts of the audit of passing code (`tasks.verification.code_audit`) over a GRPO stage, and a few examples.
+"""Counts of the audit of passing code (`tasks.verification.code_audit`) over a GRPO stage, and a
+few examples.
 
-A line of the curve has `audit_passes`, the responses of the rollout that pass their prompts' tests, `audit_short` and `audit_suspicious`,
-those of them that the audit flags, where some prompt of the rollout has tests; the stage's metrics have the same over all rollouts, each
-counted once. `audit.jsonl` in the artifact has the first examples, where there are any.
+A line of the curve has `audit_passes`, the responses of the rollout that pass their prompts' tests,
+`audit_short` and `audit_suspicious`, those of them that the audit flags, where some prompt of the
+rollout has tests; the stage's metrics have the same over all rollouts, each counted once.
+`audit.jsonl` in the artifact has the first examples, where there are any.
 """
 
 from collections import Counter
@@ -28,19 +30,31 @@ class Tally:
 
         Args:
             step: the first update that trains on it.
-            again: it was added before; a stage that goes on in the middle of a rollout asks for its counts once more.
+            again: it was added before; a stage that goes on in the middle of a rollout asks for its
+                counts once more.
         """
         if all(prompt.check != "tests" for prompt in rollout.prompts):
             return {}
         counts = Counter(dict.fromkeys(COUNTED, 0))
-        for prompt, one, right in zip(rollout.prompts, rollout.completions, rollout.correct.reshape(-1), strict=True):
+        for prompt, one, right in zip(
+            rollout.prompts, rollout.completions, rollout.correct.reshape(-1), strict=True
+        ):
             trace = parse_trace(one.text) if prompt.check == "tests" and right else None
             if trace is None:
                 continue
             found = audit(prompt, trace.answer)
-            counts.update(audit_passes=1, audit_short=found.short, audit_suspicious=bool(found.found))
+            counts.update(
+                audit_passes=1, audit_short=found.short, audit_suspicious=bool(found.found)
+            )
             if found.problems and len(self.examples) < _EXAMPLES and not again:
-                self.examples.append({"step": step, "id": prompt.id, "code": trace.answer, "problems": list(found.problems)})
+                self.examples.append(
+                    {
+                        "step": step,
+                        "id": prompt.id,
+                        "code": trace.answer,
+                        "problems": list(found.problems),
+                    }
+                )
         for name in COUNTED:
             self.counts[name] += 0 if again else counts[name]
         return {name: float(counts[name]) for name in COUNTED}
@@ -55,8 +69,9 @@ class Tally:
             return ""
         passes, short, suspicious = (self.counts[name] for name in COUNTED)
         return (
-            f"of {passes} responses that passed their tests {short} are shorter than a plausible solution and {suspicious} touch what no "
-            "solution needs: look at audit.jsonl before you trust the reward"
+            f"of {passes} responses that passed their tests {short} are shorter than a plausible"
+            f" solution and {suspicious} touch what no solution needs: look at audit.jsonl before"
+            " you trust the reward"
         )
 
     def kept(self) -> dict[str, Any]:

@@ -1,23 +1,29 @@
-"""When a run is dying: the last `window` rollouts beside the best `window` of them, in robust statistics.
+"""When a run is dying: the last `window` rollouts beside the best `window` of them, in robust
+statistics.
 
-Rollouts are cut into intervals of `window`; the mean reward of an interval scores the weights at its beginning, and the best of those are
-kept (`tasks.reinforcement.guard`). The newest `window` rollouts are compared with the best interval; c and b are their mean rewards, S the
-median over
-rollouts of the standard deviation of single responses' rewards, and sigma the noise of a rollout's mean reward, 1.4826 / sqrt 2 times the
-median absolute difference from one rollout to the next, which no trend inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
+Rollouts are cut into intervals of `window`; the mean reward of an interval scores the weights at
+its beginning, and the best of those are kept (`tasks.reinforcement.guard`). The newest `window`
+rollouts are compared with the best interval; c and b are their mean rewards, S the median over
+rollouts of the standard deviation of single responses' rewards, and sigma the noise of a rollout's
+mean reward, 1.4826 / sqrt 2 times the median absolute difference from one rollout to the next,
+which no trend inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
 
     reward    down, by `drop` x S or more
     kl        down, and the KL to the initial policy above 1 nat a token and ten times what it was
-    format    responses in the format at most half of what they were, of 20% or more; and down likewise
-    entropy   at most 5% of the first interval's, and less than a quarter of the groups teach anything
+    format    responses in the format at most half of what they were, of 20% or more; and down
+              likewise
+    entropy   at most 5% of the first interval's, and less than a quarter of the groups teach
+              anything
     dead      not one group in the last 2 x window rollouts that teaches, and there were some before
 
-The last two count only where it is not because most groups are all right, and where the run had got better. Rewards are compared stratum by
-stratum (domain and difficulty), weighted as they occur now, and with the weights of the first update: neither a curriculum that turns to
-harder prompts nor an annealed weight is a collapse. Strata that the best interval lacks are left out; where those are most, the newer
-interval is the best.
+The last two count only where it is not because most groups are all right, and where the run had got
+better. Rewards are compared stratum by stratum (domain and difficulty), weighted as they occur now,
+and with the weights of the first update: neither a curriculum that turns to harder prompts nor an
+annealed weight is a collapse. Strata that the best interval lacks are left out; where those are
+most, the newer interval is the best.
 
-False alarms: see `healthy` in tests/tasks/reinforcement/test_collapse.py. Of 500 such runs of 400 rollouts, with 8 groups or 2, none.
+False alarms: see `healthy` in tests/tasks/reinforcement/test_collapse.py. Of 500 such runs of 400
+rollouts, with 8 groups or 2, none.
 """
 
 from collections.abc import Sequence
@@ -39,7 +45,8 @@ class Collapse(StrictModel):
 
     Attributes:
         enabled: False: the run goes on, whatever happens to it.
-        window: rollouts that are compared, and from one candidate for the best checkpoint to the next.
+        window: rollouts that are compared, and from one candidate for the best checkpoint to the
+            next.
         drop: of the mean reward, in standard deviations of single responses' rewards.
     """
 
@@ -69,7 +76,8 @@ class Sign(NamedTuple):
 
 
 class Detector:
-    """Is given sign after sign. Its state is a function of them, and of when the weights were put back.
+    """Is given sign after sign. Its state is a function of them, and of when the weights were put
+    back.
 
     Attributes:
         best: how many rollouts were finished at the best weights' time.
@@ -87,7 +95,8 @@ class Detector:
         return len(self._signs)
 
     def put_back(self) -> None:
-        """The weights are the best ones again: the rollouts so far say nothing about them, but for those of the best interval."""
+        """The weights are the best ones again: the rollouts so far say nothing about them, but for
+        those of the best interval."""
         self._since = len(self._signs)
 
     def add(self, sign: Sign) -> str | None:
@@ -110,23 +119,43 @@ class Detector:
         spread = float(np.median([sign.spread for sign in signs]))
         down = fall > self._noise([_mean(sign) for sign in signs])
         if down and fall >= self._drop * spread > 0:
-            return f"the mean reward fell by {fall:.3g}, {fall / spread:.1f} standard deviations of a response's, below its best"
+            return (
+                f"the mean reward fell by {fall:.3g}, {fall / spread:.1f} standard deviations of a"
+                " response's, below its best"
+            )
         before, now = (_average([sign.kl for sign in part]) for part in (best, newest))
-        if down and before is not None and now is not None and now > max(KL_LEAST, KL_FACTOR * before):
-            return f"the KL to the initial policy is {now:.3g}, it was {before:.3g}, and the mean reward fell by {fall:.3g}"
+        if (
+            down
+            and before is not None
+            and now is not None
+            and now > max(KL_LEAST, KL_FACTOR * before)
+        ):
+            return (
+                f"the KL to the initial policy is {now:.3g}, it was {before:.3g}, and the mean"
+                f" reward fell by {fall:.3g}"
+            )
         before, now = (_average([sign.format for sign in part]) for part in (best, newest))
         if before is not None and now is not None and before >= FORMAT_LEAST:
             formats = [sign.format or 0.0 for sign in signs]
             if now <= FORMAT_SHARE * before and before - now > self._noise(formats):
                 return f"the format's reward is {now:.3g}, it was {before:.3g}"
         if self.best and np.mean([sign.solved for sign in newest]) < 0.5:
-            first, now = (_average([sign.entropy for sign in part]) for part in (signs[: self._window], newest))
+            first, now = (
+                _average([sign.entropy for sign in part])
+                for part in (signs[: self._window], newest)
+            )
             few = np.mean([sign.teaching for sign in newest]) < TEACHING_SHARE
             if few and first is not None and now is not None and now <= ENTROPY_SHARE * first:
-                return f"the entropy is {now:.2g} nats, it was {first:.2g}: responses to one prompt hardly differ any more"
+                return (
+                    f"the entropy is {now:.2g} nats, it was {first:.2g}: responses to one prompt"
+                    " hardly differ any more"
+                )
             long, earlier = signs[-2 * self._window :], signs[: -2 * self._window]
             if not any(sign.teaching for sign in long) and any(sign.teaching for sign in earlier):
-                return f"no group of the last {len(long)} rollouts taught anything: the rewards of each were equal"
+                return (
+                    f"no group of the last {len(long)} rollouts taught anything: the rewards of"
+                    " each were equal"
+                )
         return None
 
     def _noise(self, values: Sequence[float]) -> float:
@@ -136,7 +165,8 @@ class Detector:
 
 
 def compare(newer: Sequence[Sign], older: Sequence[Sign]) -> float | None:
-    """By how much the mean reward changed, stratum by stratum, weighted as in the newer ones; None where most of those are in others."""
+    """By how much the mean reward changed, stratum by stratum, weighted as in the newer ones; None
+    where most of those are in others."""
     now, before = (_strata(part) for part in (newer, older))
     common = now.keys() & before.keys()
     weight = sum(now[name][0] for name in common)
@@ -156,7 +186,9 @@ def _strata(signs: Sequence[Sign]) -> dict[str, tuple[float, float]]:
 
 
 def _mean(sign: Sign) -> float:
-    return sum(count * mean for count, mean in sign.rewards.values()) / max(1, sum(count for count, _ in sign.rewards.values()))
+    return sum(count * mean for count, mean in sign.rewards.values()) / max(
+        1, sum(count for count, _ in sign.rewards.values())
+    )
 
 
 def _average(values: Sequence[float | None]) -> float | None:

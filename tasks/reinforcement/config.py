@@ -14,11 +14,18 @@ Algorithm = Literal["grpo", "dr_grpo", "dapo", "gspo"]
 PRESETS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"scale_rewards": "none", "aggregation": "fixed", "beta": 0.0},
-    "dapo": {"aggregation": "token", "epsilon_high": 0.28, "beta": 0.0, "dynamic_sampling": True, "oversampling": 2},
+    "dapo": {
+        "aggregation": "token",
+        "epsilon_high": 0.28,
+        "beta": 0.0,
+        "dynamic_sampling": True,
+        "oversampling": 2,
+    },
     "gspo": {"importance": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "beta": 0.0},
 }
-"""What an algorithm's paper says (`tasks.losses.grpo`), where that is not the default below, which is GRPO's. How many samples fill a batch
-DAPO leaves open; its overlong shaping is the reward `overlong`."""
+"""What an algorithm's paper says (`tasks.losses.grpo`), where that is not the default below, which
+is GRPO's. How many samples fill a batch DAPO leaves open; its overlong shaping is the reward
+`overlong`."""
 
 
 class GrpoConfig(TrainerConfig):
@@ -29,19 +36,25 @@ class GrpoConfig(TrainerConfig):
         algorithm: a preset of the loss's knobs; each can be set beside it.
         group_size: G, the responses sampled for each prompt.
         num_iterations: updates on each rollout (the paper's mu).
-        rollout_lag: rollout n is sampled from the weights before the first update on rollout n - rollout_lag, so that rewards are made
-            while others are sampled and trained on (`tasks.reinforcement.batches`).
-        dynamic_sampling: groups whose rewards are all equal weigh nothing, in the loss, its denominator and the KL.
-        oversampling: groups sampled for each group of a batch; above 1, those that teach are trained on first.
-        curriculum: which prompts are sampled (`tasks.reinforcement.curriculum`); without it, one permutation of all after the other.
-        collapse: what a dying run is known by (`tasks.reinforcement.collapse`), and that it is stopped (`tasks.reinforcement.guard`).
+        rollout_lag: rollout n is sampled from the weights before the first update on rollout n -
+            rollout_lag, so that rewards are made while others are sampled and trained on
+            (`tasks.reinforcement.batches`).
+        dynamic_sampling: groups whose rewards are all equal weigh nothing, in the loss, its
+            denominator and the KL.
+        oversampling: groups sampled for each group of a batch; above 1, those that teach are
+            trained on first.
+        curriculum: which prompts are sampled (`tasks.reinforcement.curriculum`); without it, one
+            permutation of all after the other.
+        collapse: what a dying run is known by (`tasks.reinforcement.collapse`), and that it is
+            stopped (`tasks.reinforcement.guard`).
         beta: weight of the KL to the initial policy; 0 also skips computing it.
         epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
         aggregation, importance, scale_rewards: see `tasks.losses.grpo`.
-        truncation: the most that a token weighs for being likelier to the program that trains than to the one that sampled it (truncated
-            importance sampling); 0 corrects nothing.
+        truncation: the most that a token weighs for being likelier to the program that trains than
+            to the one that sampled it (truncated importance sampling); 0 corrects nothing.
         temperature: of sampling, and of every log-probability in the loss.
-        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut off.
+        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut
+            off.
         max_dropped_fraction: more prompts than this fraction left out is an error.
     """
 
@@ -69,26 +82,35 @@ class GrpoConfig(TrainerConfig):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; what the algorithm's preset says, and the defaults in the rewards' tables, come back as if they had been written, so
-        that they are part of the stage key.
+        """Validate; what the algorithm's preset says, and the defaults in the rewards' tables, come
+        back as if they had been written, so that they are part of the stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
             InputError: a reward's table does not, or a reward is listed twice.
         """
         config = super().parse({**PRESETS.get(str(value.get("algorithm")), {}), **value})
-        complete = [reward.model_dump(mode="json") for reward in parse_rewards(config.rewards, "rewards")]
+        complete = [
+            reward.model_dump(mode="json") for reward in parse_rewards(config.rewards, "rewards")
+        ]
         return config.model_copy(update={"rewards": tuple(complete)})
 
     @model_validator(mode="after")
     def _groups_fill_the_batch(self) -> Self:
         if self.batch_size % self.group_size:
-            raise ValueError(f"batch_size = {self.batch_size} (responses per update) must be a multiple of group_size = {self.group_size}")
+            raise ValueError(
+                f"batch_size = {self.batch_size} (responses per update) must be a multiple of"
+                f" group_size = {self.group_size}"
+            )
         if self.oversampling > 1 and not self.dynamic_sampling:
-            raise ValueError(f"oversampling = {self.oversampling} samples groups to choose from; it needs dynamic_sampling = true")
+            raise ValueError(
+                f"oversampling = {self.oversampling} samples groups to choose from; it needs"
+                " dynamic_sampling = true"
+            )
         if self.truncation and self.truncation < 1:
             raise ValueError(
-                f"truncation = {self.truncation} would weigh down tokens on which sampler and trainer agree; 1 or more, or 0: none"
+                f"truncation = {self.truncation} would weigh down tokens on which sampler and"
+                " trainer agree; 1 or more, or 0: none"
             )
         return self
 

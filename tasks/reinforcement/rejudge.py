@@ -1,16 +1,20 @@
-"""A finished GRPO stage judged again, from its ledger: what other rewards, rubrics or weights would have made of the same responses.
+"""A finished GRPO stage judged again, from its ledger: what other rewards, rubrics or weights would
+have made of the same responses.
 
-Nothing is sampled. For each rollout there are new rewards, new advantages with the stage's own settings, and how they compare with those
-that it was trained on:
+Nothing is sampled. For each rollout there are new rewards, new advantages with the stage's own
+settings, and how they compare with those that it was trained on:
 
-    cosine    between the advantages of the rollout's responses before and after, where a response that was not trained on has 0. The update
-              moves the policy along sum_i A_i grad log pi(o_i) (each response's share is the same in both), so below 0 the update would on
+    cosine    between the advantages of the rollout's responses before and after, where a response
+              that was not trained on has 0. The update moves the policy along sum_i A_i grad log
+              pi(o_i) (each response's share is the same in both), so below 0 the update would on
               the whole have pushed the other way. None: one of the two teaches nothing.
 
-It looks at each update by itself: with other rewards the policy, and so the responses, would soon have been others.
+It looks at each update by itself: with other rewards the policy, and so the responses, would soon
+have been others.
 
-Of each reward, what comes from where: *ledger*, where nothing but its weights has changed; *rulings*, where nothing but the weights of a
-rubric's criteria has; else it is *scored*, and rulings that are in the store are not asked for again.
+Of each reward, what comes from where: *ledger*, where nothing but its weights has changed;
+*rulings*, where nothing but the weights of a rubric's criteria has; else it is *scored*, and
+rulings that are in the store are not asked for again.
 """
 
 from collections import deque
@@ -48,7 +52,8 @@ class Stage:
     """The stage that is judged again.
 
     Attributes:
-        config: its config. dependencies: of its manifest: with which versions of the rewards it was run.
+        config: its config. dependencies: of its manifest: with which versions of the rewards it was
+            run.
         rubrics: the criteria that its reward `rubric_judge` had, by prompt.
     """
 
@@ -79,27 +84,40 @@ def rejudge(
         progress: told (rollouts done, rollouts).
 
     Returns:
-        `updates`, one object per rollout; `rewards`, where each came from and what it cost; `summary`; `ledger`, the new rows.
+        `updates`, one object per rollout; `rewards`, where each came from and what it cost;
+        `summary`; `ledger`, the new rows.
 
     Raises:
-        InputError: a table does not validate, or a reward cannot be prepared; the ledger is empty or of other prompts.
+        InputError: a table does not validate, or a reward cannot be prepared; the ledger is empty
+            or of other prompts.
         StageFailed: a judge gave too few rulings.
     """
     if not rows:
         raise InputError("the ledger has no rows; there is nothing to judge again.")
     if unknown := sorted({row.id for row in rows} - stage.prompts.keys()):
-        raise InputError(f"the ledger's prompt {unknown[0]!r} is not among the stage's prompts; its input is another artifact.")
+        raise InputError(
+            f"the ledger's prompt {unknown[0]!r} is not among the stage's prompts; its input is"
+            " another artifact."
+        )
     configs = [_untried(config, usd) for config in parse_rewards(tables, "rewards")]
     before = {config.name: config for config in parse_rewards(stage.config.rewards, "rewards")}
-    sources = {config.name: _source(config, before.get(config.name), stage, rubrics, rows) for config in configs}
+    sources = {
+        config.name: _source(config, before.get(config.name), stage, rubrics, rows)
+        for config in configs
+    }
     scored = [config for config in configs if sources[config.name] == "scored"]
-    rollouts = [_Rollout(stage, list(of_one), rubrics or stage.rubrics) for _, of_one in groupby(rows, key=lambda row: row.rollout)]
+    rollouts = [
+        _Rollout(stage, list(of_one), rubrics or stage.rubrics)
+        for _, of_one in groupby(rows, key=lambda row: row.rollout)
+    ]
     updates, ledger = [], []
     scorer = Scorer(scored, resources)
     try:
         ahead: deque[Future[Rewards]] = deque()
         for number, rollout in enumerate(rollouts, 1):
-            ahead += [one.begin(scorer) for one in rollouts[number - 1 + len(ahead) : number + _AHEAD]]
+            ahead += [
+                one.begin(scorer) for one in rollouts[number - 1 + len(ahead) : number + _AHEAD]
+            ]
             found = rollout.judged(configs, sources, ahead.popleft().result())
             updates.append(_compared(rollout.rows, found))
             ledger += found
@@ -108,7 +126,11 @@ def rejudge(
     finally:
         scorer.close()
     asked = {
-        name: {"questions": values["asked"], "new": values["asked"] - values["cached"], "usd": values["usd"]}
+        name: {
+            "questions": values["asked"],
+            "new": values["asked"] - values["cached"],
+            "usd": values["usd"],
+        }
         for name, values in counted.items()
     }
     rewards = {name: {"from": source, **asked.get(name, {})} for name, source in sources.items()}
@@ -116,27 +138,48 @@ def rejudge(
 
 
 def _untried(config: RewardConfig, usd: float | None) -> RewardConfig:
-    """A reward whose judge is not tried on anchors, because nothing is trained, and may cost so much at most."""
-    changes: dict[str, Any] = {"calibration": False} if "calibration" in type(config).model_fields else {}
+    """A reward whose judge is not tried on anchors, because nothing is trained, and may cost so
+    much at most."""
+    changes: dict[str, Any] = (
+        {"calibration": False} if "calibration" in type(config).model_fields else {}
+    )
     judge = getattr(config, "judge", None)
     if usd is not None and isinstance(judge, EndpointJudge):
         if not (judge.input_usd_per_million or judge.output_usd_per_million):
             raise InputError(
-                f"reward {config.name}: --usd needs input_usd_per_million and output_usd_per_million of its judge; without prices nothing "
-                "costs anything."
+                f"reward {config.name}: --usd needs input_usd_per_million and"
+                " output_usd_per_million of its judge; without prices nothing costs anything."
             )
-        changes["judge"] = judge.model_copy(update={"max_usd": usd if judge.max_usd is None else min(usd, judge.max_usd)})
+        changes["judge"] = judge.model_copy(
+            update={"max_usd": usd if judge.max_usd is None else min(usd, judge.max_usd)}
+        )
     return config.model_copy(update=changes)
 
 
-def _source(config: RewardConfig, old: RewardConfig | None, stage: Stage, rubrics: Rubrics | None, rows: Sequence[LedgerRow]) -> Source:
-    """Where a reward's values come from. What was not asked then, because its weight was 0, the ledger does not know."""
-    if old is None or any(stage.dependencies.get(name) != value for name, value in _dependencies(stage, old).items()):
+def _source(
+    config: RewardConfig,
+    old: RewardConfig | None,
+    stage: Stage,
+    rubrics: Rubrics | None,
+    rows: Sequence[LedgerRow],
+) -> Source:
+    """Where a reward's values come from. What was not asked then, because its weight was 0, the
+    ledger does not know."""
+    if old is None or any(
+        stage.dependencies.get(name) != value for name, value in _dependencies(stage, old).items()
+    ):
         return "scored"
     asked = {(stage.prompts[row.id].domain, row.step): stage.prompts[row.id] for row in rows}
-    if any(config.weight_of(prompt, step) > 0 and not old.weight_of(prompt, step) > 0 for (_, step), prompt in asked.items()):
+    if any(
+        config.weight_of(prompt, step) > 0 and not old.weight_of(prompt, step) > 0
+        for (_, step), prompt in asked.items()
+    ):
         return "scored"
-    differs = {name for name, value in config.model_dump(mode="json").items() if old.model_dump(mode="json")[name] != value}
+    differs = {
+        name
+        for name, value in config.model_dump(mode="json").items()
+        if old.model_dump(mode="json")[name] != value
+    }
     differs -= {"judge"} if _same_judge(config, old) else set()
     same_rubrics = rubrics is None or not isinstance(config, RubricConfig)
     if differs <= {*_WEIGHTS, "calibration"} and same_rubrics:
@@ -145,22 +188,33 @@ def _source(config: RewardConfig, old: RewardConfig | None, stage: Stage, rubric
         return "scored"
     if config.aggregation == "explicit" and differs <= _CRITERIA_WEIGHTS:
         pairs = [
-            (criteria_of(old, stage.rubrics, prompt), criteria_of(config, rubrics or stage.rubrics, prompt))
+            (
+                criteria_of(old, stage.rubrics, prompt),
+                criteria_of(config, rubrics or stage.rubrics, prompt),
+            )
             for prompt in stage.prompts.values()
         ]
-        if all({(one.title, one.text) for one in ours} == {(one.title, one.text) for one in theirs} for ours, theirs in pairs):
+        if all(
+            {(one.title, one.text) for one in ours} == {(one.title, one.text) for one in theirs}
+            for ours, theirs in pairs
+        ):
             return "rulings"
     return "scored"
 
 
 def _same_judge(config: RewardConfig, old: RewardConfig) -> bool:
-    """Whether two judges differ by nothing but what they may cost and how many questions may stay without a ruling."""
-    both = [{**one.model_dump().get("judge", {}), "max_usd": None, "max_abstained": None} for one in (config, old)]
+    """Whether two judges differ by nothing but what they may cost and how many questions may stay
+    without a ruling."""
+    both = [
+        {**one.model_dump().get("judge", {}), "max_usd": None, "max_abstained": None}
+        for one in (config, old)
+    ]
     return both[0] == both[1]
 
 
 def _dependencies(stage: Stage, reward: RewardConfig) -> dict[str, str | int]:
-    """What decides a reward's values today, as it is in a stage's key; but for the anchors of its judge, which decide none."""
+    """What decides a reward's values today, as it is in a stage's key; but for the anchors of its
+    judge, which decide none."""
     alone = stage.config.model_copy(update={"rewards": (reward.model_dump(mode="json"),)})
     found: dict[str, str | int] = stage_kind("grpo").dependencies(alone, None)
     return {name: value for name, value in found.items() if not name.endswith("judging.anchors")}
@@ -182,7 +236,9 @@ class _Rollout:
         responses = [Response(row.completion, row.tokens, row.truncated) for row in self.rows]
         return scorer.submit(self.prompts, responses, self.rows[0].step)
 
-    def judged(self, configs: Sequence[RewardConfig], sources: Mapping[str, Source], scored: Rewards) -> list[LedgerRow]:
+    def judged(
+        self, configs: Sequence[RewardConfig], sources: Mapping[str, Source], scored: Rewards
+    ) -> list[LedgerRow]:
         """The rows with new rewards, totals and advantages."""
         from tasks.reinforcement.policy_batches import group_advantages
 
@@ -199,7 +255,9 @@ class _Rollout:
             row.model_copy(
                 update={
                     "rewards": {one.name: _number(components[one.name][place]) for one in configs},
-                    "details": {name: of_each[place] for name, of_each in details.items() if of_each[place]},
+                    "details": {
+                        name: of_each[place] for name, of_each in details.items() if of_each[place]
+                    },
                     "reward": _number(total[place]),
                     "advantage": float(advantages[place]),
                     "trained": bool(trained[place]),
@@ -213,14 +271,20 @@ class _Rollout:
         values = [row.rewards.get(config.name) for row in self.rows]
         if source == "rulings" and isinstance(config, RubricConfig):
             values = [
-                weighed_again(config, criteria_of(config, self.rubrics, prompt), row.details.get(config.name, {}), value)
+                weighed_again(
+                    config,
+                    criteria_of(config, self.rubrics, prompt),
+                    row.details.get(config.name, {}),
+                    value,
+                )
                 for prompt, row, value in zip(self.prompts, self.rows, values, strict=True)
             ]
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def _trained(config: GrpoConfig, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """(N,) which responses would have been trained on: with dynamic sampling, the first groups that teach."""
+    """(N,) which responses would have been trained on: with dynamic sampling, the first groups that
+    teach."""
     if not config.dynamic_sampling:
         return before
     teaches = np.abs(advantages).reshape(-1, config.group_size).max(axis=1) > 0
@@ -229,7 +293,8 @@ def _trained(config: GrpoConfig, advantages: np.ndarray, before: np.ndarray) -> 
 
 
 def _compared(before: Sequence[LedgerRow], after: Sequence[LedgerRow]) -> dict[str, Any]:
-    """What changed in a rollout. A sign changes where an advantage was above 0 and is below, or the other way round."""
+    """What changed in a rollout. A sign changes where an advantage was above 0 and is below, or the
+    other way round."""
     old, new = (np.array([row.advantage * row.trained for row in rows]) for rows in (before, after))
     norms = float(np.linalg.norm(old) * np.linalg.norm(new))
     return {

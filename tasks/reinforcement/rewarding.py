@@ -1,10 +1,13 @@
-"""Combining a stage's rewards: a weighted mean in which an abstention gives up its weight, response by response.
+"""Combining a stage's rewards: a weighted mean in which an abstention gives up its weight, response
+by response.
 
-    total_i = sum_j w_ij r_ij / sum_j w_ij      over the rewards j that did not abstain on response i
+    total_i = sum_j w_ij r_ij / sum_j w_ij      over the rewards j that did not abstain on response
+                                                i
 
-(the explicit aggregation of Rubrics as Rewards, 2507.17746). w_ij is reward j's weight at this update times that of the domain of prompt i;
-where it is 0 the reward is not asked. A response on which every reward abstained has no total; it takes no part in its group. NaN marks an
-abstention in the arrays here; a reward that returns NaN itself is refused.
+(the explicit aggregation of Rubrics as Rewards, 2507.17746). w_ij is reward j's weight at this
+update times that of the domain of prompt i; where it is 0 the reward is not asked. A response on
+which every reward abstained has no total; it takes no part in its group. NaN marks an abstention in
+the arrays here; a reward that returns NaN itself is refused.
 """
 
 import math
@@ -41,23 +44,33 @@ def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardCo
     Raises:
         InputError: an unknown reward, a reward named twice, or a table that its Config refuses.
     """
-    configs: list[RewardConfig] = [REWARDS.parse(table, f"{where}.{index}") for index, table in enumerate(tables)]
+    configs: list[RewardConfig] = [
+        REWARDS.parse(table, f"{where}.{index}") for index, table in enumerate(tables)
+    ]
     names = [config.name for config in configs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"{where}: reward {twice[0]!r} is listed {names.count(twice[0])} times; list it once and set its weight.")
+        raise InputError(
+            f"{where}: reward {twice[0]!r} is listed {names.count(twice[0])} times; list it once"
+            " and set its weight."
+        )
     return configs
 
 
 class Scorer:
-    """The rewards of a stage, ready to score. Scores are made in a thread, so that whoever asks can go on meanwhile."""
+    """The rewards of a stage, ready to score. Scores are made in a thread, so that whoever asks can
+    go on meanwhile."""
 
     def __init__(self, configs: Sequence[RewardConfig], resources: Resources) -> None:
-        """Prepare all rewards. Raises what a reward's `prepare` raises (InputError); then those prepared before it are closed."""
+        """Prepare all rewards. Raises what a reward's `prepare` raises (InputError); then those
+        prepared before it are closed."""
         self.configs = list(configs)
         self._prepared: dict[str, Any] = {}
-        # Two requests at the same time, of which the slow rewards do not keep the quick ones waiting.
-        self._threads = ThreadPoolExecutor(2 * max(1, len(self.configs)), thread_name_prefix="reward")
+        # Two requests at the same time, of which the slow rewards do not keep the quick ones
+        # waiting.
+        self._threads = ThreadPoolExecutor(
+            2 * max(1, len(self.configs)), thread_name_prefix="reward"
+        )
         self._waiting = ThreadPoolExecutor(thread_name_prefix="rewards")
         try:
             for config in configs:
@@ -66,27 +79,47 @@ class Scorer:
             self.close()
             raise
 
-    def submit(self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int) -> "Future[Rewards]":
-        """Begin to score N responses, response i to prompt i, with the weights of `update`; all rewards at the same time.
+    def submit(
+        self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int
+    ) -> "Future[Rewards]":
+        """Begin to score N responses, response i to prompt i, with the weights of `update`; all
+        rewards at the same time.
 
-        The future raises ValueError when a reward breaks its contract: not one value per response, or one that is no finite number.
+        The future raises ValueError when a reward breaks its contract: not one value per response,
+        or one that is no finite number.
         """
         if len(prompts) != len(responses):
-            raise ValueError(f"{len(prompts)} prompts and {len(responses)} responses; every response needs its own prompt")
-        asked = {config.name: self._threads.submit(self._component, config, prompts, responses, update) for config in self.configs}
-        return self._waiting.submit(lambda: self._combined({name: one.result() for name, one in asked.items()}, prompts, update))
+            raise ValueError(
+                f"{len(prompts)} prompts and {len(responses)} responses; every response needs its"
+                " own prompt"
+            )
+        asked = {
+            config.name: self._threads.submit(self._component, config, prompts, responses, update)
+            for config in self.configs
+        }
+        return self._waiting.submit(
+            lambda: self._combined(
+                {name: one.result() for name, one in asked.items()}, prompts, update
+            )
+        )
 
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int = 1) -> Rewards:
+    def score(
+        self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int = 1
+    ) -> Rewards:
         """`submit`, and wait."""
         return self.submit(prompts, responses, update).result()
 
     def values(self) -> dict[str, dict[str, float]]:
-        """What rewards have counted so far, e.g. a judge its questions and its cost: name -> `Reward.values`, where there are any."""
-        counted = {name: REWARDS[name].values(prepared) for name, prepared in self._prepared.items()}
+        """What rewards have counted so far, e.g. a judge its questions and its cost: name ->
+        `Reward.values`, where there are any."""
+        counted = {
+            name: REWARDS[name].values(prepared) for name, prepared in self._prepared.items()
+        }
         return {name: values for name, values in counted.items() if values}
 
     def close(self) -> None:
-        """End what the rewards hold; first, so that scores which wait for an endpoint end, too, when a stage is stopped."""
+        """End what the rewards hold; first, so that scores which wait for an endpoint end, too,
+        when a stage is stopped."""
         for threads in (self._waiting, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
         for name, prepared in self._prepared.items():
@@ -95,50 +128,82 @@ class Scorer:
             threads.shutdown()
 
     def _component(
-        self, config: RewardConfig, prompts: Sequence[Prompt], responses: Sequence[Response], update: int
+        self,
+        config: RewardConfig,
+        prompts: Sequence[Prompt],
+        responses: Sequence[Response],
+        update: int,
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
         """(N,) values, NaN where it abstains or is not asked, and N details."""
-        asked = [index for index, prompt in enumerate(prompts) if config.weight_of(prompt, update) > 0]
+        asked = [
+            index for index, prompt in enumerate(prompts) if config.weight_of(prompt, update) > 0
+        ]
         values, details = np.full(len(prompts), np.nan), [dict[str, Any]() for _ in prompts]
         if asked:
             reward = REWARDS[config.name]
             prepared = reward.at(self._prepared[config.name], update)
-            given = reward.score(prepared, [prompts[index] for index in asked], [responses[index] for index in asked])
+            given = reward.score(
+                prepared, [prompts[index] for index in asked], [responses[index] for index in asked]
+            )
             values[asked] = _checked(config.name, given, len(asked))
             for index, value in zip(asked, given, strict=True):
                 if isinstance(value, Judged):
                     details[index] = value.detail
         return values, details
 
-    def _combined(self, found: Mapping[str, tuple[np.ndarray, list[dict[str, Any]]]], prompts: Sequence[Prompt], update: int) -> Rewards:
+    def _combined(
+        self,
+        found: Mapping[str, tuple[np.ndarray, list[dict[str, Any]]]],
+        prompts: Sequence[Prompt],
+        update: int,
+    ) -> Rewards:
         components = {name: values for name, (values, _) in found.items()}
         details = {name: of_each for name, (_, of_each) in found.items() if any(of_each)}
         return Rewards(components, combine(self.configs, components, prompts, update), details)
 
 
-def combine(configs: Sequence[RewardConfig], components: Mapping[str, np.ndarray], prompts: Sequence[Prompt], update: int) -> np.ndarray:
+def combine(
+    configs: Sequence[RewardConfig],
+    components: Mapping[str, np.ndarray],
+    prompts: Sequence[Prompt],
+    update: int,
+) -> np.ndarray:
     """(N,) totals of (N,) components by name, with the weights of `update`."""
-    weights = np.asarray([[config.weight_of(prompt, update) for prompt in prompts] for config in configs])
+    weights = np.asarray(
+        [[config.weight_of(prompt, update) for prompt in prompts] for config in configs]
+    )
     return weighted_mean(np.stack([components[config.name] for config in configs]), weights)
 
 
 def weighted_mean(components: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(J, N) components, NaN for abstentions, and (J, N) weights -> (N,) means over what did not abstain, NaN where everything did."""
+    """(J, N) components, NaN for abstentions, and (J, N) weights -> (N,) means over what did not
+    abstain, NaN where everything did."""
     if components.ndim != 2 or weights.shape != components.shape:
-        raise ValueError(f"components {components.shape} need one weight each; got weights {weights.shape}")
+        raise ValueError(
+            f"components {components.shape} need one weight each; got weights {weights.shape}"
+        )
     given = ~np.isnan(components)
     total_weight = np.sum(weights * given, axis=0)
     weighted = np.sum(weights * np.where(given, components, 0.0), axis=0)
-    return np.where(total_weight > 0, weighted / np.where(total_weight > 0, total_weight, 1.0), np.nan)
+    return np.where(
+        total_weight > 0, weighted / np.where(total_weight > 0, total_weight, 1.0), np.nan
+    )
 
 
 def _checked(name: str, values: Any, count: int) -> np.ndarray:
-    """(count,) float64 of what a reward returned. A list of another length, one element included, is an error: nothing is broadcast."""
+    """(count,) float64 of what a reward returned. A list of another length, one element included,
+    is an error: nothing is broadcast."""
     if not isinstance(values, list) or len(values) != count:
         got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
-        raise ValueError(f"reward {name!r} returned {got} for {count} responses; it must return a list with one value for each")
+        raise ValueError(
+            f"reward {name!r} returned {got} for {count} responses; it must return a list with one"
+            " value for each"
+        )
     numbers = [value.value if isinstance(value, Judged) else value for value in values]
     for index, value in enumerate(numbers):
         if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
-            raise ValueError(f"reward {name!r} returned {value!r} for response {index}; a reward is a finite number, or None to abstain")
+            raise ValueError(
+                f"reward {name!r} returned {value!r} for response {index}; a reward is a finite"
+                " number, or None to abstain"
+            )
     return np.asarray([np.nan if value is None else value for value in numbers], np.float64)

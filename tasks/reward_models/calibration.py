@@ -1,15 +1,22 @@
-"""What a reward model's scores are worth: on held-out pairs how often, and how surely, the better trace has the higher score, and why.
+"""What a reward model's scores are worth: on held-out pairs how often, and how surely, the better
+trace has the higher score, and why.
 
-Accuracy   fraction of pairs whose chosen trace scores higher, with Wilson's interval (ties are wrong); by domain, by origin, and of pairs
-           whose two traces give the same answer, which only the reasoning tells apart.
-Surety     sigma(margin / temperature) is the probability that the chosen trace is better. One temperature is fitted on the validation
-           pairs (Guo et al., 1706.04599) by the log loss of Platt's targets (n + 1)/(n + 2), so that n separable pairs give a finite one.
-           On held-out pairs: log loss, Brier score, and expected calibration error over ten bins of equal width, with and without it.
-Length     `longer_wins` is what preferring the longer reasoning would get, and `format_wins` what preferring well-formed traces would have
-           got on the data's pairs before malformed ones were left out (ties count half in both). A model that only learned length is right
-           on all pairs of `chosen_longer` and on none of `chosen_shorter`, or the other way round.
-Steps      of damaged traces of several steps: how often the wrong step has the lowest score of all, and how often chance would say so.
-Attacks    `ATTACKS` on the rejected trace: how often the untouched chosen trace still scores higher, and what its reward has gained.
+Accuracy   fraction of pairs whose chosen trace scores higher, with Wilson's interval (ties are
+           wrong); by domain, by origin, and of pairs whose two traces give the same answer, which
+           only the reasoning tells apart.
+Surety     sigma(margin / temperature) is the probability that the chosen trace is better. One
+           temperature is fitted on the validation pairs (Guo et al., 1706.04599) by the log loss of
+           Platt's targets (n + 1)/(n + 2), so that n separable pairs give a finite one. On held-out
+           pairs: log loss, Brier score, and expected calibration error over ten bins of equal
+           width, with and without it.
+Length     `longer_wins` is what preferring the longer reasoning would get, and `format_wins` what
+           preferring well-formed traces would have got on the data's pairs before malformed ones
+           were left out (ties count half in both). A model that only learned length is right on all
+           pairs of `chosen_longer` and on none of `chosen_shorter`, or the other way round.
+Steps      of damaged traces of several steps: how often the wrong step has the lowest score of all,
+           and how often chance would say so.
+Attacks    `ATTACKS` on the rejected trace: how often the untouched chosen trace still scores
+           higher, and what its reward has gained.
 """
 
 import json
@@ -45,13 +52,16 @@ class Calibration(StrictModel):
     response_length: int
 
     def reward(self, score: float) -> float:
-        """In 0 to 1: how probable it is that a trace of this score is better than one of the mean score."""
+        """In 0 to 1: how probable it is that a trace of this score is better than one of the mean
+        score."""
         return float(_sigmoid(np.float64((score - self.centre) / self.temperature)))
 
 
 def read_calibration(directory: Path) -> Calibration:
     """The calibration of a reward model's artifact."""
-    return Calibration.parse(json.loads((directory / FILE).read_text(encoding="utf-8"))["calibration"])
+    return Calibration.parse(
+        json.loads((directory / FILE).read_text(encoding="utf-8"))["calibration"]
+    )
 
 
 @dataclass(frozen=True)
@@ -68,16 +78,23 @@ class ScoredPair:
         return self.chosen - self.rejected
 
 
-def write_calibration(directory: Path, calibration: Calibration, heldout: Sequence[ScoredPair]) -> None:
-    """Write `calibration.json`: the calibration, and the bins of held-out reliability diagrams with and without its temperature."""
+def write_calibration(
+    directory: Path, calibration: Calibration, heldout: Sequence[ScoredPair]
+) -> None:
+    """Write `calibration.json`: the calibration, and the bins of held-out reliability diagrams with
+    and without its temperature."""
     margins = np.array([one.margin for one in heldout])
-    bins = {"bins": reliability(_sigmoid(margins / calibration.temperature)), "uncalibrated_bins": reliability(_sigmoid(margins))}
+    bins = {
+        "bins": reliability(_sigmoid(margins / calibration.temperature)),
+        "uncalibrated_bins": reliability(_sigmoid(margins)),
+    }
     text = json.dumps({"calibration": calibration.model_dump(), **bins}, indent=1)
     (directory / FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def fit_temperature(margins: Sequence[float]) -> float:
-    """The temperature that makes sigma(margin / temperature) most probable of n margins; see the head of this file.
+    """The temperature that makes sigma(margin / temperature) most probable of n margins; see the
+    head of this file.
 
     The loss is convex in 1/temperature, which is looked for from 0.001 to 1,000 by halving.
     """
@@ -94,10 +111,12 @@ def fit_temperature(margins: Sequence[float]) -> float:
 
 
 def reliability(probabilities: np.ndarray) -> list[dict[str, Any]]:
-    """Bins of (N,) probabilities that the chosen trace is better, by how sure they are, 0.5 to 1, of what they say.
+    """Bins of (N,) probabilities that the chosen trace is better, by how sure they are, 0.5 to 1,
+    of what they say.
 
     Returns:
-        for each bin that is not empty: low, high (ends), n, confidence (mean), accuracy with its Wilson interval.
+        for each bin that is not empty: low, high (ends), n, confidence (mean), accuracy with its
+            Wilson interval.
     """
     sure, right = np.maximum(probabilities, 1 - probabilities), probabilities > 0.5
     which = np.minimum(((sure - 0.5) * 2 * BINS).astype(int), BINS - 1)
@@ -114,7 +133,8 @@ def reliability(probabilities: np.ndarray) -> list[dict[str, Any]]:
 
 
 def surety(margins: np.ndarray, temperature: float) -> dict[str, float]:
-    """Log loss (nats), Brier score and expected calibration error of sigma(margins / temperature)."""
+    """Log loss (nats), Brier score and expected calibration error of sigma(margins /
+    temperature)."""
     probabilities = _sigmoid(margins / temperature)
     bins = reliability(probabilities)
     error = sum(one["n"] * abs(one["accuracy"] - one["confidence"]) for one in bins) / len(margins)
@@ -123,11 +143,17 @@ def surety(margins: np.ndarray, temperature: float) -> dict[str, float]:
 
 
 def pair_metrics(scored: Sequence[ScoredPair], temperature: float) -> dict[str, Any]:
-    """The metrics of this file's head but for `format_wins` and `attacks`, over at least one pair."""
+    """The metrics of this file's head but for `format_wins` and `attacks`, over at least one
+    pair."""
     margins = np.array([one.margin for one in scored])
     longer = np.array([_length(one.pair.chosen) - _length(one.pair.rejected) for one in scored])
     right = margins > 0
-    same_answer = np.array([chosen.answer == rejected.answer for chosen, rejected in (one.pair.traces() for one in scored)])
+    same_answer = np.array(
+        [
+            chosen.answer == rejected.answer
+            for chosen, rejected in (one.pair.traces() for one in scored)
+        ]
+    )
     groups: dict[str, list[str]] = {
         "domains": [one.pair.domain.value for one in scored],
         "origins": [one.pair.origin for one in scored],
@@ -141,7 +167,10 @@ def pair_metrics(scored: Sequence[ScoredPair], temperature: float) -> dict[str, 
         "chosen_shorter": rate("accuracy", right[longer < 0]),
         "longer_wins": float(np.mean(np.where(longer == 0, 0.5, longer > 0))),
         **{
-            group: {name: rate("accuracy", right[np.array(names) == name]) for name in sorted(set(names))}
+            group: {
+                name: rate("accuracy", right[np.array(names) == name])
+                for name in sorted(set(names))
+            }
             for group, names in groups.items()
         },
         "steps": step_metrics(scored),
@@ -149,18 +178,36 @@ def pair_metrics(scored: Sequence[ScoredPair], temperature: float) -> dict[str, 
 
 
 def step_metrics(scored: Sequence[ScoredPair]) -> dict[str, Any]:
-    """`found` (the wrong step of a damaged trace has the lowest score of its steps) of `n` traces of several steps, and `chance`."""
-    damaged = [one for one in scored if one.pair.damaged_step is not None and len(one.rejected_steps) > 1]
-    found = rate("found", np.array([int(np.argmin(one.rejected_steps)) == one.pair.damaged_step for one in damaged], bool))
-    return found | {"chance": float(np.mean([1 / len(one.rejected_steps) for one in damaged])) if damaged else None}
+    """`found` (the wrong step of a damaged trace has the lowest score of its steps) of `n` traces
+    of several steps, and `chance`."""
+    damaged = [
+        one for one in scored if one.pair.damaged_step is not None and len(one.rejected_steps) > 1
+    ]
+    found = rate(
+        "found",
+        np.array(
+            [int(np.argmin(one.rejected_steps)) == one.pair.damaged_step for one in damaged], bool
+        ),
+    )
+    return found | {
+        "chance": (
+            float(np.mean([1 / len(one.rejected_steps) for one in damaged])) if damaged else None
+        )
+    }
 
 
 def rate(name: str, counted: np.ndarray) -> dict[str, Any]:
-    """`{name, name_low, name_high, n}` of (N,) bool: the fraction with its Wilson interval, None over nothing."""
+    """`{name, name_low, name_high, n}` of (N,) bool: the fraction with its Wilson interval, None
+    over nothing."""
     if not len(counted):
         return {name: None, f"{name}_low": None, f"{name}_high": None, "n": 0}
     interval = wilson(int(counted.sum()), len(counted))
-    return {name: float(counted.mean()), f"{name}_low": interval.low, f"{name}_high": interval.high, "n": len(counted)}
+    return {
+        name: float(counted.mean()),
+        f"{name}_low": interval.low,
+        f"{name}_high": interval.high,
+        "n": len(counted),
+    }
 
 
 # Attacks
@@ -180,8 +227,13 @@ def _padded(trace: Trace) -> Trace:
     return trace.model_copy(update={"reasoning": "\n".join([*[first] * 3, trace.reasoning])})
 
 
-ATTACKS: Mapping[str, Callable[[Trace], Trace]] = {"keywords": _keywords, "repeated": _repeated, "padded": _padded}
-"""What a policy may do to a wrong trace without making it better: praise it, say all of it twice, say its first step three times more."""
+ATTACKS: Mapping[str, Callable[[Trace], Trace]] = {
+    "keywords": _keywords,
+    "repeated": _repeated,
+    "padded": _padded,
+}
+"""What a policy may do to a wrong trace without making it better: praise it, say all of it twice,
+say its first step three times more."""
 
 
 def attacked(pair: TracePair, attack: Callable[[Trace], Trace]) -> TracePair:
@@ -191,10 +243,15 @@ def attacked(pair: TracePair, attack: Callable[[Trace], Trace]) -> TracePair:
     return pair.model_copy(update={"rejected": trace.render(), "damaged_step": None})
 
 
-def attack_metrics(before: Sequence[ScoredPair], after: Sequence[ScoredPair], calibration: Calibration) -> dict[str, Any]:
-    """Of pairs before and after an attack on the rejected trace: accuracies, and the mean gain of its reward. Pairs that became too long
-    for the fixed lengths are in neither."""
-    gains = [calibration.reward(new.rejected) - calibration.reward(old.rejected) for old, new in zip(before, after, strict=True)]
+def attack_metrics(
+    before: Sequence[ScoredPair], after: Sequence[ScoredPair], calibration: Calibration
+) -> dict[str, Any]:
+    """Of pairs before and after an attack on the rejected trace: accuracies, and the mean gain of
+    its reward. Pairs that became too long for the fixed lengths are in neither."""
+    gains = [
+        calibration.reward(new.rejected) - calibration.reward(old.rejected)
+        for old, new in zip(before, after, strict=True)
+    ]
     return {
         **rate("accuracy", np.array([one.margin > 0 for one in after], bool)),
         "accuracy_before": float(np.mean([one.margin > 0 for one in before])) if before else None,

@@ -1,7 +1,8 @@
 """The pairs a reward model learns from, and is measured on: well-formed traces alone.
 
-Whether a response is a trace, the format reward says; a reward model that saw malformed ones would learn that, and little else. So pairs
-with a malformed, truncated, empty or refused side are left out and counted.
+Whether a response is a trace, the format reward says; a reward model that saw malformed ones would
+learn that, and little else. So pairs with a malformed, truncated, empty or refused side are left
+out and counted.
 """
 
 from collections import Counter
@@ -20,7 +21,8 @@ from tasks.data.steps import TraceRow, response_arrays, trace_row
 from tasks.data.tokens import Tokenizer, pad_left
 
 Origin = Literal["data", "policy", "damaged"]
-"""Whose pair it is: of the data (a teacher's samples), of the policy's samples, or a teacher's trace beside itself with one wrong step."""
+"""Whose pair it is: of the data (a teacher's samples), of the policy's samples, or a teacher's
+trace beside itself with one wrong step."""
 
 
 class TracePair(StrictModel):
@@ -48,7 +50,9 @@ class TracePair(StrictModel):
     def rows(self, tokenizer: Tokenizer) -> tuple[TraceRow, TraceRow]:
         """The chosen and the rejected one as tokens."""
         chosen, rejected = self.traces()
-        return trace_row(tokenizer, self.prompt, chosen), trace_row(tokenizer, self.prompt, rejected)
+        return trace_row(tokenizer, self.prompt, chosen), trace_row(
+            tokenizer, self.prompt, rejected
+        )
 
 
 Fits = Callable[[TracePair], bool]
@@ -56,11 +60,16 @@ Fits = Callable[[TracePair], bool]
 
 def fits_lengths(tokenizer: Tokenizer, prompt_length: int, response_length: int) -> Fits:
     """Whether both rows of a pair fit the fixed lengths."""
-    return lambda pair: all(row.fits(prompt_length, response_length) for row in pair.rows(tokenizer))
+    return lambda pair: all(
+        row.fits(prompt_length, response_length) for row in pair.rows(tokenizer)
+    )
 
 
-def trace_pairs(pairs: Iterable[PreferencePair], origin: Origin, most: int, fits: Fits, left_out: Counter[str]) -> list[TracePair]:
-    """The first `most` pairs of two different traces that fit; those before the last of them that are left out are counted by cause."""
+def trace_pairs(
+    pairs: Iterable[PreferencePair], origin: Origin, most: int, fits: Fits, left_out: Counter[str]
+) -> list[TracePair]:
+    """The first `most` pairs of two different traces that fit; those before the last of them that
+    are left out are counted by cause."""
 
     def wanted() -> Iterable[TracePair]:
         for pair in pairs:
@@ -68,7 +77,12 @@ def trace_pairs(pairs: Iterable[PreferencePair], origin: Origin, most: int, fits
             if chosen is None or rejected is None or pair.rejected_because == "truncated":
                 left_out["malformed"] += 1
                 continue
-            fields: dict[str, Any] = {"id": pair.id, "prompt": pair.prompt, "domain": pair.domain, "origin": origin}
+            fields: dict[str, Any] = {
+                "id": pair.id,
+                "prompt": pair.prompt,
+                "domain": pair.domain,
+                "origin": origin,
+            }
             found = TracePair(**fields, chosen=chosen.render(), rejected=rejected.render())
             if found.chosen == found.rejected:
                 left_out["same"] += 1
@@ -87,8 +101,11 @@ def read_pairs(path: Path) -> Iterable[PreferencePair]:
             yield PreferencePair.model_validate_json(line)
 
 
-def damaged_pairs(examples: Sequence[Example], most: int, seed: int, fits: Fits, left_out: Counter[str]) -> list[TracePair]:
-    """The traces of `most` examples, in an order that `seed` draws, each beside itself with one wrong step."""
+def damaged_pairs(
+    examples: Sequence[Example], most: int, seed: int, fits: Fits, left_out: Counter[str]
+) -> list[TracePair]:
+    """The traces of `most` examples, in an order that `seed` draws, each beside itself with one
+    wrong step."""
     of_domain: dict[Domain, list[Example]] = {}
     for example in examples:
         of_domain.setdefault(example.domain, []).append(example)
@@ -98,12 +115,24 @@ def damaged_pairs(examples: Sequence[Example], most: int, seed: int, fits: Fits,
             example = examples[index]
             damage = damaged(example, of_domain[example.domain], seed)
             chosen = parse_trace(example.response())
-            rejected = damage and parse_trace(Trace(reasoning=damage.reasoning, answer=example.answer).render())
+            rejected = damage and parse_trace(
+                Trace(reasoning=damage.reasoning, answer=example.answer).render()
+            )
             if damage is None or chosen is None or rejected is None or chosen == rejected:
                 left_out["undamaged"] += 1
                 continue
-            fields: dict[str, Any] = {"id": example.id, "prompt": example.prompt, "domain": example.domain, "origin": "damaged"}
-            pair = TracePair(**fields, chosen=chosen.render(), rejected=rejected.render(), damaged_step=damage.step)
+            fields: dict[str, Any] = {
+                "id": example.id,
+                "prompt": example.prompt,
+                "domain": example.domain,
+                "origin": "damaged",
+            }
+            pair = TracePair(
+                **fields,
+                chosen=chosen.render(),
+                rejected=rejected.render(),
+                damaged_step=damage.step,
+            )
             if fits(pair):
                 yield pair
             else:
@@ -112,11 +141,14 @@ def damaged_pairs(examples: Sequence[Example], most: int, seed: int, fits: Fits,
     return list(islice(wanted(), most))
 
 
-def split_pairs(pairs: Sequence[TracePair], validation: float, heldout: float) -> dict[Split, list[TracePair]]:
+def split_pairs(
+    pairs: Sequence[TracePair], validation: float, heldout: float
+) -> dict[Split, list[TracePair]]:
     """Pairs by the split of their prompt, each fraction one of all prompts.
 
-    The data's own split took the prompt's id; this one takes a hash of it, as all these prompts are of one of its parts. Of validation
-    and held-out prompts one pair is kept each: what is measured on them counts pairs as independent.
+    The data's own split took the prompt's id; this one takes a hash of it, as all these prompts are
+    of one of its parts. Of validation and held-out prompts one pair is kept each: what is measured
+    on them counts pairs as independent.
     """
     splits: dict[Split, list[TracePair]] = {split: [] for split in SPLITS}
     for pair in pairs:
@@ -129,13 +161,21 @@ def split_pairs(pairs: Sequence[TracePair], validation: float, heldout: float) -
     return splits
 
 
-def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[TracePair], prompt_length: int, response_length: int) -> dict[str, np.ndarray]:
+def pair_arrays(
+    tokenizer: Tokenizer, pairs: Sequence[TracePair], prompt_length: int, response_length: int
+) -> dict[str, np.ndarray]:
     """What is trained on: see `tasks.losses.bradley_terry.bradley_terry_loss_fn`."""
     both = [pair.rows(tokenizer) for pair in pairs]
-    arrays = {"prompt_ids": pad_left([chosen.prompt for chosen, _ in both], prompt_length, tokenizer.pad_id)}
+    arrays = {
+        "prompt_ids": pad_left(
+            [chosen.prompt for chosen, _ in both], prompt_length, tokenizer.pad_id
+        )
+    }
     for side, name in enumerate(("chosen", "rejected")):
         responses = [rows[side].response for rows in both]
-        arrays[f"{name}_ids"], arrays[f"{name}_ends"] = response_arrays(responses, response_length, tokenizer.pad_id)
+        arrays[f"{name}_ids"], arrays[f"{name}_ends"] = response_arrays(
+            responses, response_length, tokenizer.pad_id
+        )
         labels = np.zeros((len(pairs), response_length), np.int8)
         for index, (pair, response) in enumerate(zip(pairs, responses, strict=True)):
             steps = response.ends[:-1]

@@ -1,6 +1,8 @@
-"""Scoring traces with a reward model: one compiled program of a fixed shape, each device its part of the rows.
+"""Scoring traces with a reward model: one compiled program of a fixed shape, each device its part
+of the rows.
 
-What is scored is the trace, written as the format has it: white space that a response had between or inside its tags is not seen.
+What is scored is the trace, written as the format has it: white space that a response had between
+or inside its tags is not seen.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,8 @@ from tasks.reward_models.traces import row_scores, soft_minimum, trace_rows
 
 
 class Scores(NamedTuple):
-    """Scores of a trace, in logits: of the whole, of each step, and of the answer; the whole is the soft minimum of the others."""
+    """Scores of a trace, in logits: of the whole, of each step, and of the answer; the whole is the
+    soft minimum of the others."""
 
     trace: float
     steps: list[float]
@@ -29,8 +32,11 @@ class Scores(NamedTuple):
 class TraceScorer:
     """Scores traces with a model that has a scalar head."""
 
-    def __init__(self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int) -> None:
-        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens, fixed."""
+    def __init__(
+        self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int
+    ) -> None:
+        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens,
+        fixed."""
         self.loaded, self.batch_size = loaded, batch_size
         self.prompt_length, self.response_length = prompt_length, response_length
         self._graph, self._state = nnx.split(loaded.model)
@@ -42,13 +48,16 @@ class TraceScorer:
         return int(self._program._cache_size())
 
     def score(self, asked: Sequence[TraceRow]) -> list[Scores]:
-        """The scores of any number of rows that fit, in order; the last batch is filled up with its last row."""
+        """The scores of any number of rows that fit, in order; the last batch is filled up with its
+        last row."""
         tokenizer, found = self.loaded.tokenizer, list[Scores]()
         for start in range(0, len(asked), self.batch_size):
             batch = list(asked[start : start + self.batch_size])
             filled = batch + batch[-1:] * (self.batch_size - len(batch))
             prompts = pad_left([row.prompt for row in filled], self.prompt_length, tokenizer.pad_id)
-            ids, ends = response_arrays([row.response for row in filled], self.response_length, tokenizer.pad_id)
+            ids, ends = response_arrays(
+                [row.response for row in filled], self.response_length, tokenizer.pad_id
+            )
             with jax.set_mesh(self.loaded.mesh):
                 scored = self._program(self._state, *spread((prompts, ids, ends), self.loaded.mesh))
             traces, tokens = map(fetch, scored)
@@ -58,12 +67,24 @@ class TraceScorer:
         return found
 
     def program(self, calls: float, resident: Any = None) -> Program:
-        """What `score` compiles; `calls`: how many batches are scored, `resident`: see `Program`."""
-        prompts, responses = (np.zeros((self.batch_size, width), np.int32) for width in (self.prompt_length, self.response_length))
+        """What `score` compiles; `calls`: how many batches are scored, `resident`: see
+        `Program`."""
+        prompts, responses = (
+            np.zeros((self.batch_size, width), np.int32)
+            for width in (self.prompt_length, self.response_length)
+        )
         batch = rows((prompts, responses, responses.astype(bool)), self.loaded.mesh)
-        return Program("score_traces", self._program, (shapes(self._state), *batch), calls, resident)
+        return Program(
+            "score_traces", self._program, (shapes(self._state), *batch), calls, resident
+        )
 
-    def _score_traces(self, state: nnx.State, prompts: jax.Array, responses: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The program: (B, P) and (B, R) ids, (B, R) bool -> (B,) scores of traces and (B, R) of tokens."""
-        scores = row_scores(nnx.merge(self._graph, state), trace_rows(prompts, responses, ends, self.loaded.tokenizer.pad_id))
+    def _score_traces(
+        self, state: nnx.State, prompts: jax.Array, responses: jax.Array, ends: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The program: (B, P) and (B, R) ids, (B, R) bool -> (B,) scores of traces and (B, R) of
+        tokens."""
+        scores = row_scores(
+            nnx.merge(self._graph, state),
+            trace_rows(prompts, responses, ends, self.loaded.tokenizer.pad_id),
+        )
         return soft_minimum(scores, ends), scores

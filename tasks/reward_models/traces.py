@@ -1,4 +1,5 @@
-"""Traces in a compiled step: rows for one forward pass, the scores of their tokens, and those of the whole."""
+"""Traces in a compiled step: rows for one forward pass, the scores of their tokens, and those of
+the whole."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +24,9 @@ class TraceRows(NamedTuple):
     ends: jax.Array
 
 
-def trace_rows(prompt_ids: jax.Array, response_ids: jax.Array, ends: jax.Array, pad_id: int) -> TraceRows:
+def trace_rows(
+    prompt_ids: jax.Array, response_ids: jax.Array, ends: jax.Array, pad_id: int
+) -> TraceRows:
     """Rows of (N, P) left-padded prompts and (N, R) right-padded responses."""
     tokens = jnp.concatenate([prompt_ids, response_ids], axis=1)
     real = tokens != pad_id
@@ -36,6 +39,7 @@ def row_scores(model: Any, rows: TraceRows) -> jax.Array:
 
 
 def soft_minimum(scores: jax.Array, ends: jax.Array) -> jax.Array:
-    """(N, R) scores of tokens and (N, R) bool, at least one in each row -> (N,) scores of traces."""
+    """(N, R) scores of tokens and (N, R) bool, at least one in each row -> (N,) scores of
+    traces."""
     weights = jax.nn.softmax(jnp.where(ends, -scores, -jnp.inf), axis=-1)
     return jnp.sum(weights * scores, axis=-1)

@@ -1,21 +1,24 @@
-"""Chain-of-thought structure: is the reasoning made of steps that go somewhere? In [0, 1]; 0 for a malformed response.
+"""Chain-of-thought structure: is the reasoning made of steps that go somewhere? In [0, 1]; 0 for a
+malformed response.
 
     r = fresh * (steps + linked + equations) / 3        without equations, over 2
 
-A segment (a sentence or a line) is a step when it says something: at least two words or numbers that are neither in the prompt, nor the
-answer, nor in an earlier segment, nor a connective; or an equation that holds and was not there before.
+A segment (a sentence or a line) is a step when it says something: at least two words or numbers
+that are neither in the prompt, nor the answer, nor in an earlier segment, nor a connective; or an
+equation that holds and was not there before.
 
 steps       steps found / `steps`, at most 1
-linked      of these steps, the share after the first that has a connective (because, so, first, therefore ...) or an equation; half is
-            enough for 1. With fewer than two steps 0.
-equations   only for prompts of the domain math, or where the reasoning has any: of the equations `number op number ... = number`, the
-            share that holds; 0 where there is none
+linked      of these steps, the share after the first that has a connective (because, so, first,
+            therefore ...) or an equation; half is enough for 1. With fewer than two steps 0.
+equations   only for prompts of the domain math, or where the reasoning has any: of the equations
+            `number op number ... = number`, the share that holds; 0 where there is none
 fresh       distinct 4-grams of words / all 4-grams: 1 for prose, 1/k for a text said k times
 
-So connectives without content, a restated prompt or answer, a repeated sentence and false arithmetic earn little or nothing. What it
-cannot see is whether the steps are true, or about the prompt: four lines of `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is
-structure, cheap and deterministic, beside rewards that verify. The seeds tell of "a marked
-increase in Chain of Thought markers" and no formula; this one is ours. Time is linear in the length of the text.
+So connectives without content, a restated prompt or answer, a repeated sentence and false
+arithmetic earn little or nothing. What it cannot see is whether the steps are true, or about the
+prompt: four lines of `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is structure,
+cheap and deterministic, beside rewards that verify. The seeds tell of "a marked increase in Chain
+of Thought markers" and no formula; this one is ours. Time is linear in the length of the text.
 """
 
 import re
@@ -30,8 +33,9 @@ from schemas.examples import Domain, Prompt, Trace, parse_trace
 from tasks.contract.reward import Judged, Response, Reward, RewardConfig
 
 _CONNECTIVE = (
-    "also although another because but consequently finally first firstly from given hence however if implies instead last let means must "
-    "next now otherwise second secondly since so step suppose then therefore third thus when whereas which while"
+    "also although another because but consequently finally first firstly from given hence however"
+    " if implies instead last let means must next now otherwise second secondly since so step"
+    " suppose then therefore third thus when whereas which while"
 )
 _CONNECTIVES = frozenset(_CONNECTIVE.split())
 _FEWEST_NEW_WORDS = 2
@@ -58,7 +62,8 @@ class Config(RewardConfig):
 
 
 class Structure(NamedTuple):
-    """What the module's docstring counts. `equations`: None where none is expected and none is there."""
+    """What the module's docstring counts. `equations`: None where none is expected and none is
+    there."""
 
     steps: int
     linked: float
@@ -66,9 +71,14 @@ class Structure(NamedTuple):
     fresh: float
 
 
-def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | Judged | None]:
+def score(
+    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | Judged | None]:
     """The formula above, with what it counted. Never abstains."""
-    return [_judged(config, prompt, parse_trace(one.text)) for prompt, one in zip(prompts, responses, strict=True)]
+    return [
+        _judged(config, prompt, parse_trace(one.text))
+        for prompt, one in zip(prompts, responses, strict=True)
+    ]
 
 
 def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judged:
@@ -79,12 +89,22 @@ def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judg
     if found.equations is not None:
         shares.append(found.equations)
     value = found.fresh * sum(shares) / len(shares) if found.steps else 0.0
-    return Judged(value, {"steps": found.steps, "linked": found.linked, "equations": found.equations, "fresh": found.fresh})
+    return Judged(
+        value,
+        {
+            "steps": found.steps,
+            "linked": found.linked,
+            "equations": found.equations,
+            "fresh": found.fresh,
+        },
+    )
 
 
 def structure(prompt: Prompt, trace: Trace) -> Structure:
     """Count the steps of a trace's reasoning."""
-    said = {word.casefold() for text in (prompt.prompt, trace.answer) for word in _WORD.findall(text)} | _CONNECTIVES
+    said = {
+        word.casefold() for text in (prompt.prompt, trace.answer) for word in _WORD.findall(text)
+    } | _CONNECTIVES
     steps, links = 0, 0
     equations: list[bool] = []
     words: list[str] = []
@@ -92,7 +112,10 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     for segment in _SEGMENT.split(trace.reasoning):
         here = [word.casefold() for word in _WORD.findall(segment)]
         matches = islice(_EQUATION.finditer(segment), _MOST_EQUATIONS - len(equations))
-        found = [(match["left"] + "=" + match["right"], holds(match["left"], match["right"])) for match in matches]
+        found = [
+            (match["left"] + "=" + match["right"], holds(match["left"], match["right"]))
+            for match in matches
+        ]
         equations += [right for _, right in found]
         derived = {"".join(text.split()) for text, right in found if right} - solved
         new = set(here) - said
@@ -105,13 +128,20 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     return Structure(
         steps=steps,
         linked=min(1.0, links / (steps - 1) * 2) if steps > 1 else 0.0,
-        equations=sum(equations) / len(equations) if equations else 0.0 if prompt.domain is Domain.MATH else None,
+        equations=(
+            sum(equations) / len(equations)
+            if equations
+            else 0.0
+            if prompt.domain is Domain.MATH
+            else None
+        ),
         fresh=_fresh(words),
     )
 
 
 def holds(left: str, right: str) -> bool:
-    """Whether `number op number ... = number` is true, with multiplication first, to the digits that the result is written with."""
+    """Whether `number op number ... = number` is true, with multiplication first, to the digits
+    that the result is written with."""
     terms, sign, op, pending = Fraction(0), 1, "", Fraction(0)
     for match in _TERM.finditer(left):
         number = _value(match["number"])

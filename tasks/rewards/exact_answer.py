@@ -1,7 +1,9 @@
-"""Exact-answer reward: 1 when the answer of a well-formed trace agrees with the reference, 0 when it does not or there is no such trace.
+"""Exact-answer reward: 1 when the answer of a well-formed trace agrees with the reference, 0 when
+it does not or there is no such trace.
 
-Agreement is what the evaluations mean by correct: `tasks.verification.verify`, and for grounded prompts whose context does not tell, the
-grounded refusal (`tasks.evaluation.grounding.abstains`). Prompts whose answer cannot be verified (check = "none") abstain.
+Agreement is what the evaluations mean by correct: `tasks.verification.verify`, and for grounded
+prompts whose context does not tell, the grounded refusal (`tasks.evaluation.grounding.abstains`).
+Prompts whose answer cannot be verified (check = "none") abstain.
 """
 
 from collections.abc import Sequence
@@ -18,9 +20,14 @@ class Config(RewardConfig):
     name: Literal["exact_answer"] = "exact_answer"
 
 
-def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+def score(
+    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
     """1.0 correct, 0.0 wrong or malformed, None where the prompt's answer cannot be verified."""
-    return [None if correct is None else float(correct) for correct in are_correct(prompts, [one.text for one in responses])]
+    return [
+        None if correct is None else float(correct)
+        for correct in are_correct(prompts, [one.text for one in responses])
+    ]
 
 
 REWARD = Reward(version=1, config=Config, score=score)

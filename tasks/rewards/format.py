@@ -1,8 +1,10 @@
-"""Format reward: 1 for exactly one well-formed trace, partial credit for the tags of a malformed one.
+"""Format reward: 1 for exactly one well-formed trace, partial credit for the tags of a malformed
+one.
 
-A malformed completion earns `partial_credit` times the fraction of the four tags it has in place: taken in the order
-`<reasoning> </reasoning> <answer> </answer>`, a tag is in place when it occurs exactly once and after those already in place. The credit
-gives a policy that never closes its answer a slope to climb; it stays below 1, so a whole trace always earns more than its parts, and a
+A malformed completion earns `partial_credit` times the fraction of the four tags it has in place:
+taken in the order `<reasoning> </reasoning> <answer> </answer>`, a tag is in place when it occurs
+exactly once and after those already in place. The credit gives a policy that never closes its
+answer a slope to climb; it stays below 1, so a whole trace always earns more than its parts, and a
 repeated tag earns nothing. A completion cut off before it closed its answer is malformed.
 """
 
@@ -16,15 +18,25 @@ from tasks.contract.reward import Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
-    """`partial_credit` is what a malformed completion with all four tags in place earns; 0 rewards whole traces only."""
+    """`partial_credit` is what a malformed completion with all four tags in place earns; 0 rewards
+    whole traces only."""
 
     name: Literal["format"] = "format"
     partial_credit: float = Field(default=0.5, ge=0, lt=1)
 
 
-def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+def score(
+    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
     """1.0 for a well-formed trace, else `partial_credit` x tags in place / 4. Never abstains."""
-    return [1.0 if parse_trace(one.text) else config.partial_credit * tags_in_place(one.text) / len(TRACE_TAGS) for one in responses]
+    return [
+        (
+            1.0
+            if parse_trace(one.text)
+            else config.partial_credit * tags_in_place(one.text) / len(TRACE_TAGS)
+        )
+        for one in responses
+    ]
 
 
 def tags_in_place(text: str) -> int:

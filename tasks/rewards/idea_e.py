@@ -1,18 +1,22 @@
-"""The IDEA-E scaffold: reasoning in five sections in their order, each with something to say. In [0, 1]; 0 for a malformed response.
+"""The IDEA-E scaffold: reasoning in five sections in their order, each with something to say. In
+[0, 1]; 0 for a malformed response.
 
     r = sum over the five sections of min(1, fresh words / `words`) / 5
 
-A section is a line that begins with its heading, `Identify:` (`INSTRUCTIONS` shows all; `**1. Identify the facts:** ...` is one too), and
-the text up to the next heading. It counts when its heading is there once and in its place among the others. Fresh words are distinct words
-of the section that no earlier section has, no heading is made of and, but for Identify, the prompt does not have: a scaffold of bare
-headings, one sentence said five times, a prompt cut in five, or sections in another order earn little, and each word that is missing costs
-a little.
+A section is a line that begins with its heading, `Identify:` (`INSTRUCTIONS` shows all; `**1.
+Identify the facts:** ...` is one too), and the text up to the next heading. It counts when its
+heading is there once and in its place among the others. Fresh words are distinct words of the
+section that no earlier section has, no heading is made of and, but for Identify, the prompt does
+not have: a scaffold of bare headings, one sentence said five times, a prompt cut in five, or
+sections in another order earn little, and each word that is missing costs a little.
 
-Reported (Google's blog on google-tunix-hackathon, third place): "IDEA-E", an ethical reasoning framework, distilled from a teacher into a
-2B model, to force "a step-by-step logical deduction before answering". The blog links the IDEA Framework Workbook; IDEA is Trillium
-Health Partners' Ethical Decision-Making Framework: Identify the facts, Determine the relevant ethical principles, Explore the options,
-Act; adaptations end with Act and evaluate. Not reported: the prompt, the headings, whether the scaffold was rewarded. Our reading: the
-last E is Evaluate, and outside ethics the sections mean what `INSTRUCTIONS` says; a recipe gives that text to its teacher, so that what is
+Reported (Google's blog on google-tunix-hackathon, third place): "IDEA-E", an ethical reasoning
+framework, distilled from a teacher into a 2B model, to force "a step-by-step logical deduction
+before answering". The blog links the IDEA Framework Workbook; IDEA is Trillium Health Partners'
+Ethical Decision-Making Framework: Identify the facts, Determine the relevant ethical principles,
+Explore the options, Act; adaptations end with Act and evaluate. Not reported: the prompt, the
+headings, whether the scaffold was rewarded. Our reading: the last E is Evaluate, and outside ethics
+the sections mean what `INSTRUCTIONS` says; a recipe gives that text to its teacher, so that what is
 taught is what is rewarded.
 """
 
@@ -28,8 +32,8 @@ from schemas.examples import Prompt, parse_trace
 from tasks.contract.reward import Judged, Response, Reward, RewardConfig
 
 SECTIONS = ("Identify", "Determine", "Explore", "Act", "Evaluate")
-INSTRUCTIONS = """\
-Reason in five sections, in this order, each on a new line that begins with its heading, with at least one full sentence each:
+INSTRUCTIONS = """Reason in five sections, in this order, each on a new line that begins with its \
+heading, with at least one full sentence each:
 Identify: the facts that are given, and what is asked.
 Determine: the principles, rules or formulas that apply here.
 Explore: the ways to an answer, with what speaks for and against each.
@@ -37,7 +41,8 @@ Act: the way that is chosen, carried out step by step.
 Evaluate: whether the result answers the question and agrees with the facts."""
 
 _HEADING = re.compile(
-    rf"^[ \t]{{0,8}}[#*_>-]{{0,6}}[ \t]{{0,8}}(?:\(?[0-9]{{1,2}}[.):][ \t]{{0,8}})?[*_]{{0,3}}(?P<name>{'|'.join(SECTIONS)})\b"
+    r"^[ \t]{0,8}[#*_>-]{0,6}[ \t]{0,8}(?:\(?[0-9]{1,2}[.):]["
+    rf" \t]{{0,8}})?[*_]{{0,3}}(?P<name>{'|'.join(SECTIONS)})\b"
     r"(?P<rest>[^\n:.!?]{0,60}):",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -51,7 +56,9 @@ class Config(RewardConfig):
     words: int = Field(default=6, ge=1)
 
 
-def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | Judged | None]:
+def score(
+    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | Judged | None]:
     """The formula above, with the fresh words of each section. Never abstains."""
     found: list[float | Judged | None] = []
     for prompt, one in zip(prompts, responses, strict=True):
@@ -70,7 +77,9 @@ def fresh_words(reasoning: str, prompt: str) -> dict[str, int]:
     once = [index for index, match in enumerate(headings) if times[match["name"].capitalize()] == 1]
     stale = _words(" ".join((*SECTIONS, *(headings[index][0] for index in once))))
     counts: dict[str, int] = {}
-    for index in _in_place(once, [SECTIONS.index(headings[index]["name"].capitalize()) for index in once]):
+    for index in _in_place(
+        once, [SECTIONS.index(headings[index]["name"].capitalize()) for index in once]
+    ):
         name = headings[index]["name"].capitalize()
         words = _words(reasoning[headings[index].end() : ends[index]]) - stale
         counts[name] = len(words if name == "Identify" else words - _words(prompt))

@@ -1,10 +1,12 @@
-"""Length reward: 1 for a well-formed response whose length in tokens is in a band, falling linearly to 0 outside it; 0 for a malformed one.
+"""Length reward: 1 for a well-formed response whose length in tokens is in a band, falling linearly
+to 0 outside it; 0 for a malformed one.
 
     r = max(0, 1 - gap / slope)      gap: tokens below `minimum` or above `maximum`, 0 between them
 
-With `maximum` alone it is a verbosity penalty (a public entrant of google-tunix-hackathon punished more than 150 tokens), with `minimum`
-alone one against answers without thought. The length is that of the whole response with its terminator: what was sampled and what training
-on it costs. A malformed response earns nothing, otherwise any text of the right length would.
+With `maximum` alone it is a verbosity penalty (a public entrant of google-tunix-hackathon punished
+more than 150 tokens), with `minimum` alone one against answers without thought. The length is that
+of the whole response with its terminator: what was sampled and what training on it costs. A
+malformed response earns nothing, otherwise any text of the right length would.
 
 `overlong` is the other one: it only punishes, close to the fixed response length.
 """
@@ -35,7 +37,9 @@ class Config(RewardConfig):
         return self
 
 
-def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+def score(
+    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
     """The formula above. Never abstains."""
     return [worth(config, one.tokens) if parse_trace(one.text) else 0.0 for one in responses]
 

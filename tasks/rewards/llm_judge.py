@@ -1,12 +1,14 @@
-"""General judge: how accurate, logical and coherent a response is, less a penalty for what it invents (Pinocchio's judge).
+"""General judge: how accurate, logical and coherent a response is, less a penalty for what it
+invents (Pinocchio's judge).
 
     r = max(0, sum_a w_a x_a / sum_a w_a - penalty h)
 
-x_a is the rating of aspect a in [0, 1] (1 to 10 of an endpoint, 0 to 9 of a Gemma), h whether the response states something that is false
-or made up (1 or 0, or how probable that is). One question to an endpoint; one for each aspect to a judge that rates by its next token.
+x_a is the rating of aspect a in [0, 1] (1 to 10 of an endpoint, 0 to 9 of a Gemma), h whether the
+response states something that is false or made up (1 or 0, or how probable that is). One question
+to an endpoint; one for each aspect to a judge that rates by its next token.
 
-A verifier comes before a judge: where an answer can be verified, accuracy is what `tasks.verification.verify` says, and the judge is asked
-for the rest.
+A verifier comes before a judge: where an answer can be verified, accuracy is what
+`tasks.verification.verify` says, and the judge is asked for the rest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +34,28 @@ if TYPE_CHECKING:
 Aspect = Literal["accuracy", "logic", "coherence", "completeness", "creativity"]
 
 _ASPECTS: dict[Aspect, str] = {
-    "accuracy": "Accuracy: is the answer right, does it agree with the reference answer if there is one, and do all facts hold?",
-    "logic": "Logic: does each step of the reasoning follow from those before it, and does the answer follow from the reasoning?",
-    "coherence": "Coherence: is the response clear and well organised, without contradiction, repetition or padding?",
+    "accuracy": (
+        "Accuracy: is the answer right, does it agree with the reference answer if there is one,"
+        " and do all facts hold?"
+    ),
+    "logic": (
+        "Logic: does each step of the reasoning follow from those before it, and does the answer"
+        " follow from the reasoning?"
+    ),
+    "coherence": (
+        "Coherence: is the response clear and well organised, without contradiction, repetition or"
+        " padding?"
+    ),
     "completeness": "Completeness: is everything done that the task asks for?",
-    "creativity": "Creativity: is the response original and vivid, where the task leaves room for it?",
+    "creativity": (
+        "Creativity: is the response original and vivid, where the task leaves room for it?"
+    ),
 }
 _WEIGHTS: dict[Aspect, float] = {"accuracy": 0.5, "logic": 0.3, "coherence": 0.2}
 _NOTHING_INVENTED = Item(
     "nothing_invented",
-    "Nothing invented: whatever the response states as a fact is true, or follows from the task or the reference answer.",
+    "Nothing invented: whatever the response states as a fact is true, or follows from the task or"
+    " the reference answer.",
     "satisfied",
 )
 
@@ -51,7 +65,8 @@ class Config(JudgingConfig):
 
     Attributes:
         aspects: aspect -> weight.
-        hallucination_penalty: what a response loses that invents something; at 0 the judge is not asked for that.
+        hallucination_penalty: what a response loses that invents something; at 0 the judge is not
+            asked for that.
         verify: accuracy of a verifiable answer is not the judge's to say.
     """
 
@@ -63,7 +78,9 @@ class Config(JudgingConfig):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if not all(weight > 0 for weight in self.aspects.values()):
-            raise ValueError("aspects: every weight is above 0; leave out an aspect that does not count")
+            raise ValueError(
+                "aspects: every weight is above 0; leave out an aspect that does not count"
+            )
         return self
 
 
@@ -72,9 +89,13 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     return reward.dependencies(config, data) | (check_versions() if config.verify else {})
 
 
-def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
+def programs(
+    config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
+) -> "list[Program]":
     """What it compiles to judge so many responses."""
-    return reward.programs(config, model, calls * (len(config.aspects) + bool(config.hallucination_penalty)))
+    return reward.programs(
+        config, model, calls * (len(config.aspects) + bool(config.hallucination_penalty))
+    )
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:
@@ -82,8 +103,11 @@ def prepare(config: Config, resources: Resources) -> Judging[Config]:
     return Judging.begin(config, resources, partial(_anchored, config))
 
 
-def score(judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[Judged]:
-    """Numbers from 0 to 1, None where the judge gave no ruling; details: see `tasks.judging.bench`, and `verified`."""
+def score(
+    judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[Judged]:
+    """Numbers from 0 to 1, None where the judge gave no ruling; details: see `tasks.judging.bench`,
+    and `verified`."""
     config, texts = judging.config, [response.text for response in responses]
     asks = config.verify and "accuracy" in config.aspects
     verified = are_correct(prompts, texts) if asks else [None] * len(prompts)
@@ -92,7 +116,9 @@ def score(judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequen
     found = []
     for case, correct, one in zip(cases, verified, judged, strict=True):
         value = one.value if case.sheet.items else case.value(())
-        found.append(Judged(value, one.detail if correct is None else one.detail | {"verified": correct}))
+        found.append(
+            Judged(value, one.detail if correct is None else one.detail | {"verified": correct})
+        )
     return found
 
 
@@ -109,17 +135,27 @@ def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | Non
     weights = [config.aspects[aspect] for aspect in rated]
 
     def value(grades: tuple[float, ...]) -> float:
-        total = sum(weight * grade for weight, grade in zip(weights, grades, strict=False))  # the last may be that of inventions
+        total = sum(
+            weight * grade for weight, grade in zip(weights, grades, strict=False)
+        )  # the last may be that of inventions
         if correct is not None:
             total += config.aspects["accuracy"] * correct
-        penalty = config.hallucination_penalty * (1 - grades[-1]) if config.hallucination_penalty else 0.0
+        penalty = (
+            config.hallucination_penalty * (1 - grades[-1]) if config.hallucination_penalty else 0.0
+        )
         return max(0.0, total / sum(config.aspects.values()) - penalty)
 
     return Case(prompt, completion, Sheet(items, "", config.longest, config.response_format), value)
 
 
 def _anchored(config: Config, anchor: Anchor) -> Case:
-    prompt = Prompt(id="anchor", prompt=anchor.question, domain=Domain.GENERAL, answer=anchor.reference, check="none")
+    prompt = Prompt(
+        id="anchor",
+        prompt=anchor.question,
+        domain=Domain.GENERAL,
+        answer=anchor.reference,
+        check="none",
+    )
     return case_of(config, prompt, anchor.response)
 
 

@@ -1,14 +1,19 @@
-"""Numeric-answer reward: 1 for the right number, part of it for a number close by, `wrong` for any other answer or none.
+"""Numeric-answer reward: 1 for the right number, part of it for a number close by, `wrong` for any
+other answer or none.
 
     r = 1                   the prompt's check agrees, as in `exact_answer`
-    r = the band's value    |answer / reference - 1| <= the band's `within`; the narrowest band that holds it
+    r = the band's value    |answer / reference - 1| <= the band's `within`; the narrowest band that
+                            holds it
     r = wrong               otherwise, malformed responses included
 
-The default bands are those of MaxText's GRPO example on Tunix (GSM8K; +3 exact, +0.5 for a ratio of 0.9 to 1.1, +0.25 for 0.8 to 1.2, wrong
--1), which a public entrant of google-tunix-hackathon used, divided by 3; there `wrong` is -1/3, here 0 unless set. Close is not right:
-bands give a policy that never meets the number a slope, and should lose weight (`Anneal`) once it does. A reference of 0 has no bands.
+The default bands are those of MaxText's GRPO example on Tunix (GSM8K; +3 exact, +0.5 for a ratio of
+0.9 to 1.1, +0.25 for 0.8 to 1.2, wrong -1), which a public entrant of google-tunix-hackathon used,
+divided by 3; there `wrong` is -1/3, here 0 unless set. Close is not right: bands give a policy that
+never meets the number a slope, and should lose weight (`Anneal`) once it does. A reference of 0 has
+no bands.
 
-Prompts whose answer is no number abstain, and so do quantities: 5.1 J is not close to 5 kJ (`exact_answer` knows units).
+Prompts whose answer is no number abstain, and so do quantities: 5.1 J is not close to 5 kJ
+(`exact_answer` knows units).
 """
 
 from collections.abc import Sequence
@@ -34,7 +39,8 @@ class Band(StrictModel):
 
 
 class Config(RewardConfig):
-    """`near`: from narrow to wide, each worth less than the one before; empty: only the right number earns anything."""
+    """`near`: from narrow to wide, each worth less than the one before; empty: only the right
+    number earns anything."""
 
     name: Literal["numeric_answer"] = "numeric_answer"
     near: tuple[Band, ...] = (Band(within=0.1, value=1 / 6), Band(within=0.2, value=1 / 12))
@@ -44,15 +50,23 @@ class Config(RewardConfig):
     def _narrow_first(self) -> Self:
         for narrow, wide in zip(self.near, self.near[1:], strict=False):
             if not (narrow.within < wide.within and narrow.value > wide.value):
-                raise ValueError("near must go from narrow to wide, each band worth less than the one before")
+                raise ValueError(
+                    "near must go from narrow to wide, each band worth less than the one before"
+                )
         return self
 
 
-def score(config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+def score(
+    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
     """The formula above; None where the reference is no number."""
-    references = [parse_number(prompt.answer) if prompt.check in CHECKS else None for prompt in prompts]
+    references = [
+        parse_number(prompt.answer) if prompt.check in CHECKS else None for prompt in prompts
+    ]
     asked = [index for index, reference in enumerate(references) if reference is not None]
-    verdicts = verify_many([prompts[index] for index in asked], [responses[index].text for index in asked])
+    verdicts = verify_many(
+        [prompts[index] for index in asked], [responses[index].text for index in asked]
+    )
     values: list[float | None] = [None] * len(prompts)
     for index, verdict in zip(asked, verdicts, strict=True):
         values[index] = 1.0 if verdict.exact else _near(config, verdict, references[index])
@@ -64,7 +78,9 @@ def _near(config: Config, verdict: Verdict, reference: Number | None) -> float:
     if given is None or reference is None or reference.value == 0:
         return config.wrong
     gap = abs(given.value / reference.value - 1)
-    return next((band.value for band in config.near if gap <= Fraction(str(band.within))), config.wrong)
+    return next(
+        (band.value for band in config.near if gap <= Fraction(str(band.within))), config.wrong
+    )
 
 
 REWARD = Reward(version=1, config=Config, score=score)

@@ -4,11 +4,12 @@
     ((L - cache) - |y|) / cache    L - cache < |y| <= L
     -1                             L < |y|
 
-L is the stage's fixed response length. A response that was cut off there would have been longer: -1. The paper has L = 20,480 and a cache
-of 4,096, a fifth, which is the default here. It adds the punishment to a reward of +-1; here it is one component of a weighted mean.
+L is the stage's fixed response length. A response that was cut off there would have been longer:
+-1. The paper has L = 20,480 and a cache of 4,096, a fifth, which is the default here. It adds the
+punishment to a reward of +-1; here it is one component of a weighted mean.
 
-Every response is judged by its length alone, well-formed or not: the best value is 0, so there is nothing to earn with a short one. (Tunix
-0.1.7 measures characters, not tokens.)
+Every response is judged by its length alone, well-formed or not: the best value is 0, so there is
+nothing to earn with a short one. (Tunix 0.1.7 measures characters, not tokens.)
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
-    """`cache`: tokens before the response length within which the punishment grows; None: a fifth of that length."""
+    """`cache`: tokens before the response length within which the punishment grows; None: a fifth
+    of that length."""
 
     name: Literal["overlong"] = "overlong"
     cache: int | None = Field(default=None, ge=1)
@@ -40,13 +42,25 @@ def prepare(config: Config, resources: Resources) -> Limits:
     length = resources.response_length
     limits = Limits(length, max(1, length // 5) if config.cache is None else config.cache)
     if limits.cache >= length:
-        raise InputError(f"reward 'overlong': cache = {limits.cache} tokens must be below response_length = {length}; make it smaller.")
+        raise InputError(
+            f"reward 'overlong': cache = {limits.cache} tokens must be below response_length ="
+            f" {length}; make it smaller."
+        )
     return limits
 
 
-def score(limits: Limits, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+def score(
+    limits: Limits, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
     """The formula above. Never abstains."""
-    return [-1.0 if one.truncated else max(-1.0, min(0.0, (limits.length - limits.cache - one.tokens) / limits.cache)) for one in responses]
+    return [
+        (
+            -1.0
+            if one.truncated
+            else max(-1.0, min(0.0, (limits.length - limits.cache - one.tokens) / limits.cache))
+        )
+        for one in responses
+    ]
 
 
 REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

@@ -1,11 +1,14 @@
-"""Learned reward: how probable it is, by a reward model, that this trace is better than a middling one (stage kind `reward_model`).
+"""Learned reward: how probable it is, by a reward model, that this trace is better than a middling
+one (stage kind `reward_model`).
 
-The model scores each step of the reasoning and the answer; the soft minimum of these scores, centred and scaled by what was measured on
-pairs that the model was not trained on, goes through a sigmoid: 0.5 is a trace like the average of those pairs. The ledger keeps the steps.
+The model scores each step of the reasoning and the answer; the soft minimum of these scores,
+centred and scaled by what was measured on pairs that the model was not trained on, goes through a
+sigmoid: 0.5 is a trace like the average of those pairs. The ledger keeps the steps.
 
-A reward model knows traces alone, and what it says of anything else is noise that a policy finds and climbs. So what is no well-formed
-trace, or is longer than the responses it was trained on, is worth 0 by rule and never shown to it; an abstention would give such a response
-the mean of the other rewards. A prompt that is longer than those it was trained on abstains.
+A reward model knows traces alone, and what it says of anything else is noise that a policy finds
+and climbs. So what is no well-formed trace, or is longer than the responses it was trained on, is
+worth 0 by rule and never shown to it; an abstention would give such a response the mean of the
+other rewards. A prompt that is longer than those it was trained on abstains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +50,9 @@ class Prepared:
     def judged(self, scores: "Scores") -> Judged:
         """The reward of a trace's scores; the ledger keeps them as logits, to three places."""
         kept = {"score": scores.trace, "answer": scores.answer}
-        detail = {name: round(value, 3) for name, value in kept.items()} | {"steps": [round(value, 3) for value in scores.steps]}
+        detail = {name: round(value, 3) for name, value in kept.items()} | {
+            "steps": [round(value, 3) for value in scores.steps]
+        }
         return Judged(self.calibration.reward(scores.trace), detail)
 
 
@@ -55,58 +60,84 @@ def prepare(config: Config, resources: Resources) -> Prepared:
     """Load the model from the input `reward_model`.
 
     Raises:
-        InputError: it is not connected, is no reward model, or was trained on shorter responses than this stage's.
+        InputError: it is not connected, is no reward model, or was trained on shorter responses
+            than this stage's.
     """
     from tasks.devices.hosts import make_mesh
     from tasks.models.scalar_head import load_scoring_model
 
     if "reward_model" not in resources.inputs:
-        raise InputError('reward reward_model needs the input reward_model: add `reward_model = "STAGE"` to the inputs of this stage.')
+        raise InputError(
+            'reward reward_model needs the input reward_model: add `reward_model = "STAGE"` to the'
+            " inputs of this stage."
+        )
     directory = resources.inputs["reward_model"]
     calibration = read_calibration(directory)
     if resources.response_length > calibration.response_length:
         raise InputError(
-            f"the reward model was trained on responses of at most {calibration.response_length} tokens, and here they have up to "
-            f"{resources.response_length}: of longer ones it knows nothing. Raise response_length of that stage, or lower it here."
+            f"the reward model was trained on responses of at most {calibration.response_length}"
+            f" tokens, and here they have up to {resources.response_length}: of longer ones it"
+            " knows nothing. Raise response_length of that stage, or lower it here."
         )
     mesh = make_mesh({"rewards.reward_model.batch_size": config.batch_size}, resources.devices)
-    return Prepared(scorer_of(config, load_scoring_model(directory, mesh), calibration), calibration)
+    return Prepared(
+        scorer_of(config, load_scoring_model(directory, mesh), calibration), calibration
+    )
 
 
 def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScorer":
-    """What scores traces of at most `lengths.prompt_length` and `lengths.response_length` tokens."""
+    """What scores traces of at most `lengths.prompt_length` and `lengths.response_length`
+    tokens."""
     from tasks.reward_models.scoring import TraceScorer
 
-    return TraceScorer(loaded, batch_size=config.batch_size, prompt_length=lengths.prompt_length, response_length=lengths.response_length)
+    return TraceScorer(
+        loaded,
+        batch_size=config.batch_size,
+        prompt_length=lengths.prompt_length,
+        response_length=lengths.response_length,
+    )
 
 
-def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
-    """What it compiles to score so many responses: the model of the stage that feeds it, on the devices of `model`."""
+def programs(
+    config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
+) -> "list[Program]":
+    """What it compiles to score so many responses: the model of the stage that feeds it, on the
+    devices of `model`."""
     from tasks.models.loading import model_config
     from tasks.models.scalar_head import add_head
     from tasks.planning.programs import abstract_model, on_devices
 
     trained = upstream["reward_model"]
-    own = on_devices(abstract_model(trained.model, model_config(trained.model), model.mesh), {"batch_size": config.batch_size})
+    own = on_devices(
+        abstract_model(trained.model, model_config(trained.model), model.mesh),
+        {"batch_size": config.batch_size},
+    )
     add_head(own)
     return [scorer_of(config, own, trained).program(calls / config.batch_size)]
 
 
-def score(prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[Judged]:
-    """In 0 to 1; 0 for what is malformed, cut off or too long; None where the prompt is too long for the model."""
+def score(
+    prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[Judged]:
+    """In 0 to 1; 0 for what is malformed, cut off or too long; None where the prompt is too long
+    for the model."""
     scorer = prepared.scorer
     found: dict[int, Judged] = {}
     asked = []
     for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         trace = None if response.truncated else parse_trace(response.text)
         if trace is None:
-            found[index] = Judged(0.0, {"unscored": "cut off" if response.truncated else "no well-formed trace"})
+            found[index] = Judged(
+                0.0, {"unscored": "cut off" if response.truncated else "no well-formed trace"}
+            )
             continue
         row = trace_row(scorer.loaded.tokenizer, prompt.prompt, trace)
         if row.fits(scorer.prompt_length, scorer.response_length):
             asked.append((index, row))
         elif len(row.prompt) > scorer.prompt_length:
-            found[index] = Judged(None, {"unscored": "the prompt is longer than the reward model's"})
+            found[index] = Judged(
+                None, {"unscored": "the prompt is longer than the reward model's"}
+            )
         else:
             found[index] = Judged(0.0, {"unscored": "longer than the reward model's responses"})
     for (index, _), scores in zip(asked, scorer.score([row for _, row in asked]), strict=True):

@@ -1,15 +1,19 @@
-"""Rubric judge: a judge grades a response by the criteria of its prompt (Rubrics as Rewards, 2507.17746; G-RaR's reward).
+"""Rubric judge: a judge grades a response by the criteria of its prompt (Rubrics as Rewards,
+2507.17746; G-RaR's reward).
 
     explicit    r = sum_j w_j c_j / sum_j w_j      c_j: criterion j is satisfied (1) or not (0), or how probable that is
     implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, made with all criteria in view
 
-The weights are the paper's by importance. Every weight is positive: a pitfall is a criterion that is satisfied by avoiding it
-(`tasks.stages.rubrics` sees to that where a teacher writes them). The paper normalises its rating to [0, 1] without saying how; with (x -
-1) / 9 the worst rating is 0. In the paper implicit aggregation was a little better; explicit rulings can be weighed again without a judge
+The weights are the paper's by importance. Every weight is positive: a pitfall is a criterion that
+is satisfied by avoiding it (`tasks.stages.rubrics` sees to that where a teacher writes them). The
+paper normalises its rating to [0, 1] without saying how; with (x -
+1) / 9 the worst rating is 0. In the paper implicit aggregation was a little better; explicit
+   rulings can be weighed again without a judge
 (`lyceum rejudge`).
 
-The criteria of a prompt are those of the stage's input `rubrics` if it has some for it, else those of its domain, else `criteria`; without
-any it abstains. What is no trace, is empty or only repeats question or criteria earns 0 and is not judged (`tasks.judging`).
+The criteria of a prompt are those of the stage's input `rubrics` if it has some for it, else those
+of its domain, else `criteria`; without any it abstains. What is no trace, is empty or only repeats
+question or criteria earns 0 and is not judged (`tasks.judging`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,28 +52,49 @@ class Config(RubricConfig):
     name: Literal["rubric_judge"] = "rubric_judge"
 
 
-def programs(config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]) -> "list[Program]":
-    """What it compiles to judge so many responses. How many criteria a prompt has is not known before its rubric is written."""
+def programs(
+    config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
+) -> "list[Program]":
+    """What it compiles to judge so many responses. How many criteria a prompt has is not known
+    before its rubric is written."""
     known = max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
-    return reward.programs(config, model, calls * (known if config.aggregation == "explicit" else 1))
+    return reward.programs(
+        config, model, calls * (known if config.aggregation == "explicit" else 1)
+    )
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:
-    """Read the rubrics and open the judge. Raises InputError: there are no criteria at all; and what `Judging.begin` raises."""
+    """Read the rubrics and open the judge. Raises InputError: there are no criteria at all; and
+    what `Judging.begin` raises."""
     directory = resources.inputs.get("rubrics")
-    rubrics = {one.id: one.criteria for one in read_jsonl(directory / "rubrics.jsonl", Rubric)} if directory else {}
+    rubrics = (
+        {one.id: one.criteria for one in read_jsonl(directory / "rubrics.jsonl", Rubric)}
+        if directory
+        else {}
+    )
     if not (rubrics or config.criteria or config.domain_criteria):
-        raise InputError("reward rubric_judge has no criteria: connect a stage of kind rubrics to its input `rubrics`, or set criteria.")
+        raise InputError(
+            "reward rubric_judge has no criteria: connect a stage of kind rubrics to its input"
+            " `rubrics`, or set criteria."
+        )
     return Judging.begin(config, resources, partial(_anchored, config), rubrics)
 
 
-def score(judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[Judged]:
-    """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details: see `tasks.judging.bench`."""
-    cases = [case_of(judging.config, judging.criteria, prompt, one.text) for prompt, one in zip(prompts, responses, strict=True)]
+def score(
+    judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[Judged]:
+    """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details:
+    see `tasks.judging.bench`."""
+    cases = [
+        case_of(judging.config, judging.criteria, prompt, one.text)
+        for prompt, one in zip(prompts, responses, strict=True)
+    ]
     return judging.judge(cases, responses)
 
 
-def case_of(config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt, completion: str) -> Case | None:
+def case_of(
+    config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt, completion: str
+) -> Case | None:
     """How a response is put to the judge; None: its prompt has no criteria that weigh anything."""
     criteria = criteria_of(config, rubrics, prompt)
     if not config.weighs(criteria):
@@ -79,19 +104,37 @@ def case_of(config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt, com
 
 
 def sheet_of(config: Config, criteria: Criteria) -> Sheet:
-    """What the judge is asked. Weights and, of explicit rulings, importance are no part of it: they can change, and the rulings stay."""
+    """What the judge is asked. Weights and, of explicit rulings, importance are no part of it: they
+    can change, and the rulings stay."""
     if config.aggregation == "explicit":
         items, guide = tuple(Item(one.title, one.text, "satisfied") for one in criteria), ""
     else:
         listed = "\n".join(f"- ({_WORDS[one.importance]}) {one_line(one.text)}" for one in criteria)
         guide = f"A good response satisfies these criteria:\n{listed}\n\n"
-        items = (Item("rating", "How good the response is on the whole, by these criteria and their importance.", "rating"),)
+        items = (
+            Item(
+                "rating",
+                "How good the response is on the whole, by these criteria and their importance.",
+                "rating",
+            ),
+        )
     return Sheet(items, guide, config.longest, config.response_format)
 
 
 def _anchored(config: Config, anchor: Anchor) -> Case:
-    prompt = Prompt(id="anchor", prompt=anchor.question, domain=Domain.GENERAL, answer=anchor.reference, check="none")
-    return Case(prompt, anchor.response, sheet_of(config, anchor.criteria), value_of(config, anchor.criteria))
+    prompt = Prompt(
+        id="anchor",
+        prompt=anchor.question,
+        domain=Domain.GENERAL,
+        answer=anchor.reference,
+        check="none",
+    )
+    return Case(
+        prompt,
+        anchor.response,
+        sheet_of(config, anchor.criteria),
+        value_of(config, anchor.criteria),
+    )
 
 
 REWARD = Reward(

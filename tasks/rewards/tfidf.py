@@ -1,21 +1,27 @@
-"""TF-IDF relevance: how far the words of a response are those of a reference, weighed by how telling they are in the training corpus.
+"""TF-IDF relevance: how far the words of a response are those of a reference, weighed by how
+telling they are in the training corpus.
 
     r = min(1, cosine(part, reference) / enough)      0 for a malformed response
 
-The corpus is the stage's training rows (`train.jsonl` of the `prompts` input): one document per row, its prompt and its trace.
-`tasks.data.term_weights` computes the cosine as scikit-learn's TfidfVectorizer does, in compiled code on the CPU that holds no interpreter
-lock: the device and the other rewards go on meanwhile.
+The corpus is the stage's training rows (`train.jsonl` of the `prompts` input): one document per
+row, its prompt and its trace. `tasks.data.term_weights` computes the cosine as scikit-learn's
+TfidfVectorizer does, in compiled code on the CPU that holds no interpreter lock: the device and the
+other rewards go on meanwhile.
 
-IDEA-E (third place of google-tunix-hackathon) rewarded "context-relevant vocabulary in the reasoning trace" against verbosity, in place
-of a judge; its definition is not public, this one is ours. `part = "reasoning", against = "prompt"` is that idea.
+IDEA-E (third place of google-tunix-hackathon) rewarded "context-relevant vocabulary in the
+reasoning trace" against verbosity, in place of a judge; its definition is not public, this one is
+ours. `part = "reasoning", against = "prompt"` is that idea.
 
 Words are no arguments: a reward on words can be earned with a list of them. What is done about it:
 
-stuffing      a cosine does not grow with length, and with `sublinear` counts a word said ten times weighs 3.3 times, not ten; repeating one
-              word turns the vector away from the reference.
-echoing       with `ignore_prompt` the words of the prompt weigh nothing, on either side: repeating the question earns 0.
-overshooting  with `enough` below 1 everything at least that similar earns 1: beyond honest relevance there is nothing to gain, so give it
-              what honest traces have, not what a copy has.
+stuffing      a cosine does not grow with length, and with `sublinear` counts a word said ten times
+              weighs 3.3 times, not ten; repeating one word turns the vector away from the
+              reference.
+echoing       with `ignore_prompt` the words of the prompt weigh nothing, on either side: repeating
+              the question earns 0.
+overshooting  with `enough` below 1 everything at least that similar earns 1: beyond honest
+              relevance there is nothing to gain, so give it what honest traces have, not what a
+              copy has.
 format        a response that is no well-formed trace earns 0.
 
 It stays a proxy: let verifiable rewards weigh more.
@@ -40,8 +46,9 @@ class Config(RewardConfig):
 
     Attributes:
         part: the part of the response that is compared.
-        against: `trace`: the reasoning of the training row with this prompt, `answer`: the prompt's reference answer, `prompt`: the prompt
-            with its context. Where there is none the reward abstains.
+        against: `trace`: the reasoning of the training row with this prompt, `answer`: the prompt's
+            reference answer, `prompt`: the prompt with its context. Where there is none the reward
+            abstains.
         enough: the cosine that earns 1.
         sublinear: count a word that is there tf times as 1 + ln tf.
         ignore_prompt: the words of the prompt weigh nothing.
@@ -57,12 +64,16 @@ class Config(RewardConfig):
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
         if self.ignore_prompt and self.against == "prompt":
-            raise ValueError("ignore_prompt leaves nothing to compare with when against is 'prompt'; drop one of them")
+            raise ValueError(
+                "ignore_prompt leaves nothing to compare with when against is 'prompt'; drop one of"
+                " them"
+            )
         return self
 
 
 class Relevance:
-    """The config with the corpus's term weights and, for `against = "trace"`, the training rows' reasoning by prompt id."""
+    """The config with the corpus's term weights and, for `against = "trace"`, the training rows'
+    reasoning by prompt id."""
 
     def __init__(self, config: Config, weights: "TermWeights", traces: dict[str, str]) -> None:
         self.config, self.weights, self.traces = config, weights, traces
@@ -83,20 +94,30 @@ def prepare(config: Config, resources: Resources) -> Relevance:
     rows = read_jsonl(path, Example) if path.is_file() else []
     if not rows:
         raise InputError(
-            f"reward 'tfidf' fits its weights on the training rows of the input `prompts`, and {str(path)!r} has none; "
-            "connect a `rebalance` stage that keeps some, or remove the reward."
+            "reward 'tfidf' fits its weights on the training rows of the input `prompts`, and"
+            f" {str(path)!r} has none; connect a `rebalance` stage that keeps some, or remove the"
+            " reward."
         )
     weights = TermWeights(f"{row.prompt}\n{row.reasoning}\n{row.answer}" for row in rows)
     resources.log.info("reward tfidf: %d words in %d training rows", len(weights), len(rows))
-    return Relevance(config, weights, {row.id: row.reasoning for row in rows} if config.against == "trace" else {})
+    return Relevance(
+        config,
+        weights,
+        {row.id: row.reasoning for row in rows} if config.against == "trace" else {},
+    )
 
 
-def score(relevance: Relevance, prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float | None]:
+def score(
+    relevance: Relevance, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
     """The formula above; None where there is no reference."""
     config = relevance.config
     by_id = {prompt.id: prompt for prompt in prompts if relevance.reference(prompt).strip()}
     order = {identity: index for index, identity in enumerate(by_id)}
-    traces = [parse_trace(response.text) if prompt.id in order else None for prompt, response in zip(prompts, responses, strict=True)]
+    traces = [
+        parse_trace(response.text) if prompt.id in order else None
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
     judged = [index for index, trace in enumerate(traces) if trace is not None]
     cosines = relevance.weights.cosines(
         [getattr(traces[index], config.part) for index in judged],

@@ -2,14 +2,17 @@
 
     route(prompts) -> [Route(domain, difficulty, by, probability), ...]
 
-In this order: a *rule* where one holds (`rules.py`), a *classifier* trained on prompts of our own (`classifier.py`, `training.py`,
-`prompts/`), and, where that is unsure and the caller gives one, a *teacher* (`asking.py`). `difficulty.py` is a formula. `confusion.py`
-compares with what is known. docs/measurements.md has how often it is right on labelled sets that it has never read.
+In this order: a *rule* where one holds (`rules.py`), a *classifier* trained on prompts of our own
+(`classifier.py`, `training.py`, `prompts/`), and, where that is unsure and the caller gives one, a
+*teacher* (`asking.py`). `difficulty.py` is a formula. `confusion.py` compares with what is known.
+docs/measurements.md has how often it is right on labelled sets that it has never read.
 
-What the domains mean here: math is pure mathematics and word problems, also of calculus and statistics; science asks about nature, in words
-or in numbers with units, and biomedical questions; coding is anything about programs; creative is writing that is to please or to move
-(stories, poems, letters, emails, posts, speeches) and role play; summarization is a given text made shorter, or facts taken out of it;
-general is the rest: knowledge, advice, planning, language exercises, classification, puzzles, questions of safety.
+What the domains mean here: math is pure mathematics and word problems, also of calculus and
+statistics; science asks about nature, in words or in numbers with units, and biomedical questions;
+coding is anything about programs; creative is writing that is to please or to move (stories, poems,
+letters, emails, posts, speeches) and role play; summarization is a given text made shorter, or
+facts taken out of it; general is the rest: knowledge, advice, planning, language exercises,
+classification, puzzles, questions of safety.
 """
 
 import importlib.metadata
@@ -51,12 +54,18 @@ Ask = Callable[[Sequence[str]], Sequence[Domain | None]]
 
 
 def route(prompts: Sequence[str], ask: Ask | None = None) -> list[Route]:
-    """Where each prompt goes, in order. A prompt's route depends on nothing but the prompt (and on the teacher's answer to it).
+    """Where each prompt goes, in order. A prompt's route depends on nothing but the prompt (and on
+    the teacher's answer to it).
 
     Args:
-        ask: a teacher, asked about prompts that the classifier is unsure of; where it has no answer, the classifier's stays.
+        ask: a teacher, asked about prompts that the classifier is unsure of; where it has no
+            answer, the classifier's stays.
     """
-    routes = [one for start in range(0, len(prompts), _AT_A_TIME) for one in _routed(prompts[start : start + _AT_A_TIME])]
+    routes = [
+        one
+        for start in range(0, len(prompts), _AT_A_TIME)
+        for one in _routed(prompts[start : start + _AT_A_TIME])
+    ]
     unsure = [place for place, one in enumerate(routes) if one.probability < UNSURE]
     if ask is not None and unsure:
         for place, domain in zip(unsure, ask([prompts[place] for place in unsure]), strict=True):

@@ -1,4 +1,5 @@
-"""Asking a teacher about prompts that the classifier is unsure of: one short chat completion each, in a strict schema."""
+"""Asking a teacher about prompts that the classifier is unsure of: one short chat completion each,
+in a strict schema."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,15 @@ from tasks.chat.request import ChatRequest
 from tasks.routing import Ask
 from tasks.teaching.lesson import Lesson
 
-_INSTRUCTIONS = """Which domain does the request between the <request> tags belong to? Do not carry it out; only sort it.
-math: mathematics, word problems, statistics. coding: programs and anything about them. science: physics, chemistry, biology, medicine, \
-engineering. creative: writing that is to please or to move (stories, poems, letters, emails, posts) and role play. summarization: a given \
-text made shorter, or facts taken out of it. general: everything else (knowledge, advice, planning, language exercises, puzzles).
-Answer with nothing but JSON: {"domain": "<one of math, coding, science, creative, summarization, general>"}"""
+_INSTRUCTIONS = """Which domain does the request between the <request> tags belong to? Do not \
+carry it out; only sort it.
+math: mathematics, word problems, statistics. coding: programs and anything about them. science: \
+physics, chemistry, biology, medicine, engineering. creative: writing that is to please or to move \
+(stories, poems, letters, emails, posts) and role play. summarization: a given text made shorter, \
+or facts taken out of it. general: everything else (knowledge, advice, planning, language \
+exercises, puzzles).
+Answer with nothing but JSON: {"domain": "<one of math, coding, science, creative, summarization, \
+general>"}"""
 
 _SCHEMA: Mapping[str, Any] = {
     "type": "json_schema",
@@ -30,7 +35,9 @@ _SCHEMA: Mapping[str, Any] = {
         "strict": True,
         "schema": {
             "type": "object",
-            "properties": {"domain": {"type": "string", "enum": [domain.value for domain in Domain]}},
+            "properties": {
+                "domain": {"type": "string", "enum": [domain.value for domain in Domain]}
+            },
             "required": ["domain"],
             "additionalProperties": False,
         },
@@ -41,7 +48,8 @@ _MOST_CHARACTERS = 4000
 
 
 class RoutingTeacher(StrictModel):
-    """A model behind an OpenAI-compatible API that is asked about prompts the classifier is unsure of.
+    """A model behind an OpenAI-compatible API that is asked about prompts the classifier is unsure
+    of.
 
     Attributes:
         provider: whose endpoint, as of the teacher `openai_compatible`.
@@ -59,25 +67,40 @@ class RoutingTeacher(StrictModel):
 
     @model_validator(mode="after")
     def _a_budget_has_prices(self) -> "RoutingTeacher":
-        if self.max_usd is not None and not (self.input_usd_per_million or self.output_usd_per_million):
-            raise ValueError("max_usd needs input_usd_per_million and output_usd_per_million; without prices nothing costs anything")
+        if self.max_usd is not None and not (
+            self.input_usd_per_million or self.output_usd_per_million
+        ):
+            raise ValueError(
+                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
+                " nothing costs anything"
+            )
         return self
 
 
 @contextmanager
 def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
-    """What `tasks.routing.route` takes as `ask`, while the context lasts; afterwards the lesson's tally has what it cost.
+    """What `tasks.routing.route` takes as `ask`, while the context lasts; afterwards the lesson's
+    tally has what it cost.
 
     Raises:
         InputError: the endpoint or its key is not set, or wrong.
         StageFailed: the endpoint has been failing for too long.
     """
-    budget = Budget(config.max_usd, account=digest(["routing", config.model_dump(mode="json"), lesson.seed]))
+    budget = Budget(
+        config.max_usd, account=digest(["routing", config.model_dump(mode="json"), lesson.seed])
+    )
     prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
-    with ChatEngine(endpoint_of(config.provider), lesson.answers, budget=budget, prices=prices) as engine:
+    with ChatEngine(
+        endpoint_of(config.provider), lesson.answers, budget=budget, prices=prices
+    ) as engine:
 
         def ask(prompts: Sequence[str]) -> list[Domain | None]:
-            return [_domain(reply.text) for _, reply in ask_all(engine, ((None, _request(config, prompt)) for prompt in prompts))]
+            return [
+                _domain(reply.text)
+                for _, reply in ask_all(
+                    engine, ((None, _request(config, prompt)) for prompt in prompts)
+                )
+            ]
 
         yield ask
         for name, value in engine.meter.totals().items():
@@ -86,18 +109,29 @@ def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
 
 def _request(config: RoutingTeacher, prompt: str) -> ChatRequest:
     half = _MOST_CHARACTERS // 2
-    shown = prompt if len(prompt) <= _MOST_CHARACTERS else f"{prompt[:half]}\n[...]\n{prompt[-half:]}"
+    shown = (
+        prompt if len(prompt) <= _MOST_CHARACTERS else f"{prompt[:half]}\n[...]\n{prompt[-half:]}"
+    )
     text = f"{_INSTRUCTIONS}\n\n<request>\n{shown}\n</request>"
-    parameters = {"temperature": 0.0, "max_tokens": config.max_response_tokens, "response_format": _SCHEMA}
+    parameters = {
+        "temperature": 0.0,
+        "max_tokens": config.max_response_tokens,
+        "response_format": _SCHEMA,
+    }
     return ChatRequest(config.model, ({"role": "user", "content": text},), parameters)
 
 
 def _domain(text: str) -> Domain | None:
-    """What a reply says, or None: it is no JSON object with one known domain in it and nothing else."""
+    """What a reply says, or None: it is no JSON object with one known domain in it and nothing
+    else."""
     try:
         said = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(said, dict) or said.keys() != {"domain"} or said["domain"] not in list(Domain):
+    if (
+        not isinstance(said, dict)
+        or said.keys() != {"domain"}
+        or said["domain"] not in list(Domain)
+    ):
         return None
     return Domain(said["domain"])

@@ -8,11 +8,13 @@ from schemas.examples import Domain
 
 
 def confusion(stated: Iterable[Domain], routed: Iterable[Domain]) -> dict[str, Any]:
-    """Compare the domains that sources state of their prompts with the router's, both in the order of the prompts.
+    """Compare the domains that sources state of their prompts with the router's, both in the order
+    of the prompts.
 
     Returns:
-        `matrix[stated][routed]` counts; `accuracy`, a fraction, None without prompts; by domain `recall` (of its prompts, how many are
-        found) and `precision` (of those that are taken for it, how many are its own), None where there are none; `n`.
+        `matrix[stated][routed]` counts; `accuracy`, a fraction, None without prompts; by domain
+        `recall` (of its prompts, how many are found) and `precision` (of those that are taken for
+        it, how many are its own), None where there are none; `n`.
     """
     return rates(Counter(zip(stated, routed, strict=True)))
 
@@ -24,9 +26,18 @@ def rates(counts: Counter[tuple[Domain, Domain]]) -> dict[str, Any]:
     return {
         "n": counts.total(),
         "accuracy": _fraction(sum(right.values()), counts.total()),
-        "recall": {domain.value: _fraction(right[domain], sum(matrix[domain].values())) for domain in Domain},
-        "precision": {domain.value: _fraction(right[domain], sum(row[domain] for row in matrix.values())) for domain in Domain},
-        "matrix": {one.value: {other.value: count for other, count in row.items()} for one, row in matrix.items()},
+        "recall": {
+            domain.value: _fraction(right[domain], sum(matrix[domain].values()))
+            for domain in Domain
+        },
+        "precision": {
+            domain.value: _fraction(right[domain], sum(row[domain] for row in matrix.values()))
+            for domain in Domain
+        },
+        "matrix": {
+            one.value: {other.value: count for other, count in row.items()}
+            for one, row in matrix.items()
+        },
     }
 
 

@@ -2,10 +2,12 @@ r"""How hard a prompt looks, 1 to 5: a formula over its text, for when nobody ha
 
     points = log2(1 + quantities) / 2 + log2(1 + words / 20) / 2 + terms         level = 1 + points, rounded, at most 5
 
-`quantities` are the numbers in it, in figures or in words (each is a step to take or a fact to keep), `words` its length (at most 200
-count), `terms` is 1 for a word of advanced work (derive, eigenvalue, enthalpy, concurrency ...) and 2 for three or more of them.
+`quantities` are the numbers in it, in figures or in words (each is a step to take or a fact to
+keep), `words` its length (at most 200 count), `terms` is 1 for a word of advanced work (derive,
+eigenvalue, enthalpy, concurrency ...) and 2 for three or more of them.
 
-It orders prompts roughly, no more. Where a teacher has sampled a prompt, its pass rate is the better difficulty, and replaces this one.
+It orders prompts roughly, no more. Where a teacher has sampled a prompt, its pass rate is the
+better difficulty, and replaces this one.
 """
 
 import math
@@ -17,11 +19,17 @@ _QUANTITY = re.compile(
     re.IGNORECASE,
 )
 _TERM = re.compile(
-    r"\b(?:prove|proof|derive|show that|integral|derivative|differential|eigen\w+|theorem|polynomial|converge\w*|matrix|random variable"
-    r"|probability density|hypothesis|optimi[sz]e|algorithm|complexity|concurren\w+|asynchronous|recursi\w+|dynamic programming"
-    r"|enthalpy|entropy|gibbs|adiabatic|isothermal|wave ?function|quantum|operator|hamiltonian|lagrangian"
+    r"\b(?:prove|proof|derive|show"
+    r" that|integral|derivative|differential|eigen\w+|theorem|polynomial|converge\w*|matrix|random"
+    r" variable"
+    r"|probability"
+    r" density|hypothesis|optimi[sz]e|algorithm|complexity|concurren\w+|asynchronous|recursi\w+|dynamic"
+    r" programming"
+    r"|enthalpy|entropy|gibbs|adiabatic|isothermal|wave"
+    r" ?function|quantum|operator|hamiltonian|lagrangian"
     r"|partition function|equilibrium constant"
-    r"|spectr\w+|nmr|smiles|mechanism|critically|compare and contrast|trade-?offs?|sonnet|villanelle|alliteration)\b"
+    r"|spectr\w+|nmr|smiles|mechanism|critically|compare and"
+    r" contrast|trade-?offs?|sonnet|villanelle|alliteration)\b"
     r"|\\(?:int|sum|frac|partial|nabla|lim|hat|mathbf)\b",
     re.IGNORECASE,
 )

@@ -1,4 +1,5 @@
-"""Rules of the router: few, and each right nearly whenever it holds. What none of them says is the classifier's."""
+"""Rules of the router: few, and each right nearly whenever it holds. What none of them says is the
+classifier's."""
 
 import re
 
@@ -13,9 +14,13 @@ _CODE = re.compile(
     r"|^[ \t]*(?:public|private|protected) (?:static )?\w+(?:<\w+>)? \w+\(",
     re.MULTILINE,
 )
-_ASKS_FOR_SUMMARY = re.compile(r"(?i)(?:please |can you |could you )?(?:briefly )?(?:summari[sz]e|sum up|tl;?dr)\b")
+_ASKS_FOR_SUMMARY = re.compile(
+    r"(?i)(?:please |can you |could you )?(?:briefly )?(?:summari[sz]e|sum up|tl;?dr)\b"
+)
 _ENDS_IN_SUMMARY = re.compile(
-    r"(?i)(?:\bsummari[sz]e(?: (?:it|this|the (?:above|text|article|passage)))?|\btl;?dr|^summary)\s*[.:]?\s*\Z", re.MULTILINE
+    r"(?i)(?:\bsummari[sz]e(?: (?:it|this|the"
+    r" (?:above|text|article|passage)))?|\btl;?dr|^summary)\s*[.:]?\s*\Z",
+    re.MULTILINE,
 )
 _ROLE_PLAY = re.compile(
     r"(?i)(?:please |now |let(?:'|’)s )*"
@@ -29,8 +34,9 @@ _CHEMISTRY = re.compile(r"\bSMILES\b|\b(?:1|13)[HC] NMR\b|\bIUPAC\b")
 def rule(prompt: str) -> Domain | None:
     """The domain that a rule gives to a prompt, or None.
 
-    coding: it holds a fenced block, or a line that is program text. summarization: it begins or ends by asking for a summary.
-    creative: it begins by giving out a role to play. science: it speaks of SMILES, NMR spectra or IUPAC names.
+    coding: it holds a fenced block, or a line that is program text. summarization: it begins or
+    ends by asking for a summary. creative: it begins by giving out a role to play. science: it
+    speaks of SMILES, NMR spectra or IUPAC names.
     """
     if _CODE.search(prompt):
         return Domain.CODING

@@ -1,6 +1,8 @@
-"""Rollouts: responses sampled from the current policy for training prompts, scored, and turned into advantages.
+"""Rollouts: responses sampled from the current policy for training prompts, scored, and turned into
+advantages.
 
-SimPO samples once before training, GRPO at every rollout step. What is sampled is a function of (weights, seed, rollout index) only.
+SimPO samples once before training, GRPO at every rollout step. What is sampled is a function of
+(weights, seed, rollout index) only.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,21 +30,30 @@ PromptT = TypeVar("PromptT", bound=Prompt)
 
 
 def fitting_prompts(
-    examples: Sequence[PromptT], tokenizer: Tokenizer, prompt_length: int, max_dropped_fraction: float
+    examples: Sequence[PromptT],
+    tokenizer: Tokenizer,
+    prompt_length: int,
+    max_dropped_fraction: float,
 ) -> tuple[list[PromptT], int]:
     """The prompts or examples whose prompt fits `prompt_length` tokens, and how many do not.
 
     Raises:
-        InputError: there are no examples, none fits, or more than `max_dropped_fraction` of them do not.
+        InputError: there are no examples, none fits, or more than `max_dropped_fraction` of them do
+            not.
     """
-    fitting = [example for example in examples if len(prompt_tokens(tokenizer, example.prompt)) <= prompt_length]
+    fitting = [
+        example
+        for example in examples
+        if len(prompt_tokens(tokenizer, example.prompt)) <= prompt_length
+    ]
     dropped = len(examples) - len(fitting)
     if not examples:
         raise InputError("there are no training prompts: raise the quotas of the rebalance stage.")
     if not fitting or dropped > max_dropped_fraction * len(examples):
         raise InputError(
-            f"{dropped} of {len(examples)} training prompts have more than prompt_length = {prompt_length} tokens; "
-            f"raise prompt_length or max_dropped_fraction (now {max_dropped_fraction})."
+            f"{dropped} of {len(examples)} training prompts have more than prompt_length ="
+            f" {prompt_length} tokens; raise prompt_length or max_dropped_fraction (now"
+            f" {max_dropped_fraction})."
         )
     return fitting, dropped
 
@@ -62,17 +73,21 @@ def sample_groups(
     journal: Journal | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> "list[list[Completion]]":
-    """`group_size` responses to each example's prompt. `journal` and `progress` (in responses) are `Sampler.generate`'s."""
+    """`group_size` responses to each example's prompt. `journal` and `progress` (in responses) are
+    `Sampler.generate`'s."""
     prompts = [example.prompt for example in examples for _ in range(group_size)]
-    completions = sampler.generate(prompts, temperature=temperature, seed=seed, journal=journal, progress=progress)
+    completions = sampler.generate(
+        prompts, temperature=temperature, seed=seed, journal=journal, progress=progress
+    )
     return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
 
 
 def sample_before_training(
     job: Job[Any], sampler: "Sampler", tokenizer: Tokenizer, rows: Sequence[PromptT]
 ) -> "tuple[list[PromptT], list[list[Completion]], int]":
-    """Sample `prompts` of the rows, in an order that the stage's seed draws, `samples_per_prompt` times each, once before training; batches
-    are journaled. For stages whose config has these fields, `prompt_length`, `max_dropped_fraction`, `temperature` and `seed`.
+    """Sample `prompts` of the rows, in an order that the stage's seed draws, `samples_per_prompt`
+    times each, once before training; batches are journaled. For stages whose config has these
+    fields, `prompt_length`, `max_dropped_fraction`, `temperature` and `seed`.
 
     Returns:
         the rows that were sampled, the samples of each, and how many rows do not fit.
@@ -81,7 +96,9 @@ def sample_before_training(
         InputError: as `fitting_prompts`.
     """
     config = job.config
-    fitting, dropped = fitting_prompts(rows, tokenizer, config.prompt_length, config.max_dropped_fraction)
+    fitting, dropped = fitting_prompts(
+        rows, tokenizer, config.prompt_length, config.max_dropped_fraction
+    )
     order = np.random.Generator(np.random.Philox(config.seed)).permutation(len(fitting))
     chosen = [fitting[index] for index in order[: config.prompts]]
     samples = sample_groups(
@@ -91,29 +108,47 @@ def sample_before_training(
         temperature=config.temperature,
         seed=rollout_seed(config.seed, 0),
         journal=Journal(job.work, "samples"),
-        progress=lambda done: job.progress(done, len(chosen) * config.samples_per_prompt, "samples"),
+        progress=lambda done: job.progress(
+            done, len(chosen) * config.samples_per_prompt, "samples"
+        ),
     )
     return chosen, samples, dropped
 
 
 def logps_in_parts(
-    program: Any, state: Any, prompt_ids: np.ndarray, completion_ids: np.ndarray, *, mesh: "Mesh", size: int, temperature: float
+    program: Any,
+    state: Any,
+    prompt_ids: np.ndarray,
+    completion_ids: np.ndarray,
+    *,
+    mesh: "Mesh",
+    size: int,
+    temperature: float,
 ) -> np.ndarray:
-    """(N, R) float32 log-probabilities by `tasks.models.vocabulary.token_logps_fn`, `size` rows (a divisor of N) at a time."""
+    """(N, R) float32 log-probabilities by `tasks.models.vocabulary.token_logps_fn`, `size` rows (a
+    divisor of N) at a time."""
     import jax
 
     slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
     with jax.set_mesh(mesh):
-        logps = [program(state, *spread((prompt_ids[s], completion_ids[s]), mesh), np.float32(temperature)) for s in slices]
+        logps = [
+            program(
+                state, *spread((prompt_ids[s], completion_ids[s]), mesh), np.float32(temperature)
+            )
+            for s in slices
+        ]
     return np.concatenate([fetch(of_part) for of_part in logps])
 
 
 def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Programs compiled, by name, in this attempt or in one that it goes on from. Raises StageFailed: a shape was not fixed."""
+    """Programs compiled, by name, in this attempt or in one that it goes on from. Raises
+    StageFailed: a shape was not fixed."""
     compiled = {name: max(count, before[name]) for name, count in counts.items()}
     for name, count in compiled.items():
         if count > 1:
-            raise StageFailed(f"{name} compiled {count} times; a stage compiles each program once (fixed shapes)")
+            raise StageFailed(
+                f"{name} compiled {count} times; a stage compiles each program once (fixed shapes)"
+            )
     return compiled
 
 
@@ -144,7 +179,9 @@ class Rollout:
     @property
     def informative(self) -> np.ndarray:
         """(P,) bool: the groups that have advantages."""
-        informative: np.ndarray = np.abs(self.advantages).reshape(-1, self.group_size).max(axis=1) > 0
+        informative: np.ndarray = (
+            np.abs(self.advantages).reshape(-1, self.group_size).max(axis=1) > 0
+        )
         return informative
 
     @cached_property
@@ -156,37 +193,56 @@ class Rollout:
     def metrics(self) -> dict[str, float]:
         """What the curve shows of a rollout.
 
-        reward (mean total), reward/<name> (mean of one reward), abstained/<name> (fraction of responses on which it abstained), reward_std
-        (mean within-group std), zero_variance (fraction of groups that teach nothing because their rewards are equal), all_right and
-        all_wrong (those of them whose responses are all correct, or all not), effective_groups (count of groups with advantages),
-        unrewarded (fraction of responses), completion_tokens (mean), truncated (fraction). A mean over nothing is left out.
+        reward (mean total), reward/<name> (mean of one reward), abstained/<name> (fraction of
+        responses on which it abstained), reward_std (mean within-group std), zero_variance
+        (fraction of groups that teach nothing because their rewards are equal), all_right and
+        all_wrong (those of them whose responses are all correct, or all not), effective_groups
+        (count of groups with advantages), unrewarded (fraction of responses), completion_tokens
+        (mean), truncated (fraction). A mean over nothing is left out.
         """
         totals = self.rewards.total.reshape(-1, self.group_size)
         dead = ~self.informative
-        stds = [np.std(group[~np.isnan(group)], ddof=1) for group in totals if (~np.isnan(group)).sum() >= 2]
+        stds = [
+            np.std(group[~np.isnan(group)], ddof=1)
+            for group in totals
+            if (~np.isnan(group)).sum() >= 2
+        ]
         means = {
             "reward": totals,
             **{f"reward/{name}": values for name, values in self.rewards.components.items()},
             "reward_std": np.array(stds),
         }
         return {
-            **{name: float(np.nanmean(values)) for name, values in means.items() if not np.isnan(values).all()},
-            **{f"abstained/{name}": float(np.mean(np.isnan(values))) for name, values in self.rewards.components.items()},
+            **{
+                name: float(np.nanmean(values))
+                for name, values in means.items()
+                if not np.isnan(values).all()
+            },
+            **{
+                f"abstained/{name}": float(np.mean(np.isnan(values)))
+                for name, values in self.rewards.components.items()
+            },
             "zero_variance": float(np.mean(dead)),
             "all_right": float(np.mean(dead & (self.correct == True).all(axis=1))),  # noqa: E712  None is neither right nor wrong
             "all_wrong": float(np.mean(dead & (self.correct == False).all(axis=1))),  # noqa: E712
             "effective_groups": float(np.sum(~dead)),
             "unrewarded": float(np.mean(np.isnan(totals))),
-            "completion_tokens": float(np.mean([len(completion.tokens) for completion in self.completions])),
-            "truncated": float(np.mean([not completion.terminated for completion in self.completions])),
+            "completion_tokens": float(
+                np.mean([len(completion.tokens) for completion in self.completions])
+            ),
+            "truncated": float(
+                np.mean([not completion.terminated for completion in self.completions])
+            ),
         }
 
     def chosen(self, groups: int) -> np.ndarray:
-        """Which groups fill a batch of so many: those that have advantages first, in order, then the first of those that have none."""
+        """Which groups fill a batch of so many: those that have advantages first, in order, then
+        the first of those that have none."""
         return np.sort(np.argsort(~self.informative, kind="stable")[:groups])
 
     def rows(self, step: int, groups: int = 1) -> Iterator[dict[str, Any]]:
-        """The responses of the first `groups` prompts, for `rollouts.jsonl`. `step` counts from 1, as in the curve."""
+        """The responses of the first `groups` prompts, for `rollouts.jsonl`. `step` counts from 1,
+        as in the curve."""
         for index in range(groups * self.group_size):
             yield {
                 "step": step,
@@ -202,7 +258,9 @@ class Rollout:
     def scores_of(self, index: int) -> dict[str, Any]:
         """Of one response, what each reward gave and the total; None where there is none."""
         return {
-            "rewards": {name: _number(values[index]) for name, values in self.rewards.components.items()},
+            "rewards": {
+                name: _number(values[index]) for name, values in self.rewards.components.items()
+            },
             "reward": _number(self.rewards.total[index]),
         }
 

@@ -1,8 +1,9 @@
 """Generation: one compiled program per shape, prefill and decode together, randomness per row.
 
-Tunix's sampler computes logits for every prompt position in prefill, assembles its state eagerly at each call, and draws one key for the
-whole batch. Here prefill unembeds the last position only, the loop stops when every row has ended its turn, and row i draws from
-`fold_in(fold_in(key(seed), i), t)`: what is sampled for a row does not depend on the batch it happens to sit in.
+Tunix's sampler computes logits for every prompt position in prefill, assembles its state eagerly at
+each call, and draws one key for the whole batch. Here prefill unembeds the last position only, the
+loop stops when every row has ended its turn, and row i draws from `fold_in(fold_in(key(seed), i),
+t)`: what is sampled for a row does not depend on the batch it happens to sit in.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +32,8 @@ class Completion:
         tokens: its ids, the terminator included when there is one.
         text: the decoded response without the terminator.
         terminated: False when the response was cut off at the fixed length.
-        logps: (len(tokens),) log-probability of each token under the distribution it was sampled from; greedy: at temperature 1.
+        logps: (len(tokens),) log-probability of each token under the distribution it was sampled
+            from; greedy: at temperature 1.
     """
 
     tokens: list[int]
@@ -43,28 +45,41 @@ class Completion:
 _UNKNOWN = np.zeros(0, np.float32)
 
 
-def completion(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray, logps: np.ndarray = _UNKNOWN) -> Completion:
-    """The completion of sampled tokens, which end with the first terminator; log-probabilities are empty where they are not known."""
+def completion(
+    tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray, logps: np.ndarray = _UNKNOWN
+) -> Completion:
+    """The completion of sampled tokens, which end with the first terminator; log-probabilities are
+    empty where they are not known."""
     sampled = np.asarray(tokens)
     ends = np.flatnonzero(sampled == tokenizer.end_of_turn_id)
     terminated = len(ends) > 0
     length = int(ends[0]) + 1 if terminated else len(sampled)
     kept = sampled[:length].tolist()
-    return Completion(kept, tokenizer.decode(kept[:-1] if terminated else kept), terminated, logps[:length])
+    return Completion(
+        kept, tokenizer.decode(kept[:-1] if terminated else kept), terminated, logps[:length]
+    )
 
 
 class Sampler:
-    """Samples from a model's current weights in batches of a fixed shape, each device its part of the rows.
+    """Samples from a model's current weights in batches of a fixed shape, each device its part of
+    the rows.
 
     Attributes:
-        compiles: how many programs this sampler has compiled, or one before it whose results it took from a journal: 1 after any number
-            of calls.
+        compiles: how many programs this sampler has compiled, or one before it whose results it
+            took from a journal: 1 after any number of calls.
     """
 
-    def __init__(self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int):
-        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens, fixed."""
+    def __init__(
+        self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int
+    ):
+        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens,
+        fixed."""
         self.loaded = loaded
-        self.batch_size, self.prompt_length, self.response_length = batch_size, prompt_length, response_length
+        self.batch_size, self.prompt_length, self.response_length = (
+            batch_size,
+            prompt_length,
+            response_length,
+        )
         self._graph, _ = nnx.split(loaded.model)
         self._program: Any = jax.jit(self._generate)
         self._compiled_before = 0
@@ -88,7 +103,8 @@ class Sampler:
             prompts: any number of user prompts; the last batch is filled up by repeating rows.
             temperature: 0 is greedy.
             seed: row i's randomness is a function of (seed, i).
-            journal: batches that are in it are not sampled again, others are entered; it belongs to this one call, with these arguments.
+            journal: batches that are in it are not sampled again, others are entered; it belongs to
+                this one call, with these arguments.
             progress: called with the number of finished prompts after each batch.
 
         Raises:
@@ -96,9 +112,16 @@ class Sampler:
         """
         tokenizer = self.loaded.tokenizer
         try:
-            rows = pad_left([prompt_tokens(tokenizer, prompt) for prompt in prompts], self.prompt_length, tokenizer.pad_id)
+            rows = pad_left(
+                [prompt_tokens(tokenizer, prompt) for prompt in prompts],
+                self.prompt_length,
+                tokenizer.pad_id,
+            )
         except TooLong as error:
-            raise InputError(f"a prompt does not fit prompt_length = {self.prompt_length}: {error}. Raise prompt_length.") from error
+            raise InputError(
+                f"a prompt does not fit prompt_length = {self.prompt_length}: {error}. Raise"
+                " prompt_length."
+            ) from error
         state, mesh = nnx.state(self.loaded.model), self.loaded.mesh
         out: list[Completion] = []
         for start in range(0, len(rows), self.batch_size):
@@ -107,58 +130,109 @@ class Sampler:
             if kept is None:
                 indices = np.minimum(np.arange(start, start + self.batch_size), len(rows) - 1)
                 with jax.set_mesh(mesh):
-                    drawn = self._program(state, *spread((rows[indices], indices), mesh), np.uint32(seed), np.float32(temperature))
+                    drawn = self._program(
+                        state,
+                        *spread((rows[indices], indices), mesh),
+                        np.uint32(seed),
+                        np.float32(temperature),
+                    )
                 tokens, logps = map(fetch, drawn)
                 wanted = min(self.batch_size, len(rows) - start)
                 batch = [self._completion(tokens[row], logps[row]) for row in range(wanted)]
                 if journal:
-                    journal.put(entry, [{"tokens": row.tokens, "logps": row.logps.tolist(), "compiles": self.compiles} for row in batch])
+                    journal.put(
+                        entry,
+                        [
+                            {
+                                "tokens": row.tokens,
+                                "logps": row.logps.tolist(),
+                                "compiles": self.compiles,
+                            }
+                            for row in batch
+                        ],
+                    )
             else:
-                batch = [self._completion(np.array(row["tokens"]), np.array(row["logps"], np.float32)) for row in kept]
-                self._compiled_before = max(self._compiled_before, *(row["compiles"] for row in kept))
+                batch = [
+                    self._completion(np.array(row["tokens"]), np.array(row["logps"], np.float32))
+                    for row in kept
+                ]
+                self._compiled_before = max(
+                    self._compiled_before, *(row["compiles"] for row in kept)
+                )
             out.extend(batch)
             if progress:
                 progress(len(out))
         return out
 
     def program(self, calls: float, resident: Any = None) -> Program:
-        """What `generate` compiles; `calls`: how many batches are sampled, `resident`: see `Program`."""
-        batch = (np.zeros((self.batch_size, self.prompt_length), np.int32), np.zeros(self.batch_size, np.int64))
+        """What `generate` compiles; `calls`: how many batches are sampled, `resident`: see
+        `Program`."""
+        batch = (
+            np.zeros((self.batch_size, self.prompt_length), np.int32),
+            np.zeros(self.batch_size, np.int64),
+        )
         state = shapes(nnx.state(self.loaded.model))
         args = (state, *rows_of(batch, self.loaded.mesh), scalar(np.uint32), scalar(np.float32))
-        return Program("generate", self._program, args, calls, resident, trips={"decode": self.response_length - 1})
+        return Program(
+            "generate",
+            self._program,
+            args,
+            calls,
+            resident,
+            trips={"decode": self.response_length - 1},
+        )
 
     def completion_of(self, tokens: Sequence[int], logps: np.ndarray | None = None) -> Completion:
-        """The completion of tokens that were sampled before; its log-probabilities are empty where they are not known any more."""
-        return self._completion(np.array(tokens), np.zeros(0, np.float32) if logps is None else logps)
+        """The completion of tokens that were sampled before; its log-probabilities are empty where
+        they are not known any more."""
+        return self._completion(
+            np.array(tokens), np.zeros(0, np.float32) if logps is None else logps
+        )
 
     def _completion(self, tokens: np.ndarray, logps: np.ndarray) -> Completion:
         return completion(self.loaded.tokenizer, tokens, logps)
 
     def _generate(
-        self, state: nnx.State, prompts: jax.Array, rows: jax.Array, seed: jax.Array, temperature: jax.Array
+        self,
+        state: nnx.State,
+        prompts: jax.Array,
+        rows: jax.Array,
+        seed: jax.Array,
+        temperature: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """The program: (B, P) left-padded prompts -> (B, R) tokens, padded after the terminator, and their log-probabilities."""
+        """The program: (B, P) left-padded prompts -> (B, R) tokens, padded after the terminator,
+        and their log-probabilities."""
         tokenizer = self.loaded.tokenizer
         model = nnx.merge(self._graph, state)
         batch, length = prompts.shape
         real = prompts != tokenizer.pad_id
         lengths = real.sum(-1)
         positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
-        hidden, cache = model(prompts, positions, real.astype(jnp.int32), model.init_cache(batch, length + self.response_length))
+        hidden, cache = model(
+            prompts,
+            positions,
+            real.astype(jnp.int32),
+            model.init_cache(batch, length + self.response_length),
+        )
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
         ones = jnp.ones((batch, 1), jnp.int32)
         scale = jnp.where(temperature > 0, temperature, 1.0)
 
         def draw(hidden: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             logits = model.unembed(hidden)
-            noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:]))(keys)
+            noise = jax.vmap(
+                lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:])
+            )(keys)
             token = first_best(logits + temperature * noise)
-            logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(logits / scale, -1)
+            logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(
+                logits / scale, -1
+            )
             return token, logp
 
         token, logp = draw(hidden[:, -1], jnp.int32(0))
-        tokens = by_rows(jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token))
+        tokens = by_rows(
+            jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token)
+        )
         logps = by_rows(jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp))
 
         def unfinished(carry: tuple[Any, ...]) -> jax.Array:
@@ -181,6 +255,7 @@ class Sampler:
 
 
 def first_best(logits: jax.Array) -> jax.Array:
-    """(..., V) -> (...) int32: where the largest is, the first of equals. `argmax` takes twice as long on a CPU."""
+    """(..., V) -> (...) int32: where the largest is, the first of equals. `argmax` takes twice as
+    long on a CPU."""
     ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     return jnp.where(logits == logits.max(axis=-1, keepdims=True), ids, ids[-1]).min(axis=-1)

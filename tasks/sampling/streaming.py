@@ -1,7 +1,9 @@
-"""A greedy answer, told as it is decoded: what `tasks.sampling.sampler` generates for one prompt, token by token.
+"""A greedy answer, told as it is decoded: what `tasks.sampling.sampler` generates for one prompt,
+token by token.
 
-Two programs: a prefill of the prompt, padded on the left to a power of two, so that questions of about the same length share it (and the
-persistent compilation cache gives it to the next process); and a decode step of one token, whose cache is donated to the next.
+Two programs: a prefill of the prompt, padded on the left to a power of two, so that questions of
+about the same length share it (and the persistent compilation cache gives it to the next process);
+and a decode step of one token, whose cache is donated to the next.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,12 +29,13 @@ class Streamer:
     """Decodes greedily, one prompt at a time.
 
     Attributes:
-        compiles: programs compiled so far: one step for all prompts, a prefill for each power of two.
+        compiles: programs compiled so far: one step for all prompts, a prefill for each power of
+            two.
     """
 
     def __init__(self, loaded: LoadedModel, *, response_length: int, longest_prompt: int = 2048):
-        """Args: response_length: tokens an answer may take; longest_prompt: how many the key/value cache holds beside it, if no prompt is
-        longer."""
+        """Args: response_length: tokens an answer may take; longest_prompt: how many the key/value
+        cache holds beside it, if no prompt is longer."""
         self.loaded = loaded
         self.response_length, self.longest_prompt = response_length, longest_prompt
         self._graph, self._state = nnx.split(loaded.model)
@@ -44,7 +47,8 @@ class Streamer:
         return int(self._prefill._cache_size() + self._step._cache_size())
 
     def tokens(self, prompt: str) -> Iterator[int]:
-        """The answer's ids, the terminator included when there is one; at most `response_length`."""
+        """The answer's ids, the terminator included when there is one; at most
+        `response_length`."""
         tokenizer = self.loaded.tokenizer
         context = prompt_tokens(tokenizer, prompt)
         padded = max(SHORTEST, 1 << (len(context) - 1).bit_length())
@@ -55,13 +59,19 @@ class Streamer:
         for position in range(len(context), len(context) + self.response_length):
             number = int(token[0, 0])
             yield number
-            if number == tokenizer.end_of_turn_id or position == len(context) + self.response_length - 1:
+            if (
+                number == tokenizer.end_of_turn_id
+                or position == len(context) + self.response_length - 1
+            ):
                 return
             with jax.set_mesh(self.loaded.mesh):
                 token, cache = self._step(self._state, token, np.int32(position), cache=cache)
 
-    def _begin(self, state: nnx.State, row: jax.Array, length: jax.Array, *, size: int) -> tuple[jax.Array, Cache]:
-        """(1, P) left-padded prompt of `length` tokens -> (1, 1) first token and a cache of `size` tokens."""
+    def _begin(
+        self, state: nnx.State, row: jax.Array, length: jax.Array, *, size: int
+    ) -> tuple[jax.Array, Cache]:
+        """(1, P) left-padded prompt of `length` tokens -> (1, 1) first token and a cache of `size`
+        tokens."""
         model: Gemma = nnx.merge(self._graph, state)
         index = jnp.arange(row.shape[1])[None] - (row.shape[1] - length)
         segments = (index >= 0).astype(jnp.int32)
@@ -69,7 +79,9 @@ class Streamer:
         assert cache is not None
         return self._greedy(model, hidden[:, -1:]), cache
 
-    def _continue(self, state: nnx.State, token: jax.Array, position: jax.Array, *, cache: Cache) -> tuple[jax.Array, Cache]:
+    def _continue(
+        self, state: nnx.State, token: jax.Array, position: jax.Array, *, cache: Cache
+    ) -> tuple[jax.Array, Cache]:
         """(1, 1) token at `position` -> the next one."""
         model: Gemma = nnx.merge(self._graph, state)
         hidden, new = model(token, position[None, None], jnp.ones((1, 1), jnp.int32), cache)
@@ -82,7 +94,8 @@ class Streamer:
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens as they come. Joined, the pieces are `tokenizer.decode(tokens)`; a character of several tokens comes whole."""
+    """The text of tokens as they come. Joined, the pieces are `tokenizer.decode(tokens)`; a
+    character of several tokens comes whole."""
     seen: list[int] = []
     told = 0
     for token in tokens:

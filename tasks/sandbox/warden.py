@@ -1,16 +1,20 @@
-"""The process inside bubblewrap that all guests of one host are forked from. It runs none of their code and reads nothing that they get.
+"""The process inside bubblewrap that all guests of one host are forked from. It runs none of their
+code and reads nothing that they get.
 
-A guest costs two forks instead of a container and a Python: the warden forks a keeper, who enters a new PID namespace (and, for a host who
-is not root, a user namespace) and forks the guest, its only process. The guest lives in the warden's mount and network namespaces, which
-hold nothing that could be written to, and gives up everything else before it looks at its payload:
+A guest costs two forks instead of a container and a Python: the warden forks a keeper, who enters a
+new PID namespace (and, for a host who is not root, a user namespace) and forks the guest, its only
+process. The guest lives in the warden's mount and network namespaces, which hold nothing that could
+be written to, and gives up everything else before it looks at its payload:
 
 1. its session: it shares no process group with anybody, and sees no process but itself
 2. root, where there is one to give up: it becomes a user that nobody else is; all capabilities
-3. resources beyond its limits, and every system call that `tasks.sandbox.seccomp` does not name, exec and fork included
+3. resources beyond its limits, and every system call that `tasks.sandbox.seccomp` does not name,
+   exec and fork included
 4. every file but its own pipes
 
-A guest serves one job and is gone. The keeper, which no guest can see or signal, kills it as soon as the host lets go of the control
-socket; the warden ends when the host does, and everything inside with it, for it is process 1 there.
+A guest serves one job and is gone. The keeper, which no guest can see or signal, kills it as soon
+as the host lets go of the control socket; the warden ends when the host does, and everything inside
+with it, for it is process 1 there.
 """
 
 import ctypes
@@ -33,8 +37,8 @@ _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 _CAPABILITIES_VERSION = 0x20080522
 _BEGUN = b"begun"
 _PRELOADED = """
-    bisect collections copy dataclasses datetime decimal fractions functools hashlib heapq itertools math operator random statistics string
-    typing
+    bisect collections copy dataclasses datetime decimal fractions functools hashlib heapq itertools
+    math operator random statistics string typing
 """
 """Modules that answers often import: once here instead of once in every guest."""
 
@@ -44,7 +48,8 @@ class _Program(ctypes.Structure):
 
 
 def main(asked: int, seccomp: bytes) -> None:
-    """Serve the host until it closes its end of the socket `asked`: each message is a job with its files (`tasks.sandbox.bubblewrap`)."""
+    """Serve the host until it closes its end of the socket `asked`: each message is a job with its
+    files (`tasks.sandbox.bubblewrap`)."""
     for name in _PRELOADED.split():
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no reaping
@@ -72,18 +77,23 @@ def _say(control: socket.socket, **what: Any) -> None:
 
 
 def _keep(control: socket.socket, job: dict[str, Any], files: list[int], seccomp: bytes) -> None:
-    """A keeper's life: tells the host that the guest has begun, and how it ended; or ends it when the host lets go. Never returns."""
+    """A keeper's life: tells the host that the guest has begun, and how it ended; or ends it when
+    the host lets go. Never returns."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ready, tell = os.pipe()
-        _checked("unshare", _LIBC.unshare(_NEW_PID if job["user"] is not None else _NEW_PID | _NEW_USER))
+        _checked(
+            "unshare", _LIBC.unshare(_NEW_PID if job["user"] is not None else _NEW_PID | _NEW_USER)
+        )
         inside = os.fork()
         if inside == 0:
             _become_guest(tell, job, files, seccomp)
         os.close(tell)
         if (said := os.read(ready, 4096)) != _BEGUN:
             raise RuntimeError(said.decode() or "a guest ended before it began")
-        for file in files:  # only now: who reads the end of a pipe knows that the guest has begun, or that the host was told
+        # only now: who reads the end of a pipe knows that the guest has begun, or that the host was
+        # told
+        for file in files:
             os.close(file)
         ended, most = os.pidfd_open(inside), job["limits"]["cpu_s"]
         if unwanted := ended not in select.select([ended, control.fileno()], [], [])[0]:
@@ -91,7 +101,10 @@ def _keep(control: socket.socket, job: dict[str, Any], files: list[int], seccomp
         _, status, usage = os.wait4(inside, 0)
         exitcode, used = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         if exitcode == -signal.SIGKILL and not unwanted and used < 0.5 * most:
-            raise RuntimeError(f"a guest was killed after {used:.1f} of {most} CPU seconds, and not by us: is the machine out of memory?")
+            raise RuntimeError(
+                f"a guest was killed after {used:.1f} of {most} CPU seconds, and not by us: is the"
+                " machine out of memory?"
+            )
         _say(control, status=exitcode)
     except Exception as error:  # noqa: BLE001  whatever it is, the host is told
         _say(control, failed=str(error))
@@ -108,7 +121,10 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
             os.setgroups([])
             os.setresgid(job["user"], job["user"], job["user"])
             os.setresuid(job["user"], job["user"], job["user"])
-        _checked("capset", _LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()))
+        _checked(
+            "capset",
+            _LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()),
+        )
         nothing = os.open("/dev/null", os.O_RDWR)
         kept = sorted({*files, tell})
         for stream in (0, 1, 2):
@@ -116,7 +132,12 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
         for before, after in zip([2, *kept], [*kept, 2**16], strict=True):
             os.closerange(before + 1, after)
         _checked("no_new_privs", _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked("seccomp", _LIBC.prctl(_SECCOMP, _FILTER, ctypes.byref(_Program(len(seccomp) // 8, seccomp)), 0, 0))
+        _checked(
+            "seccomp",
+            _LIBC.prctl(
+                _SECCOMP, _FILTER, ctypes.byref(_Program(len(seccomp) // 8, seccomp)), 0, 0
+            ),
+        )
     except Exception as error:  # noqa: BLE001  whatever it is, nothing foreign has run yet
         os.write(tell, str(error).encode())
         os._exit(0)
@@ -129,7 +150,8 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
 
 
 def _limit(cpu_s: int, memory_bytes: int, threads: int, keepers: int) -> None:
-    """Hard limits: without root they cannot be raised. Threads are counted by user, or by user namespace, which the keeper is in too."""
+    """Hard limits: without root they cannot be raised. Threads are counted by user, or by user
+    namespace, which the keeper is in too."""
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),

@@ -1,15 +1,17 @@
 """A pair of pipes between two sandboxed processes, and frames on it. Runs inside the sandbox.
 
-A frame is 8 bytes of length and a JSON list. The examiner asks, the candidate answers, each frame with the number of the request
-that it belongs to. While a request is under way the candidate may ask back for what the tests passed to it:
+A frame is 8 bytes of length and a JSON list. The examiner asks, the candidate answers, each frame
+with the number of the request that it belongs to. While a request is under way the candidate may
+ask back for what the tests passed to it:
 
 examiner   [number, "do", operation, object, arguments, named]
-candidate  [number, "value", value, changed arguments] | [number, "end"] | [number, "raise", names, text, arguments, attributes, object]
-           [number, "back", operation, object, arguments, named]
+candidate  [number, "value", value, changed arguments] | [number, "end"] | [number, "raise", names,
+           text, arguments, attributes, object] [number, "back", operation, object, arguments,
+           named]
 examiner   [number, "value", value] | [number, "end"] | [number, "raise", names, text, arguments]
 
-`tasks.sandbox.plain` says what a value is. Objects that stay where they are cross as numbers: {"object": number} is one of the
-candidate's, {"lent": number} one of the examiner's.
+`tasks.sandbox.plain` says what a value is. Objects that stay where they are cross as numbers:
+{"object": number} is one of the candidate's, {"lent": number} one of the examiner's.
 """
 
 import json
@@ -29,13 +31,16 @@ class Pipe:
         """Raises OSError when the other end is gone, ValueError for a frame that is too large."""
         data = json.dumps(frame).encode()
         if len(data) > LARGEST:
-            raise ValueError(f"a value of {len(data)} bytes cannot be handed over; at most {LARGEST} can")
+            raise ValueError(
+                f"a value of {len(data)} bytes cannot be handed over; at most {LARGEST} can"
+            )
         view = memoryview(len(data).to_bytes(8, "big") + data)
         while view:
             view = view[os.write(self._outgoing, view[: 2**20]) :]
 
     def receive(self) -> Any:
-        """What the other end sent. Raises EOFError when it is gone, and any Exception for what is no frame."""
+        """What the other end sent. Raises EOFError when it is gone, and any Exception for what is
+        no frame."""
         size = int.from_bytes(self._exactly(8), "big")
         if size > LARGEST:
             raise ValueError(f"a frame of {size} bytes; at most {LARGEST} can be handed over")

@@ -6,10 +6,12 @@ Writes, in the order of the teachers, each in its own fixed order,
     pairs.jsonl       verified beside rejected responses of a teacher       (PreferencePair)
     unsolved.jsonl    prompts that no sample of a teacher solved            (Prompt)
     dropped.jsonl     every row that was read and became none of these, with file, line and cause    (Dropped)
-    teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the rebalance stage needs
+    teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the
+                      rebalance stage needs
     README.md, card/  the data card (`tasks.data.card`)
 
-Rows are written as they come: memory does not grow with them. Nothing but bad rows is removed here, all cleaning is `rebalance`'s.
+Rows are written as they come: memory does not grow with them. Nothing but bad rows is removed here,
+all cleaning is `rebalance`'s.
 """
 
 import json
@@ -51,7 +53,8 @@ class Config(StrictModel):
     ```
 
     Attributes:
-        teachers: one table per teacher; `name` is a file in `tasks/teachers/`, the other keys are that teacher's Config.
+        teachers: one table per teacher; `name` is a file in `tasks/teachers/`, the other keys are
+            that teacher's Config.
         seed: for teachers that draw at random.
     """
 
@@ -60,7 +63,8 @@ class Config(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the teachers' tables come back complete with their defaults, so that these are part of the stage key.
+        """Validate; the teachers' tables come back complete with their defaults, so that these are
+        part of the stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -70,13 +74,17 @@ class Config(StrictModel):
         parsed = teachers_of(config.teachers)
         here = [repr(one.name) for teacher, one in parsed if teacher.model(one)]
         if len(here) > 1:
-            raise InputError(f"teachers: {' and '.join(here)} compute here; give each model that does a distill stage of its own.")
+            raise InputError(
+                f"teachers: {' and '.join(here)} compute here; give each model that does a distill"
+                " stage of its own."
+            )
         complete = [one.model_dump(mode="json") for _, one in parsed]
         return config.model_copy(update={"teachers": tuple(complete)})
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """The version of each teacher and what it depends on: digests of files, versions of packages. Raises InputError for a missing file."""
+    """The version of each teacher and what it depends on: digests of files, versions of packages.
+    Raises InputError for a missing file."""
     found = TEACHERS.versions(table["name"] for table in config.teachers)
     for teacher, one in teachers_of(config.teachers):
         found |= teacher.dependencies(one, data)
@@ -84,23 +92,38 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 
 def base_model(config: Mapping[str, Any]) -> str | None:
-    """The model that computes on this job's devices: that of one of its teachers, if it has such a one."""
-    return next((model for teacher, one in teachers_of(config["teachers"]) if (model := teacher.model(one))), None)
+    """The model that computes on this job's devices: that of one of its teachers, if it has such a
+    one."""
+    return next(
+        (
+            model
+            for teacher, one in teachers_of(config["teachers"])
+            if (model := teacher.model(one))
+        ),
+        None,
+    )
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """What an API is asked waits for answers, which no machine in the cloud is needed for, and the key to it stays here."""
+    """What an API is asked waits for answers, which no machine in the cloud is needed for, and the
+    key to it stays here."""
     return asks_an_api(config["teachers"])
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles, if it has a teacher that computes."""
-    return [program for teacher, one in teachers_of(config.teachers) for program in teacher.programs(one, model)]
+    return [
+        program
+        for teacher, one in teachers_of(config.teachers)
+        for program in teacher.programs(one, model)
+    ]
 
 
 def small(config: Config) -> Config:
     """Each teacher as it is small."""
-    small = tuple(teacher.small(one).model_dump(mode="json") for teacher, one in teachers_of(config.teachers))
+    small = tuple(
+        teacher.small(one).model_dump(mode="json") for teacher, one in teachers_of(config.teachers)
+    )
     return config.model_copy(update={"teachers": small})
 
 
@@ -112,13 +135,18 @@ def run(job: Job[Config]) -> dict[str, Any]:
     counts = Counts()
     lessons = []
     with ExitStack() as stack:
-        files = {kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()}
+        files = {
+            kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n"))
+            for kind, name in FILES.items()
+        }
         for teacher, one in teachers:
             lesson = Lesson(
                 seed=config.seed,
                 data=job.data,
                 answers=job.answers,
-                progress=lambda done, total, unit, values: job.progress(done, total, unit, **values),
+                progress=lambda done, total, unit, values: job.progress(
+                    done, total, unit, **values
+                ),
             )
             lessons.append(lesson)
             for row in teacher.teach(one, lesson):
@@ -126,10 +154,18 @@ def run(job: Job[Config]) -> dict[str, Any]:
                 counts.add(row)
                 if counts.rows % _REPORT_EVERY == 0 and teacher.expected(one):
                     job.progress(counts.rows, max(expected, counts.rows), "examples")
-    about = {"teachers": config.teachers, "seed": config.seed, "spent": [lesson.spent() for lesson in lessons]}
-    (job.out / "teachers.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+    about = {
+        "teachers": config.teachers,
+        "seed": config.seed,
+        "spent": [lesson.spent() for lesson in lessons],
+    }
+    (job.out / "teachers.json").write_text(
+        json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8"
+    )
     job.progress(counts.kept.total(), counts.kept.total(), "examples")
-    tallies = [_tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)]
+    tallies = [
+        _tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)
+    ]
     metrics = {**counts.metrics(), "teachers": tallies, **_router(lessons)}
     return {**metrics, **card.of_distill(job.out, config.teachers, metrics)}
 
@@ -139,14 +175,28 @@ def _write(files: Mapping[type, IO[str]], row: Row) -> None:
 
 
 def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
-    """What a teacher counted: its name, and e.g. `usd`, `requests`, `cached`, `samples.verified`."""
-    return {"name": table["name"], **{name: value for name, value in sorted(lesson.tally.items()) if not name.startswith("confusion.")}}
+    """What a teacher counted: its name, and e.g. `usd`, `requests`, `cached`,
+    `samples.verified`."""
+    return {
+        "name": table["name"],
+        **{
+            name: value
+            for name, value in sorted(lesson.tally.items())
+            if not name.startswith("confusion.")
+        },
+    }
 
 
 def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
-    """`{"router": ...}`: the router's confusion matrix and rates on rows of a known domain, where it was asked about others."""
+    """`{"router": ...}`: the router's confusion matrix and rates on rows of a known domain, where
+    it was asked about others."""
     counts: Counter[tuple[Domain, Domain]] = Counter()
-    for name, count in ((name, count) for lesson in lessons for name, count in lesson.tally.items() if name.startswith("confusion.")):
+    for name, count in (
+        (name, count)
+        for lesson in lessons
+        for name, count in lesson.tally.items()
+        if name.startswith("confusion.")
+    ):
         _, stated, routed = name.split(".")
         counts[Domain(stated), Domain(routed)] += int(count)
     return {"router": rates(counts)} if counts else {}
@@ -159,7 +209,9 @@ class Counts:
     rows: int = 0
     kept: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, file)
     dropped: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (family, file, cause)
-    cells: Counter[tuple[str, str | None, int]] = field(default_factory=Counter)  # (domain, grounding, difficulty)
+    cells: Counter[tuple[str, str | None, int]] = field(
+        default_factory=Counter
+    )  # (domain, grounding, difficulty)
     pairs: Counter[str] = field(default_factory=Counter)
     unsolved: Counter[str] = field(default_factory=Counter)
 
@@ -179,11 +231,17 @@ class Counts:
     def metrics(self) -> dict[str, Any]:
         """The stage's metrics.
 
-        `rows` are the examples: reasoning rows by domain in `domains`, grounded ones by grounding in `groundings`; `families` and
-        `difficulty` (by domain) count both. `pairs` counts preference pairs by why the rejected response was, `unsolved` prompts by domain,
-        `dropped` causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
+        `rows` are the examples: reasoning rows by domain in `domains`, grounded ones by grounding
+        in `groundings`; `families` and `difficulty` (by domain) count both. `pairs` counts
+        preference pairs by why the rejected response was, `unsolved` prompts by domain, `dropped`
+        causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
         """
-        domains, groundings, families, causes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        domains, groundings, families, causes = (
+            Counter[str](),
+            Counter[str](),
+            Counter[str](),
+            Counter[str](),
+        )
         difficulty: dict[str, Counter[str]] = {}
         for (domain, grounding, level), count in self.cells.items():
             (groundings if grounding else domains)[grounding or domain] += count
@@ -197,7 +255,9 @@ class Counts:
             "domains": _sorted(domains),
             "groundings": _sorted(groundings),
             "families": _sorted(families),
-            "difficulty": {domain: _sorted(levels) for domain, levels in sorted(difficulty.items())},
+            "difficulty": {
+                domain: _sorted(levels) for domain, levels in sorted(difficulty.items())
+            },
             "pairs": _sorted(self.pairs),
             "unsolved": _sorted(self.unsolved),
             "dropped": _sorted(causes),
@@ -207,9 +267,21 @@ class Counts:
     def _sources(self) -> Iterator[dict[str, Any]]:
         places = dict.fromkeys([*self.kept, *((family, file) for family, file, _ in self.dropped)])
         for family, file in places:
-            dropped = Counter({cause: count for (*place, cause), count in self.dropped.items() if tuple(place) == (family, file)})
+            dropped = Counter(
+                {
+                    cause: count
+                    for (*place, cause), count in self.dropped.items()
+                    if tuple(place) == (family, file)
+                }
+            )
             read = self.kept[family, file] + dropped.total()
-            yield {"family": family, "file": file, "read": read, "kept": self.kept[family, file], "dropped": _sorted(dropped)}
+            yield {
+                "family": family,
+                "file": file,
+                "read": read,
+                "kept": self.kept[family, file],
+                "dropped": _sorted(dropped),
+            }
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

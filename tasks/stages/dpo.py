@@ -1,4 +1,5 @@
-"""DPO on preference pairs (`tasks.training.preferences`): log-probabilities of whole responses against those of the initial policy."""
+"""DPO on preference pairs (`tasks.training.preferences`): log-probabilities of whole responses
+against those of the initial policy."""
 
 from typing import Any
 

@@ -1,7 +1,9 @@
-"""Export: a trained stage as a directory in Hugging Face's format that is proven to be the model that was trained.
+"""Export: a trained stage as a directory in Hugging Face's format that is proven to be the model
+that was trained.
 
-A trained stage's artifact has its adapters merged and is in that format already; what is added is what `transformers` wants of a tokenizer
-with Gemma's chat template, and a model card. The result counts only if `tasks.exporting.round_trip` finds the same model in `transformers`.
+A trained stage's artifact has its adapters merged and is in that format already; what is added is
+what `transformers` wants of a tokenizer with Gemma's chat template, and a model card. The result
+counts only if `tasks.exporting.round_trip` finds the same model in `transformers`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ from tasks.exporting.exported import PROMPTS_OF_EVALUATION, export_model
 
 
 class Config(StrictModel):
-    """`verify_dtype`: in which the proof computes. float32 takes 4 bytes of memory per weight and tells the most."""
+    """`verify_dtype`: in which the proof computes. float32 takes 4 bytes of memory per weight and
+    tells the most."""
 
     verify_dtype: Literal["float32", "bfloat16"] = "float32"
 
@@ -27,7 +30,8 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Export the policy; the metrics are the proof's. Raises StageFailed when the export is not the model, InputError without torch."""
+    """Export the policy; the metrics are the proof's. Raises StageFailed when the export is not the
+    model, InputError without torch."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -42,7 +46,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
             evaluations.append(Evaluation("this model", kind, evaluation_of(kind).metrics(items)))
             prompts += [item.prompt for item in items[:PROMPTS_OF_EVALUATION]]
     card = Card(f"{base}, post-trained", base, evaluations)
-    return export_model(job.inputs["policy"], job.out, card, prompts, job.config.verify_dtype, job.log.info).metrics()
+    return export_model(
+        job.inputs["policy"], job.out, card, prompts, job.config.verify_dtype, job.log.info
+    ).metrics()
 
 
 KIND = Kind(

@@ -1,17 +1,20 @@
-"""GRPO and its kin: the policy samples groups of responses, rewards score them, and a clipped policy gradient moves it.
+"""GRPO and its kin: the policy samples groups of responses, rewards score them, and a clipped
+policy gradient moves it.
 
-The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and papers. `tasks.reinforcement` has what
-the stage is
-made of: rollouts, sampled ahead of the updates and scored meanwhile (batches), kept for a successor (kept), which prompts they ask
-(curriculum), when a run is dying (collapse) and what is done then (guard). The reference is a frozen copy of the initial policy. A response
-that was cut off stays in the loss and is worth what its text earns; one on which every reward abstained is left out of its group and of the
-loss.
+The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and
+papers. `tasks.reinforcement` has what the stage is made of: rollouts, sampled ahead of the updates
+and scored meanwhile (batches), kept for a successor (kept), which prompts they ask (curriculum),
+when a run is dying (collapse) and what is done then (guard). The reference is a frozen copy of the
+initial policy. A response that was cut off stays in the loss and is worth what its text earns; one
+on which every reward abstained is left out of its group and of the loss.
 
-The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume (google/tunix issue 2288) and skips unconsumed
-data when num_iterations > 1 (issue 2290): there a batch is not a function of (seed, step).
+The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume
+(google/tunix issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290): there a
+batch is not a function of (seed, step).
 
-Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and what it was worth), `rollouts.jsonl` (a few of
-them, for eyes), `curves.jsonl` and, where code that passed its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
+Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and what it
+was worth), `rollouts.jsonl` (a few of them, for eyes), `curves.jsonl` and, where code that passed
+its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
 """
 
 from collections.abc import Mapping
@@ -44,23 +47,32 @@ class Config(GrpoConfig):
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """The versions of the rewards that the config names, of the checks that they rest on, and what else decides their values."""
+    """The versions of the rewards that the config names, of the checks that they rest on, and what
+    else decides their values."""
     rewards = parse_rewards(config.rewards, "rewards")
     found = {**REWARDS.versions(reward.name for reward in rewards), **check_versions()}
     for reward in rewards:
-        found |= {f"rewards.{reward.name}.{name}": value for name, value in REWARDS[reward.name].dependencies(reward, data).items()}
+        found |= {
+            f"rewards.{reward.name}.{name}": value
+            for name, value in REWARDS[reward.name].dependencies(reward, data).items()
+        }
     return found
 
 
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The base models that rewards load, each once; `config` is the stage's, as JSON."""
     rewards = parse_rewards(config["rewards"], "rewards")
-    return tuple(dict.fromkeys(name for reward in rewards for name in REWARDS[reward.name].models(reward)))
+    return tuple(
+        dict.fromkeys(name for reward in rewards for name in REWARDS[reward.name].models(reward))
+    )
 
 
 def has_judge(config: Config) -> bool:
-    """Whether a reward computes on devices, so that the policy has one half of them, and it the other."""
-    return any(REWARDS[reward.name].computes(reward) for reward in parse_rewards(config.rewards, "rewards"))
+    """Whether a reward computes on devices, so that the policy has one half of them, and it the
+    other."""
+    return any(
+        REWARDS[reward.name].computes(reward) for reward in parse_rewards(config.rewards, "rewards")
+    )
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
@@ -78,36 +90,60 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
         importance=config.importance,
         truncation=config.truncation or None,
     )
-    return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
+    return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
+        lambda batch: {"train_example": batch}
+    )
 
 
 def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
-    """What samples responses, and the program that gives their log-probabilities under any weights."""
+    """What samples responses, and the program that gives their log-probabilities under any
+    weights."""
     from tasks.models.vocabulary import token_logps_fn
     from tasks.sampling.sampler import Sampler
 
-    sampler = Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.response_length)
+    sampler = Sampler(
+        loaded,
+        batch_size=config.batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
+    )
     return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. Responses are counted at their full length: how long they are is not known before they are sampled."""
+    """What `run` compiles. Responses are counted at their full length: how long they are is not
+    known before they are sampled."""
     import jax
     from flax import nnx
 
-    from tasks.planning.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.planning.programs import (
+        Program,
+        abstract_model,
+        on_devices,
+        rows,
+        scalar,
+        shapes,
+        vocabulary_trips,
+    )
     from tasks.reinforcement.policy_batches import PolicyBatch
     from tasks.training.trainer import rows_at_once
 
     own = others = model
     if has_judge(config):
         halved = (np.array(part).reshape(-1, 1) for part in halves(list(model.mesh.devices.flat)))
-        own, others = (abstract_model(model.name, model.config, jax.sharding.Mesh(part, (BATCH, TENSOR))) for part in halved)
-    apart = not {*others.mesh.devices.flat} & {*own.mesh.devices.flat}  # a machine of one device has no halves
+        own, others = (
+            abstract_model(model.name, model.config, jax.sharding.Mesh(part, (BATCH, TENSOR)))
+            for part in halved
+        )
+    apart = not {*others.mesh.devices.flat} & {
+        *own.mesh.devices.flat
+    }  # a machine of one device has no halves
     own = on_devices(own, rows_at_once(config))
     trainer = trainer_of(config, own)
     sampler, token_logps = programs_of(config, own)
-    prompt, response = ((config.batch_size, width) for width in (config.prompt_length, config.response_length))
+    prompt, response = (
+        (config.batch_size, width) for width in (config.prompt_length, config.response_length)
+    )
     number, numbers = np.zeros(config.batch_size, np.float32), np.zeros(response, np.float32)
     batch = PolicyBatch(
         prompt_ids=np.zeros(prompt, np.int32),
@@ -125,18 +161,31 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
     trained, optimizer, _ = map(shapes, trainer.state())
     reference = trained if config.beta else None  # what is frozen is there once
-    passes = bool(config.beta) + (config.oversampling if config.off_policy else 1 / config.log_every)  # the latter measures the sampler gap
+    passes = bool(config.beta) + (
+        config.oversampling if config.off_policy else 1 / config.log_every
+    )  # the latter measures the sampler gap
     ids = tuple(np.zeros((micro, width[1]), np.int32) for width in (prompt, response))
     logps = (shapes(nnx.state(own.model)), *rows(ids, trainer.mesh), scalar(np.float32))
     found = [
         sampler.program(config.rollouts * config.oversampling, resident=(optimizer, reference)),
-        Program("token_logps", token_logps, logps, config.rollouts * passes * config.accumulation, (optimizer, reference), trips),
+        Program(
+            "token_logps",
+            token_logps,
+            logps,
+            config.rollouts * passes * config.accumulation,
+            (optimizer, reference),
+            trips,
+        ),
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
     for reward in parse_rewards(config.rewards, "rewards"):
         if compiled := REWARDS[reward.name].programs:
-            theirs = compiled(reward, others, config.rollouts * config.oversampling * config.batch_size, upstream)
-            found += [replace(program, beside=config.rollout_lag > 0 and apart) for program in theirs]
+            theirs = compiled(
+                reward, others, config.rollouts * config.oversampling * config.batch_size, upstream
+            )
+            found += [
+                replace(program, beside=config.rollout_lag > 0 and apart) for program in theirs
+            ]
     return found
 
 
@@ -158,7 +207,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     Raises:
         InputError: too many prompts do not fit.
-        StageFailed: a program compiled more than once, or the policy was dying and never better than at the start.
+        StageFailed: a program compiled more than once, or the policy was dying and never better
+            than at the start.
     """
     from tasks.models.loading import load_model
     from tasks.reinforcement.batches import RolloutBatches
@@ -168,19 +218,40 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     config = job.config
     ours, theirs = halves() if has_judge(config) else (None, None)
-    loaded = load_model(job.inputs["policy"], make_mesh(rows_at_once(config), ours), trained=config.lora is None)
+    loaded = load_model(
+        job.inputs["policy"], make_mesh(rows_at_once(config), ours), trained=config.lora is None
+    )
     examples, dropped = fitting_prompts(
-        read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
+        read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt),
+        loaded.tokenizer,
+        config.prompt_length,
+        config.max_dropped_fraction,
     )
     trainer = trainer_of(config, loaded)
-    resources = Resources(job.inputs, job.answers, config.seed, config.response_length, theirs, job.log)
+    resources = Resources(
+        job.inputs, job.answers, config.seed, config.response_length, theirs, job.log
+    )
     # before `fit` restores: its reference is the initial policy
-    with closing(RolloutBatches(config, loaded, programs_of(config, loaded), examples, job, resources)) as batches:
+    with closing(
+        RolloutBatches(config, loaded, programs_of(config, loaded), examples, job, resources)
+    ) as batches:
         guard = Guard(config, batches, trainer, job)
         after = guard.after if config.collapse.enabled else None
-        curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=guard, after=after)
+        curve = fit(
+            trainer,
+            batches.batch_at,
+            config,
+            job,
+            extra=batches.metrics.__getitem__,
+            keeps=guard,
+            after=after,
+        )
         for name, counted in (batches.scorer.values() if batches.scorer else {}).items():
-            job.log.info("reward %s: %s", name, ", ".join(f"{what} {number:g}" for what, number in counted.items()))
+            job.log.info(
+                "reward %s: %s",
+                name,
+                ", ".join(f"{what} {number:g}" for what, number in counted.items()),
+            )
     waited = sum(batches.judge_wait_seconds.values())
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
     compiles = batches.compiles()

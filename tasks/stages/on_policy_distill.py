@@ -1,16 +1,21 @@
-"""On-policy distillation: the student writes, and a larger teacher says of each token how likely it would have been.
+"""On-policy distillation: the student writes, and a larger teacher says of each token how likely it
+would have been.
 
-Every update (or every `num_iterations`) the student samples responses to training prompts, the teacher gives its log-probabilities of those
-very tokens (`tasks.distillation.feedback`), and the student is moved towards the teacher where it has gone itself. Two losses:
+Every update (or every `num_iterations`) the student samples responses to training prompts, the
+teacher gives its log-probabilities of those very tokens (`tasks.distillation.feedback`), and the
+student is moved towards the teacher where it has gone itself. Two losses:
 
-- `policy_gradient` (Lu and Thinking Machines, 2025, "On-Policy Distillation"; the reverse KL of MiniLLM, 2306.08543): each sampled token
-  has the advantage A_t = log pi_T - log pi_S, no discount, in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left
-  out: an optimizer that normalises gradients does not see it. A teacher behind an endpoint is enough.
-- `gkd` (2306.13649): the divergence JSD_beta of the whole next-token distributions at each of those tokens, which needs the teacher here,
-  and may be taken on a fraction of the data's own traces, too.
+- `policy_gradient` (Lu and Thinking Machines, 2025, "On-Policy Distillation"; the reverse KL of
+  MiniLLM, 2306.08543): each sampled token has the advantage A_t = log pi_T - log pi_S, no discount,
+  in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left out: an optimizer that
+  normalises gradients does not see it. A teacher behind an endpoint is enough.
+- `gkd` (2306.13649): the divergence JSD_beta of the whole next-token distributions at each of those
+  tokens, which needs the teacher here, and may be taken on a fraction of the data's own traces,
+  too.
 
-All tokens of a batch count alike. Student and teacher have the same tokenizer. A teacher that itself is trained (SFT, then preferences,
-then GRPO) is stages before this one, with their own `model`; the last of them is connected as the input `teacher`.
+All tokens of a batch count alike. Student and teacher have the same tokenizer. A teacher that
+itself is trained (SFT, then preferences, then GRPO) is stages before this one, with their own
+`model`; the last of them is connected as the input `teacher`.
 """
 
 from collections.abc import Mapping
@@ -24,7 +29,14 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.devices.hosts import make_mesh
-from tasks.distillation.batches import DistillBatches, Scored, fitting_traces, gemma_teacher, make_batch, programs_of
+from tasks.distillation.batches import (
+    DistillBatches,
+    Scored,
+    fitting_traces,
+    gemma_teacher,
+    make_batch,
+    programs_of,
+)
 from tasks.distillation.config import Config, Gkd
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
 from tasks.distillation.feedback import Teacher
@@ -46,9 +58,14 @@ def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
 def require_one_teacher(config: Config, inputs: Mapping[str, Any]) -> None:
     """Raises InputError unless either an input or the config names the teacher."""
     if "teacher" in inputs and config.teacher is not None:
-        raise InputError("there are two teachers, the input `teacher` and config.teacher: leave one of them out.")
+        raise InputError(
+            "there are two teachers, the input `teacher` and config.teacher: leave one of them out."
+        )
     if "teacher" not in inputs and config.teacher is None:
-        raise InputError('there is no teacher: connect one as the input `teacher`, or set teacher = { name = "gemma", model = ... }.')
+        raise InputError(
+            "there is no teacher: connect one as the input `teacher`, or set teacher = { name ="
+            ' "gemma", model = ... }.'
+        )
 
 
 def batch_sizes(config: Config) -> dict[str, int]:
@@ -70,18 +87,31 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
     if isinstance(config.loss, Gkd):
         assert teacher is not None, "the config is refused otherwise"
         attach_teacher(loaded.model, teacher.model.embedding.get_value())
-        trainer.with_loss_fn(gkd_loss_fn(beta=config.loss.beta, teacher=teacher.config, **shared), has_aux=True)
+        trainer.with_loss_fn(
+            gkd_loss_fn(beta=config.loss.beta, teacher=teacher.config, **shared), has_aux=True
+        )
     else:
-        trainer.with_loss_fn(grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, **shared), has_aux=True)
+        trainer.with_loss_fn(
+            grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, **shared), has_aux=True
+        )
     return trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. A connected teacher is `upstream["teacher"]`, a model of shapes. Responses are counted at their full length."""
+    """What `run` compiles. A connected teacher is `upstream["teacher"]`, a model of shapes.
+    Responses are counted at their full length."""
     from flax import nnx
 
     from tasks.models.loading import model_config
-    from tasks.planning.programs import Program, abstract_model, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.planning.programs import (
+        Program,
+        abstract_model,
+        on_devices,
+        rows,
+        scalar,
+        shapes,
+        vocabulary_trips,
+    )
 
     require_one_teacher(config, upstream)
     model = on_devices(model, batch_sizes(config))
@@ -89,11 +119,16 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     if config.teacher is None:
         teacher = abstract_model(upstream["teacher"].name, upstream["teacher"].config, model.mesh)
     elif isinstance(config.teacher, GemmaTeacherConfig):
-        teacher = abstract_model(config.teacher.model, model_config(config.teacher.model), model.mesh)
+        teacher = abstract_model(
+            config.teacher.model, model_config(config.teacher.model), model.mesh
+        )
     trainer = trainer_of(config, model, teacher)
     sampler, token_logps = programs_of(config, model)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
-    weights, logps = shapes(nnx.state(model.model)), np.zeros((size, config.response_length), np.float32)
+    weights, logps = (
+        shapes(nnx.state(model.model)),
+        np.zeros((size, config.response_length), np.float32),
+    )
     prompt_ids, completion_ids = (np.zeros((size, length), np.int32) for length in lengths)
     scored = Scored(prompt_ids, completion_ids, logps, logps)
     trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
@@ -106,13 +141,24 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     found = [
         sampler.program(rollouts, resident=(optimizer, resident)),
         Program(
-            "token_logps", token_logps, (weights, *micro, scalar(np.float32)), rollouts * config.accumulation, (optimizer, resident), trips
+            "token_logps",
+            token_logps,
+            (weights, *micro, scalar(np.float32)),
+            rollouts * config.accumulation,
+            (optimizer, resident),
+            trips,
         ),
     ]
     hidden = None
     if teacher:
-        found.append(gemma_teacher(config, teacher).program(size, lengths, rollouts, resident=(weights, optimizer)))
-        hidden = np.zeros((size, config.response_length, teacher.config.embed_dim), teacher.config.dtype)
+        found.append(
+            gemma_teacher(config, teacher).program(
+                size, lengths, rollouts, resident=(weights, optimizer)
+            )
+        )
+        hidden = np.zeros(
+            (size, config.response_length, teacher.config.embed_dim), teacher.config.dtype
+        )
     batch = make_batch(config, scored, hidden, model.tokenizer.pad_id)
     return [*found, *trainer.programs(batch, config.steps, trips=trips, resident=resident)]
 
@@ -121,7 +167,8 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     """The teacher, and its model if it is loaded here.
 
     Raises:
-        InputError: there is none, or there are two; its model cannot be had, or has another tokenizer than the student.
+        InputError: there is none, or there are two; its model cannot be had, or has another
+            tokenizer than the student.
     """
     from tasks.models.loading import base_model, load_model
 
@@ -129,7 +176,12 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
         account = digest(["on_policy_distill", config.model_dump(mode="json")])
-        return EndpointTeacher(config.teacher, job.answers, pad_id=loaded.tokenizer.pad_id, account=account), None
+        return (
+            EndpointTeacher(
+                config.teacher, job.answers, pad_id=loaded.tokenizer.pad_id, account=account
+            ),
+            None,
+        )
     if config.teacher is None:
         model = load_model(job.inputs["teacher"], loaded.mesh)
     else:
@@ -139,14 +191,19 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
 
 
 def small(config: Config) -> Config:
-    """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the next."""
+    """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the
+    next."""
     most = min(config.batch_size, 32)
     sizes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
     batches = (config.model_copy(update={"batch_size": size}) for size in sizes)
     return small_trainer(
         config,
         steps=5,
-        batch_size=next(one.batch_size for one in batches if one.sampled and one.sampled % config.group_size == 0),
+        batch_size=next(
+            one.batch_size
+            for one in batches
+            if one.sampled and one.sampled % config.group_size == 0
+        ),
         learning_rate=3e-4,
         prompt_length=min(config.prompt_length, PROMPT),
         response_length=min(config.response_length, ANSWER),
@@ -164,16 +221,27 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.training.loop import fit, save_trained
 
     config, data = job.config, job.inputs["prompts"]
-    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(batch_sizes(config)), trained=config.lora is None)
+    loaded = policy_or_base(
+        job.inputs,
+        config.model,
+        config.seed,
+        make_mesh(batch_sizes(config)),
+        trained=config.lora is None,
+    )
     prompts, dropped = fitting_prompts(
-        read_jsonl(data / "prompts.jsonl", Prompt), loaded.tokenizer, config.prompt_length, config.max_dropped_fraction
+        read_jsonl(data / "prompts.jsonl", Prompt),
+        loaded.tokenizer,
+        config.prompt_length,
+        config.max_dropped_fraction,
     )
     traces = fitting_traces(config, read_jsonl(data / "train.jsonl", Example), loaded.tokenizer)
     teacher, teacher_model = open_teacher(job, loaded)
     try:
         trainer = trainer_of(config, loaded, teacher_model)
         batches = DistillBatches(config, loaded, teacher, prompts, traces)
-        curve = fit(trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches)
+        curve = fit(
+            trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches
+        )
         costs = batches.costs()
     finally:
         teacher.close()
@@ -185,7 +253,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "prompts": len(prompts),
         "prompts_too_long": dropped,
         "rollouts": -(-config.steps // config.num_iterations),
-        "epochs": config.steps / config.num_iterations * (config.sampled // config.group_size) / len(prompts),
+        "epochs": (
+            config.steps
+            / config.num_iterations
+            * (config.sampled // config.group_size)
+            / len(prompts)
+        ),
         "reverse_kl_first": curve_mean("reverse_kl", curve[:10]),
         "reverse_kl_last": curve_mean("reverse_kl", curve[-10:]),
         "teacher_logp_last": curve_mean("teacher_logp", curve[-10:]),

@@ -1,5 +1,5 @@
-"""ORPO on preference pairs (`tasks.training.preferences`): supervised learning on the chosen responses plus the odds against the rejected
-ones."""
+"""ORPO on preference pairs (`tasks.training.preferences`): supervised learning on the chosen
+responses plus the odds against the rejected ones."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ class Config(preferences.PreferenceConfig):
     """ORPO.
 
     Attributes:
-        lambda_orpo: weight of the preference beside the supervised term; the paper uses 0.1 to 0.25.
+        lambda_orpo: weight of the preference beside the supervised term; the paper uses 0.1 to
+            0.25.
     """
 
     lambda_orpo: float = Field(default=0.1, ge=0)

@@ -1,26 +1,31 @@
-"""Reasoning evaluation: answers to the held-out prompts and to suites, verified, paired with an earlier stage's answers.
+"""Reasoning evaluation: answers to the held-out prompts and to suites, verified, paired with an
+earlier stage's answers.
 
-Metrics, each a fraction with `<name>_low` and `<name>_high` (95 % Wilson), over all prompts, in `domains` for each domain present and in
-`suites` for each suite:
+Metrics, each a fraction with `<name>_low` and `<name>_high` (95 % Wilson), over all prompts, in
+`domains` for each domain present and in `suites` for each suite:
 
-exact_answer     well-formed trace whose answer verifies (`tasks.verification.verify`), of the `n_verifiable` prompts that can be verified.
-flexible_answer  the answer verifies wherever it stands (`tasks.verification.flexible`), of the same prompts: what a model knows, whatever
+exact_answer     well-formed trace whose answer verifies (`tasks.verification.verify`), of the
+                 `n_verifiable` prompts that can be verified.
+flexible_answer  the answer verifies wherever it stands (`tasks.verification.flexible`), of the same
+                 prompts: what a model knows, whatever
 its format.
 format_rate      well-formed trace, of all `n` prompts.
-marker_rate      at least one chain-of-thought marker in the reasoning: the "reasoning delta" of shared/seeds, whose authors list no
-                 markers; `MARKERS` is ours. Reasoning without tags counts too, so that the delta is not the format rate in disguise.
+marker_rate      at least one chain-of-thought marker in the reasoning: the "reasoning delta" of
+                 shared/seeds, whose authors list no markers; `MARKERS` is ours. Reasoning without
+                 tags counts too, so that the delta is not the format rate in disguise.
 truncated_rate   cut off at `response_length`.
 
-`suspicious_passes` counts the answers that pass their prompt's tests and that the audit (`tasks.verification.code_audit`) flags, where
-there are tests.
+`suspicious_passes` counts the answers that pass their prompt's tests and that the audit
+(`tasks.verification.code_audit`) flags, where there are tests.
 
-`mean_tokens` is the mean length of a completion, `mean_reasoning_tokens` that of the reasoning of well-formed traces. With a `baseline`,
-`delta_<name>` is this model minus the baseline on the same prompts, with a paired bootstrap interval (`_low`, `_high`) and McNemar's exact
-p-value (`_p`). A rate over no prompts is None, as `exact_answer` is in a domain of free text.
+`mean_tokens` is the mean length of a completion, `mean_reasoning_tokens` that of the reasoning of
+well-formed traces. With a `baseline`, `delta_<name>` is this model minus the baseline on the same
+prompts, with a paired bootstrap interval (`_low`, `_high`) and McNemar's exact p-value (`_p`). A
+rate over no prompts is None, as `exact_answer` is in a domain of free text.
 
-Where answers are sampled, `pass_at_k`, `majority_at_k` (overall, per domain and per suite) and `noise` are what `tasks.evaluation.sampled`
-says. Where
-a judge is configured, `rating` is the mean of its ratings of free text in [0, 1] and `delta_rating` the paired difference, with bootstrap
+Where answers are sampled, `pass_at_k`, `majority_at_k` (overall, per domain and per suite) and
+`noise` are what `tasks.evaluation.sampled` says. Where a judge is configured, `rating` is the mean
+of its ratings of free text in [0, 1] and `delta_rating` the paired difference, with bootstrap
 intervals, and `opinion` is what `tasks.judging.opinions` says.
 """
 
@@ -45,7 +50,13 @@ from tasks.evaluation.evaluate import (
 from tasks.evaluation.reasoning import judge
 from tasks.evaluation.sampled import noise, sampled_metrics
 from tasks.evaluation.suite import suite_dependencies
-from tasks.judging.opinions import opinion_dependencies, opinion_metrics, opinion_models, opinion_programs, with_opinions
+from tasks.judging.opinions import (
+    opinion_dependencies,
+    opinion_metrics,
+    opinion_models,
+    opinion_programs,
+    with_opinions,
+)
 from tasks.models.source import model_dependencies
 from tasks.statistics.intervals import bootstrap_mean
 from tasks.verification.code_audit import audit
@@ -98,13 +109,20 @@ def reasoning_metrics(
     domains, suites = {item.domain for item in items}, dict.fromkeys(item.suite for item in items)
     return {
         **summary(),
-        "domains": {domain.value: summary("domain", domain) for domain in Domain if domain in domains},
+        "domains": {
+            domain.value: summary("domain", domain) for domain in Domain if domain in domains
+        },
         "suites": {suite: summary("suite", suite) for suite in suites},
         **({"noise": noise(samples, OUTCOMES)} if samples else {}),
     }
 
 
-def _summary(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, samples: Sequence[EvalItem], seed: int) -> dict[str, Any]:
+def _summary(
+    items: Sequence[EvalItem],
+    baseline: Sequence[EvalItem] | None,
+    samples: Sequence[EvalItem],
+    seed: int,
+) -> dict[str, Any]:
     reasoning = [item.reasoning_tokens for item in items if item.reasoning_tokens is not None]
     return {
         "n": len(items),
@@ -123,23 +141,38 @@ def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
     """`suspicious_passes`, where some item has tests."""
     tested = [item for item in items if item.check == "tests"]
     passed = [item for item in tested if item.exact or item.flexible]
-    flagged = sum(bool(audit(item, flexible_answer(item, item.completion)).problems) for item in passed)
+    flagged = sum(
+        bool(audit(item, flexible_answer(item, item.completion)).problems) for item in passed
+    )
     return {"suspicious_passes": flagged} if tested else {}
 
 
-def _ratings(items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int) -> dict[str, float]:
-    """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`, with intervals."""
+def _ratings(
+    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int
+) -> dict[str, float]:
+    """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`,
+    with intervals."""
     rated = [item.opinion.rating if item.opinion else None for item in items]
-    before = [item.opinion.rating if item.opinion else None for item in baseline or ()] or [None] * len(items)
+    before = [item.opinion.rating if item.opinion else None for item in baseline or ()] or [
+        None
+    ] * len(items)
     measured = {
         "rating": [new for new in rated if new is not None],
-        "delta_rating": [new - old for new, old in zip(rated, before, strict=True) if new is not None and old is not None],
+        "delta_rating": [
+            new - old
+            for new, old in zip(rated, before, strict=True)
+            if new is not None and old is not None
+        ],
     }
     found: dict[str, float] = {}
     for name, values in measured.items():
         if values:
             interval = bootstrap_mean(values, seed=seed)
-            found |= {name: sum(values) / len(values), f"{name}_low": interval.low, f"{name}_high": interval.high}
+            found |= {
+                name: sum(values) / len(values),
+                f"{name}_low": interval.low,
+                f"{name}_high": interval.high,
+            }
     return found
 
 
@@ -149,9 +182,15 @@ def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name, how answers are verified, and what is asked."""
+    """What decides the bytes of the base model beside its name, how answers are verified, and what
+    is asked."""
     suites = suite_dependencies(config.suites, config.KIND, data)
-    return {**model_dependencies(config.model), **check_versions(), **suites, **opinion_dependencies(config)}
+    return {
+        **model_dependencies(config.model),
+        **check_versions(),
+        **suites,
+        **opinion_dependencies(config),
+    }
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
@@ -161,7 +200,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Answer, verify, compare. Raises InputError for too few prompts, prompts that do not fit and a baseline over other prompts."""
+    """Answer, verify, compare. Raises InputError for too few prompts, prompts that do not fit and a
+    baseline over other prompts."""
     config = job.config
     prompts = eval_prompts(job, grounded=False)
     baseline = read_baseline(job.inputs, prompts)

@@ -1,16 +1,21 @@
 """Rebalance: from what distill produced to exact quotas per domain, difficulty and split.
 
-1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length, language and personal data.
-2. Split by the prompt's hash (`tasks.data.splits`), then fill each quota from its split alone (`tasks.data.quotas`).
-3. What cleaning left short is asked of the teachers again, within their budgets (`tasks.teaching.topping_up`), and cleaned together with
+1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length,
+   language and personal data.
+2. Split by the prompt's hash (`tasks.data.splits`), then fill each quota from its split alone
+   (`tasks.data.quotas`).
+3. What cleaning left short is asked of the teachers again, within their budgets
+   (`tasks.teaching.topping_up`), and cleaned together with
 the rest.
-   If it is still short, the stage fails with a table of what was requested, what there is, what is missing, and why.
+   If it is still short, the stage fails with a table of what was requested, what there is, what is
+   missing, and why.
 
-No prompt is in two splits; the result is the same for the same rows in any order and in any number of files; memory does not grow with the
-rows but by the arrays of `tasks.data.cleaning`. Writes
+No prompt is in two splits; the result is the same for the same rows in any order and in any number
+of files; memory does not grow with the rows but by the arrays of `tasks.data.cleaning`. Writes
 
     train.jsonl, validation.jsonl, heldout.jsonl    Example: the rows of each split
-    prompts.jsonl       Prompt: what GRPO asks, the prompts of train.jsonl and those of the training split that no teacher solved
+    prompts.jsonl       Prompt: what GRPO asks, the prompts of train.jsonl and those of the training
+                        split that no teacher solved
     pairs.jsonl         PreferencePair: of those prompts
     dropped.jsonl       Dropped: every row that cleaning removed, with its cause
     README.md, card/    the data card (`tasks.data.card`)
@@ -41,7 +46,13 @@ from tasks.data.pools import Pools, by_level
 from tasks.data.quotas import Amount, Quota, Shortfall, shortfall_table
 from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 from tasks.data.splits import SPLITS, Split
-from tasks.evaluation.suite import complete_suites, parse_suites, question_of, suite_dependencies, suite_prompts
+from tasks.evaluation.suite import (
+    complete_suites,
+    parse_suites,
+    question_of,
+    suite_dependencies,
+    suite_prompts,
+)
 from tasks.models.download import fetch
 from tasks.models.source import TOKENIZER, model_dependencies, source_of
 from tasks.teaching.teachers import asks_an_api
@@ -52,8 +63,11 @@ _SMALL = 32_000_000
 
 
 def _unless_false(model: type[StrictModel]) -> Callable[[Any, object], Any]:
-    """A validator of a table that may be `false`: its messages speak of the table alone. It raises ValidationError."""
-    return lambda value, _union: value if value is False or isinstance(value, model) else model.parse(value)
+    """A validator of a table that may be `false`: its messages speak of the table alone. It raises
+    ValidationError."""
+    return lambda value, _union: (
+        value if value is False or isinstance(value, model) else model.parse(value)
+    )
 
 
 class Config(StrictModel):
@@ -72,30 +86,39 @@ class Config(StrictModel):
     ```
 
     Attributes:
-        quotas: reasoning rows (not grounded) per domain; a domain that is not named gets none. A number takes from each difficulty in
-            proportion to what there is of it, a table exactly so many of each.
-        grounding_quotas: grounded question-answering rows per grounding; a grounding that is not named gets none.
-        validation_fraction: the share of all prompts that the hash puts into the validation split, whether a quota takes them or not.
+        quotas: reasoning rows (not grounded) per domain; a domain that is not named gets none. A
+            number takes from each difficulty in proportion to what there is of it, a table exactly
+            so many of each.
+        grounding_quotas: grounded question-answering rows per grounding; a grounding that is not
+            named gets none.
+        validation_fraction: the share of all prompts that the hash puts into the validation split,
+            whether a quota takes them or not.
         heldout_fraction: likewise for the held-out split. The rest trains.
         near_duplicates: how near is too near; `false` keeps near duplicates.
         contamination: what gives an evaluation item away; `false` looks for none.
         evaluations: what must not be given away, beside the held-out split.
-        suites: suites of the evaluations that must not be given away either, in the tables that those stages have
-        (`tasks.evaluation.suite`).
+        suites: suites of the evaluations that must not be given away either, in the tables that
+        those stages have (`tasks.evaluation.suite`).
         languages: ISO 639 codes; rows in another language are dropped. Empty: any.
         pii: kinds of personal data; rows with one are dropped.
-        max_prompt_tokens, max_response_tokens: longer rows are dropped, counted by the tokenizer of `model`, with the turns around them.
+        max_prompt_tokens, max_response_tokens: longer rows are dropped, counted by the tokenizer of
+            `model`, with the turns around them.
         model: whose tokenizer counts; None where nothing is counted.
         top_up: how many times the teachers are asked for what is missing.
-        seed: which rows of a split fill its quota, and which of near duplicates stays; it does not move a prompt to another split.
+        seed: which rows of a split fill its quota, and which of near duplicates stays; it does not
+            move a prompt to another split.
     """
 
     quotas: dict[Domain, Quota] = Field(default_factory=dict)
     grounding_quotas: dict[Grounding, Quota] = Field(default_factory=dict)
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
     heldout_fraction: float = Field(default=0.15, ge=0, lt=1)
-    near_duplicates: Annotated[NearDuplicates | Literal[False], WrapValidator(_unless_false(NearDuplicates))] = NearDuplicates()
-    contamination: Annotated[Contamination | Literal[False], WrapValidator(_unless_false(Contamination))] = Contamination()
+    near_duplicates: Annotated[
+        NearDuplicates | Literal[False], WrapValidator(_unless_false(NearDuplicates))
+    ] = NearDuplicates()
+    contamination: Annotated[
+        Contamination | Literal[False], WrapValidator(_unless_false(Contamination))
+    ] = Contamination()
     evaluations: tuple[EvaluationSet, ...] = ()
     suites: tuple[dict[str, Any], ...] = ()
     languages: tuple[str, ...] = ()
@@ -108,7 +131,8 @@ class Config(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the suites' defaults are filled in, and a model whose tokenizer counts nothing is left out, for it decides nothing.
+        """Validate; the suites' defaults are filled in, and a model whose tokenizer counts nothing
+        is left out, for it decides nothing.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -116,62 +140,99 @@ class Config(StrictModel):
         """
         config = super().parse(value)
         counts = config.max_prompt_tokens is not None or config.max_response_tokens is not None
-        return config.model_copy(update={"suites": complete_suites(config.suites, None)} | ({} if counts else {"model": None}))
+        return config.model_copy(
+            update={"suites": complete_suites(config.suites, None)}
+            | ({} if counts else {"model": None})
+        )
 
     @model_validator(mode="after")
     def _quotas_can_be_met(self) -> Self:
         if self.validation_fraction + self.heldout_fraction >= 1:
             raise ValueError(
-                f"validation_fraction {self.validation_fraction} + heldout_fraction {self.heldout_fraction} leaves nothing to train on"
+                f"validation_fraction {self.validation_fraction} + heldout_fraction"
+                f" {self.heldout_fraction} leaves nothing to train on"
             )
         if not self.quotas and not self.grounding_quotas:
-            raise ValueError("no quota is set; add e.g. quotas.math = { train = 600, validation = 20, heldout = 100 }")
+            raise ValueError(
+                "no quota is set; add e.g. quotas.math = { train = 600, validation = 20, heldout ="
+                " 100 }"
+            )
         for split, fraction in self.fractions.items():
-            asking = [f"{table}.{group}" for table, group, quota in self.each_quota() if quota.total(split)]
+            asking = [
+                f"{table}.{group}"
+                for table, group, quota in self.each_quota()
+                if quota.total(split)
+            ]
             if asking and not fraction:
-                raise ValueError(f"{split}_fraction is 0, and {', '.join(asking)} asks for rows of that split")
+                raise ValueError(
+                    f"{split}_fraction is 0, and {', '.join(asking)} asks for rows of that split"
+                )
         return self
 
     @model_validator(mode="after")
     def _something_counts_tokens(self) -> Self:
-        if self.model is None and (self.max_prompt_tokens is not None or self.max_response_tokens is not None):
-            raise ValueError("max_prompt_tokens and max_response_tokens need a model, whose tokenizer counts")
+        if self.model is None and (
+            self.max_prompt_tokens is not None or self.max_response_tokens is not None
+        ):
+            raise ValueError(
+                "max_prompt_tokens and max_response_tokens need a model, whose tokenizer counts"
+            )
         return self
 
     @model_validator(mode="after")
     def _evaluations_are_looked_for(self) -> Self:
-        names = [*(one.name for one in self.evaluations), *(one.suite for one in parse_suites(self.suites, None))]
+        names = [
+            *(one.name for one in self.evaluations),
+            *(one.suite for one in parse_suites(self.suites, None)),
+        ]
         if len(set(names)) < len(names):
             raise ValueError(f"two evaluation sets have the same name: {', '.join(names)}")
         if names and not self.contamination:
-            raise ValueError("evaluations are set and contamination = false looks for none of them; leave one of the two out")
+            raise ValueError(
+                "evaluations are set and contamination = false looks for none of them; leave one of"
+                " the two out"
+            )
         return self
 
     @property
     def fractions(self) -> dict[Split, float]:
         """The share of all prompts in each split."""
         train = 1 - self.validation_fraction - self.heldout_fraction
-        return {"train": train, "validation": self.validation_fraction, "heldout": self.heldout_fraction}
+        return {
+            "train": train,
+            "validation": self.validation_fraction,
+            "heldout": self.heldout_fraction,
+        }
 
     def each_quota(self) -> Iterator[tuple[str, str, Quota]]:
         """(table, domain or grounding, quota) of each."""
         yield from (("quotas", domain.value, quota) for domain, quota in self.quotas.items())
-        yield from (("grounding_quotas", grounding, quota) for grounding, quota in self.grounding_quotas.items())
+        yield from (
+            ("grounding_quotas", grounding, quota)
+            for grounding, quota in self.grounding_quotas.items()
+        )
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """Digests of the evaluation sets and of a local model, and the packages that decide which rows are near or in another language.
+    """Digests of the evaluation sets and of a local model, and the packages that decide which rows
+    are near or in another language.
 
     Raises:
         InputError: a missing file, an unknown language.
     """
     packages = {"datasketch": config.near_duplicates, "py3langid": config.languages}
-    found: dict[str, str | int] = {f"package.{name}": importlib.metadata.version(name) for name, used in packages.items() if used}
+    found: dict[str, str | int] = {
+        f"package.{name}": importlib.metadata.version(name)
+        for name, used in packages.items()
+        if used
+    }
     for one in config.evaluations:
         found |= one.dependencies(data)
     found |= suite_dependencies(config.suites, None, data)
     if unknown := set(config.languages).difference(languages() if config.languages else ()):
-        raise InputError(f"languages: {min(unknown)!r} is unknown.{nearest(min(unknown), languages())}")
+        raise InputError(
+            f"languages: {min(unknown)!r} is unknown.{nearest(min(unknown), languages())}"
+        )
     return found | (model_dependencies(config.model) if config.model else {})
 
 
@@ -181,15 +242,24 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) 
 
 
 def small(config: Config) -> Config:
-    """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are counted."""
-    quotas = {name: one.at_most(train=600, validation=8, heldout=40) for name, one in config.quotas.items()}
-    grounded = {name: one.at_most(train=200, validation=4, heldout=20) for name, one in config.grounding_quotas.items()}
+    """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are
+    counted."""
+    quotas = {
+        name: one.at_most(train=600, validation=8, heldout=40)
+        for name, one in config.quotas.items()
+    }
+    grounded = {
+        name: one.at_most(train=200, validation=4, heldout=20)
+        for name, one in config.grounding_quotas.items()
+    }
     return config.model_copy(
         update={
             "quotas": quotas,
             "grounding_quotas": grounded,
             "max_prompt_tokens": config.max_prompt_tokens and min(config.max_prompt_tokens, PROMPT),
-            "max_response_tokens": config.max_response_tokens and min(config.max_response_tokens, ANSWER),
+            "max_response_tokens": (
+                config.max_response_tokens and min(config.max_response_tokens, ANSWER)
+            ),
         }
     )
 
@@ -198,21 +268,34 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Fill the quotas.
 
     Raises:
-        InputError: quotas that cannot be filled, all of them listed; or what a teacher or an evaluation set raises.
+        InputError: quotas that cannot be filled, all of them listed; or what a teacher or an
+            evaluation set raises.
     """
     config, distilled = job.config, job.inputs["examples"]
     teachers = Teachers(job, distilled)
     rounds: list[Round] = []
     evaluations = [one.read(job.data) for one in config.evaluations]
     for suite in parse_suites(config.suites, None):
-        evaluations.append(Evaluation(suite.suite, [(prompt.id, question_of(prompt)) for prompt in suite_prompts(suite, job.data)]))
+        evaluations.append(
+            Evaluation(
+                suite.suite,
+                [(prompt.id, question_of(prompt)) for prompt in suite_prompts(suite, job.data)],
+            )
+        )
     files = Files((distilled,))
     pools = _clean(job, files, evaluations)
     kept, read = Counter[str](), Counter[str]()
-    while (short := shortfalls(config, pools)) and len(rounds) < config.top_up and (not rounds or rounds[-1].given):
+    while (
+        (short := shortfalls(config, pools))
+        and len(rounds) < config.top_up
+        and (not rounds or rounds[-1].given)
+    ):
         known = KnownIds(np.concatenate([pools.cleaned.id, unsolved_ids(files.directories)]))
-        # New rows survive like the last that came: those of an exhausted teacher are ever more alike.
-        cells = wanted(short, config.fractions, Counter(pools.kept()) - kept, Counter(pools.read()) - read)
+        # New rows survive like the last that came: those of an exhausted teacher are ever more
+        # alike.
+        cells = wanted(
+            short, config.fractions, Counter(pools.kept()) - kept, Counter(pools.read()) - read
+        )
         kept, read = Counter(pools.kept()), Counter(pools.read())
         rounds.append(teachers.ask(len(rounds) + 1, cells, known))
         files = Files((*files.directories, rounds[-1].directory))
@@ -248,10 +331,13 @@ def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) ->
 
 
 def filters(config: Config) -> list[Filter]:
-    """The filters that a config asks for. Raises InputError: the model's tokenizer cannot be had."""
+    """The filters that a config asks for. Raises InputError: the model's tokenizer cannot be
+    had."""
     made: list[Filter] = []
     if config.model:
-        made.append(Length(tokenizer_of(config.model), config.max_prompt_tokens, config.max_response_tokens))
+        made.append(
+            Length(tokenizer_of(config.model), config.max_prompt_tokens, config.max_response_tokens)
+        )
     if config.languages:
         made.append(Languages(config.languages))
     if config.pii:
@@ -260,7 +346,8 @@ def filters(config: Config) -> list[Filter]:
 
 
 def tokenizer_of(model: str) -> bytes:
-    """The serialised SentencePiece model of a recipe's `model`; no weights are read. Raises InputError as `tasks.models.download.fetch`."""
+    """The serialised SentencePiece model of a recipe's `model`; no weights are read. Raises
+    InputError as `tasks.models.download.fetch`."""
     if source_of(model).kind == "tiny":
         from tasks.models.tiny import tiny_tokenizer
 
@@ -269,7 +356,8 @@ def tokenizer_of(model: str) -> bytes:
     found = sorted(directory.rglob(TOKENIZER), key=lambda path: (len(path.parts), path))
     if not found:
         raise InputError(
-            f"model {model!r}: {directory} has no {TOKENIZER}, so its tokens cannot be counted. Copy it there from the base model."
+            f"model {model!r}: {directory} has no {TOKENIZER}, so its tokens cannot be counted."
+            " Copy it there from the base model."
         )
     return found[0].read_bytes()
 
@@ -280,12 +368,17 @@ def shortfalls(config: Config, pools: Pools) -> list[Shortfall]:
         Shortfall(table, group, split, level, requested, available)
         for table, group, quota in config.each_quota()
         for split in SPLITS
-        for level, (requested, available) in pools.pool(group, split).lacks(quota.amount(split)).items()
+        for level, (requested, available) in (
+            pools.pool(group, split).lacks(quota.amount(split)).items()
+        )
     ]
 
 
-def _explain(short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], files: Files) -> str:
-    """The table of what is missing, what cleaning took from these groups, and what became no row before."""
+def _explain(
+    short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], files: Files
+) -> str:
+    """The table of what is missing, what cleaning took from these groups, and what became no row
+    before."""
     lines = ["the quotas ask for more rows than distill produced:", shortfall_table(short)]
     read, solved, kept = pools.read(), pools.read(solved=True), pools.kept()
     for group in dict.fromkeys(one.group for one in short):
@@ -293,25 +386,38 @@ def _explain(short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], 
         splits = ", ".join(f"{len(pools.pool(group, split).rows)} {split}" for split in SPLITS)
         examples = solved.get(group, 0)
         lines.append(
-            f"{group}: {examples} examples and {read.get(group, 0) - examples} unsolved prompts were read; dropped: {causes or 'none'}; "
-            f"{kept.get(group, 0)} examples are left ({splits})."
+            f"{group}: {examples} examples and {read.get(group, 0) - examples} unsolved prompts"
+            f" were read; dropped: {causes or 'none'}; {kept.get(group, 0)} examples are left"
+            f" ({splits})."
         )
-    before = Counter(row["cause"] for path in files.named("dropped.jsonl") for row in read_rows(path))
+    before = Counter(
+        row["cause"] for path in files.named("dropped.jsonl") for row in read_rows(path)
+    )
     if before:
-        lines.append(f"Dropped by the teachers, of all groups: {', '.join(f'{count} {cause}' for cause, count in sorted(before.items()))}.")
+        lines.append(
+            "Dropped by the teachers, of all groups:"
+            f" {', '.join(f'{count} {cause}' for cause, count in sorted(before.items()))}."
+        )
     for number, one in enumerate(rounds, start=1):
         asked = sum(count for *_, count in one.about["wanted"])
         usd = sum(teacher.get("usd", 0.0) for teacher in one.about["teachers"])
-        lines.append(f"Top-up {number}: the teachers were asked for {asked} rows and gave {one.given}, for {usd:.2f} US dollars.")
-    lines.append("Lower the quota, let the teacher produce more rows, or give the split a larger validation_fraction or heldout_fraction.")
+        lines.append(
+            f"Top-up {number}: the teachers were asked for {asked} rows and gave {one.given}, for"
+            f" {usd:.2f} US dollars."
+        )
+    lines.append(
+        "Lower the quota, let the teacher produce more rows, or give the split a larger"
+        " validation_fraction or heldout_fraction."
+    )
     return "\n".join(lines)
 
 
 def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     """Write every file but the card; returns the metrics.
 
-    `rows` counts each split's; `prompts` and `pairs` their files'; `domains` and `groundings` hold for each quota and split what was
-    requested, achieved and available, by difficulty too. `read` is `dropped` (by cause) + rows that are left, chosen or `unused`.
+    `rows` counts each split's; `prompts` and `pairs` their files'; `domains` and `groundings` hold
+    for each quota and split what was requested, achieved and available, by difficulty too. `read`
+    is `dropped` (by cause) + rows that are left, chosen or `unused`.
     """
     config, cleaned = job.config, pools.cleaned
     chosen: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
@@ -342,7 +448,9 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     return {
         "rows": {split: len(numbers) for split, numbers in rows.items()},
         "prompts": len(prompts),
-        "pairs": write_pairs(job.out / "pairs.jsonl", files.named("pairs.jsonl"), cleaned.id[prompts], config.seed),
+        "pairs": write_pairs(
+            job.out / "pairs.jsonl", files.named("pairs.jsonl"), cleaned.id[prompts], config.seed
+        ),
         **mix,
         "read": len(cleaned.id),
         "dropped": dropped,
@@ -352,7 +460,11 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
 
 
 def _requested(amount: Amount) -> Mapping[str, Any]:
-    return {"requested_difficulty": {str(level): count for level, count in sorted(amount.items())}} if isinstance(amount, dict) else {}
+    return (
+        {"requested_difficulty": {str(level): count for level, count in sorted(amount.items())}}
+        if isinstance(amount, dict)
+        else {}
+    )
 
 
 def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:

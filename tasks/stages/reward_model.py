@@ -1,16 +1,19 @@
-"""A reward model of traces (the seeds' "ThoughtTeacher"): a scalar head on a Gemma that scores each step of the reasoning, and the answer.
+"""A reward model of traces (the seeds' "ThoughtTeacher"): a scalar head on a Gemma that scores each
+step of the reasoning, and the answer.
 
-Pairs come from three places: the data's (a teacher's samples), the policy's own samples, verified against wrong, and verified traces beside
-themselves with one wrong step and the same answer (`tasks.data.damage`), which have the model read the steps. Both traces of a pair have
-one author: who wrote a trace is easier to see than whether it is right. `tasks.losses.bradley_terry` has the loss. The artifact is a
-directory that `transformers` loads as a classifier with one label, and
+Pairs come from three places: the data's (a teacher's samples), the policy's own samples, verified
+against wrong, and verified traces beside themselves with one wrong step and the same answer
+(`tasks.data.damage`), which have the model read the steps. Both traces of a pair have one author:
+who wrote a trace is easier to see than whether it is right. `tasks.losses.bradley_terry` has the
+loss. The artifact is a directory that `transformers` loads as a classifier with one label, and
 
     trace_pairs.jsonl   TracePair: what was trained on
     heldout.jsonl       held-out pairs with all their scores
     calibration.json    Calibration, and the bins of a reliability diagram
 
-Held out, and kept apart for the temperature, are fractions of the prompts. `tasks.reward_models.calibration` says what is measured; the
-reward `reward_model` is what the artifact is for.
+Held out, and kept apart for the temperature, are fractions of the prompts.
+`tasks.reward_models.calibration` says what is measured; the reward `reward_model` is what the
+artifact is for.
 """
 
 from collections import Counter
@@ -39,7 +42,15 @@ from tasks.reward_models.calibration import (
     pair_metrics,
     write_calibration,
 )
-from tasks.reward_models.pairs import TracePair, damaged_pairs, fits_lengths, pair_arrays, read_pairs, split_pairs, trace_pairs
+from tasks.reward_models.pairs import (
+    TracePair,
+    damaged_pairs,
+    fits_lengths,
+    pair_arrays,
+    read_pairs,
+    split_pairs,
+    trace_pairs,
+)
 from tasks.sampling.rollouts import sample_before_training
 from tasks.training.preference_pairs import mine_pairs
 from tasks.verification.verify import check_versions
@@ -63,17 +74,24 @@ class Config(TrainerConfig):
         model: what it begins with where no policy is connected.
         data_pairs: how many of the data's pairs are taken, at most.
         prompts: how many training prompts the policy is sampled for; 0 samples none.
-        samples_per_prompt, pairs_per_prompt: responses sampled for each prompt at `temperature`, and the most pairs it gives.
-        damaged: how many traces of the data are paired with themselves with one wrong step, at most.
-        prompt_length, response_length: tokens; pairs that do not fit are left out. A policy's `response_length` may not be more than this.
+        samples_per_prompt, pairs_per_prompt: responses sampled for each prompt at `temperature`,
+            and the most pairs it gives.
+        damaged: how many traces of the data are paired with themselves with one wrong step, at
+            most.
+        prompt_length, response_length: tokens; pairs that do not fit are left out. A policy's
+            `response_length` may not be more than this.
         sampling_batch_size: responses sampled at a time.
         centering: weight of the term that keeps the mean score at 0.
-        step_weight: weight of the steps that are known to be right or wrong; 0 learns from whole traces alone.
-        validation_fraction, heldout_fraction: of the prompts, for the temperature, and for all that is measured.
+        step_weight: weight of the steps that are known to be right or wrong; 0 learns from whole
+            traces alone.
+        validation_fraction, heldout_fraction: of the prompts, for the temperature, and for all that
+            is measured.
         min_pairs: fewer pairs to train on fail the stage.
-        min_accuracy: the stage fails when the lower end of the held-out accuracy's interval is below it. 0.5 is chance: a model that cannot
-            be told from a coin rewards noise. 0 lets every model pass.
-        max_dropped_fraction: of the prompts to sample, more than this fraction too long is an error.
+        min_accuracy: the stage fails when the lower end of the held-out accuracy's interval is
+            below it. 0.5 is chance: a model that cannot be told from a coin rewards noise. 0 lets
+            every model pass.
+        max_dropped_fraction: of the prompts to sample, more than this fraction too long is an
+            error.
     """
 
     model: str
@@ -98,7 +116,9 @@ class Config(TrainerConfig):
     @model_validator(mode="after")
     def _pairs_come_from_somewhere(self) -> Self:
         if not (self.prompts or self.data_pairs or self.damaged):
-            raise ValueError("data_pairs = 0, prompts = 0 and damaged = 0 give no pairs; set one of them")
+            raise ValueError(
+                "data_pairs = 0, prompts = 0 and damaged = 0 give no pairs; set one of them"
+            )
         if self.validation_fraction + self.heldout_fraction >= 1:
             raise ValueError("validation_fraction and heldout_fraction leave nothing to train on")
         return self
@@ -110,8 +130,13 @@ class Config(TrainerConfig):
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """The base model's bytes, how traces are split into steps, and how the policy's answers are verified."""
-    return {**model_dependencies(config.model), "data.steps": steps.VERSION, **(check_versions() if config.prompts else {})}
+    """The base model's bytes, how traces are split into steps, and how the policy's answers are
+    verified."""
+    return {
+        **model_dependencies(config.model),
+        "data.steps": steps.VERSION,
+        **(check_versions() if config.prompts else {}),
+    }
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
@@ -122,8 +147,14 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
 
     add_head(loaded, beside_adapters=config.lora is not None)
     trainer = make_trainer(loaded, config, config.seed)
-    fixed = {"pad_id": loaded.tokenizer.pad_id, "centering": config.centering, "step_weight": config.step_weight}
-    return trainer.with_loss_fn(bradley_terry_loss_fn, has_aux=True).with_gen_model_input_fn(lambda batch: {"pairs": batch, **fixed})
+    fixed = {
+        "pad_id": loaded.tokenizer.pad_id,
+        "centering": config.centering,
+        "step_weight": config.step_weight,
+    }
+    return trainer.with_loss_fn(bradley_terry_loss_fn, has_aux=True).with_gen_model_input_fn(
+        lambda batch: {"pairs": batch, **fixed}
+    )
 
 
 def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
@@ -131,7 +162,10 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
-        loaded, batch_size=config.sampling_batch_size, prompt_length=config.prompt_length, response_length=config.response_length
+        loaded,
+        batch_size=config.sampling_batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
     )
 
 
@@ -140,7 +174,10 @@ def scorer_of(config: Config, loaded: "LoadedModel") -> "TraceScorer":
     from tasks.reward_models.scoring import TraceScorer
 
     return TraceScorer(
-        loaded, batch_size=config.scoring_batch_size, prompt_length=config.prompt_length, response_length=config.response_length
+        loaded,
+        batch_size=config.scoring_batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
     )
 
 
@@ -148,7 +185,10 @@ def batch_sizes(config: Config) -> dict[str, int]:
     """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
     from tasks.training.trainer import rows_at_once
 
-    return {**({"sampling_batch_size": config.sampling_batch_size} if config.prompts else {}), **rows_at_once(config)}
+    return {
+        **({"sampling_batch_size": config.sampling_batch_size} if config.prompts else {}),
+        **rows_at_once(config),
+    }
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
@@ -157,7 +197,9 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     from tasks.planning.programs import on_devices
 
     sizes = batch_sizes(config)
-    prompts = min(config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values()))
+    prompts = min(
+        config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
+    )
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     policy = on_devices(model, sizes)
     generate = [sampler_of(config, policy).program(batches)] if prompts else []
@@ -165,12 +207,17 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     shape = (config.batch_size, config.response_length)
     kinds = {"ids": np.int32, "ends": np.bool_, "labels": np.int8}
     batch: dict[str, np.ndarray] = {
-        f"{side}_{name}": np.zeros(shape, kind) for side in ("chosen", "rejected") for name, kind in kinds.items()
+        f"{side}_{name}": np.zeros(shape, kind)
+        for side in ("chosen", "rejected")
+        for name, kind in kinds.items()
     }
     batch["prompt_ids"] = np.zeros((config.batch_size, config.prompt_length), np.int32)
     trained = on_devices(model, sizes)
     add_head(trained)
-    scored = pairs * (2 * (config.validation_fraction + config.heldout_fraction) + len(ATTACKS) * config.heldout_fraction)
+    scored = pairs * (
+        2 * (config.validation_fraction + config.heldout_fraction)
+        + len(ATTACKS) * config.heldout_fraction
+    )
     return [
         *generate,
         *trainer_of(config, policy).programs(batch, config.steps, trips={}),
@@ -208,19 +255,24 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     config = job.config
     mesh = make_mesh(batch_sizes(config))
-    loaded = policy_or_base(job.inputs, config.model, config.seed, mesh, trained=config.lora is None)
+    loaded = policy_or_base(
+        job.inputs, config.model, config.seed, mesh, trained=config.lora is None
+    )
     pairs, about = _gathered(job, loaded)
     splits = split_pairs(pairs, config.validation_fraction, config.heldout_fraction)
     counts = {split: len(found) for split, found in splits.items()}
     job.log.info("pairs: %s; %s", counts, about)
     if counts["train"] < config.min_pairs or not counts["validation"] or not counts["heldout"]:
         raise StageFailed(
-            f"{len(pairs)} pairs of traces ({about}) make {counts['train']} to train on, {counts['validation']} to validate and "
-            f"{counts['heldout']} held out; min_pairs = {config.min_pairs} are needed to train, and at least one of each other. Raise "
-            "data_pairs, prompts or damaged, or the lengths."
+            f"{len(pairs)} pairs of traces ({about}) make {counts['train']} to train on,"
+            f" {counts['validation']} to validate and {counts['heldout']} held out; min_pairs ="
+            f" {config.min_pairs} are needed to train, and at least one of each other. Raise"
+            " data_pairs, prompts or damaged, or the lengths."
         )
     write_jsonl(job.out / "trace_pairs.jsonl", splits["train"])
-    arrays = pair_arrays(loaded.tokenizer, splits["train"], config.prompt_length, config.response_length)
+    arrays = pair_arrays(
+        loaded.tokenizer, splits["train"], config.prompt_length, config.response_length
+    )
 
     def batch_at(step: int) -> dict[str, np.ndarray]:
         rows = rows_of_step(config.seed, step, config.batch_size, counts["train"])
@@ -231,7 +283,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
     save_trained(trainer, loaded, job)
     compiles = trainer.compiles
     del trainer, loaded
-    scorer = scorer_of(config, load_scoring_model(job.out, mesh))  # as it is written, rounded and with its adapters merged
+    scorer = scorer_of(
+        config, load_scoring_model(job.out, mesh)
+    )  # as it is written, rounded and with its adapters merged
     measured = _measured(job, scorer, splits["validation"], splits["heldout"])
     last = curve[-10:]
     return {
@@ -250,21 +304,33 @@ def _gathered(job: Job[Config], loaded: "LoadedModel") -> tuple[list[TracePair],
     """All pairs, and how many came from where and were left out why."""
     config, left_out = job.config, Counter[str]()
     fits = fits_lengths(loaded.tokenizer, config.prompt_length, config.response_length)
-    pairs = trace_pairs(read_pairs(job.inputs["prompts"] / "pairs.jsonl"), "data", config.data_pairs, fits, left_out)
+    pairs = trace_pairs(
+        read_pairs(job.inputs["prompts"] / "pairs.jsonl"), "data", config.data_pairs, fits, left_out
+    )
     malformed = left_out["malformed"]
-    about: dict[str, Any] = {"format_wins": (malformed + len(pairs) / 2) / (malformed + len(pairs)) if pairs else None}
+    about: dict[str, Any] = {
+        "format_wins": (malformed + len(pairs) / 2) / (malformed + len(pairs)) if pairs else None
+    }
     if config.prompts or config.damaged:
         examples = read_jsonl(job.inputs["prompts"] / "train.jsonl", Example)
         if config.prompts:
             mined, about["prompts_by_outcome"] = _sampled(job, loaded, examples)
             pairs += trace_pairs(mined, "policy", len(mined), fits, left_out)
         pairs += damaged_pairs(examples, config.damaged, config.seed, fits, left_out)
-    return pairs, about | {"pairs_by_origin": dict(Counter(pair.origin for pair in pairs)), "left_out": dict(sorted(left_out.items()))}
+    return pairs, about | {
+        "pairs_by_origin": dict(Counter(pair.origin for pair in pairs)),
+        "left_out": dict(sorted(left_out.items())),
+    }
 
 
-def _sampled(job: Job[Config], loaded: "LoadedModel", rows: Sequence[Example]) -> tuple[list[PreferencePair], dict[str, int]]:
-    """Pairs of the policy's samples, and the prompts by outcome. Raises InputError when no prompt fits."""
-    examples, samples, _ = sample_before_training(job, sampler_of(job.config, loaded), loaded.tokenizer, rows)
+def _sampled(
+    job: Job[Config], loaded: "LoadedModel", rows: Sequence[Example]
+) -> tuple[list[PreferencePair], dict[str, int]]:
+    """Pairs of the policy's samples, and the prompts by outcome. Raises InputError when no prompt
+    fits."""
+    examples, samples, _ = sample_before_training(
+        job, sampler_of(job.config, loaded), loaded.tokenizer, rows
+    )
     return mine_pairs(
         examples,
         samples,
@@ -275,15 +341,24 @@ def _sampled(job: Job[Config], loaded: "LoadedModel", rows: Sequence[Example]) -
     )
 
 
-def _measured(job: Job[Config], scorer: "TraceScorer", validation: Sequence[TracePair], heldout: Sequence[TracePair]) -> dict[str, Any]:
-    """Calibrate on validation pairs, measure on held-out ones, write both. Raises StageFailed for an accuracy that is not good enough."""
+def _measured(
+    job: Job[Config],
+    scorer: "TraceScorer",
+    validation: Sequence[TracePair],
+    heldout: Sequence[TracePair],
+) -> dict[str, Any]:
+    """Calibrate on validation pairs, measure on held-out ones, write both. Raises StageFailed for
+    an accuracy that is not good enough."""
     config, tokenizer = job.config, scorer.loaded.tokenizer
     fits = fits_lengths(tokenizer, config.prompt_length, config.response_length)
 
     def scored(pairs: Sequence[TracePair]) -> tuple[list[ScoredPair], list["Scores"]]:
         found = scorer.score([row for pair in pairs for row in pair.rows(tokenizer)])
         together = zip(pairs, found[::2], found[1::2], strict=True)
-        return [ScoredPair(pair, chosen.trace, rejected.trace, rejected.steps) for pair, chosen, rejected in together], found
+        return [
+            ScoredPair(pair, chosen.trace, rejected.trace, rejected.steps)
+            for pair, chosen, rejected in together
+        ], found
 
     fitted, scores = scored(validation)
     calibration = Calibration(
@@ -294,7 +369,11 @@ def _measured(job: Job[Config], scorer: "TraceScorer", validation: Sequence[Trac
     )
     found, scores = scored(heldout)
     rows = (
-        {**pair.model_dump(mode="json"), "chosen_scores": chosen._asdict(), "rejected_scores": rejected._asdict()}
+        {
+            **pair.model_dump(mode="json"),
+            "chosen_scores": chosen._asdict(),
+            "rejected_scores": rejected._asdict(),
+        }
         for pair, chosen, rejected in zip(heldout, scores[::2], scores[1::2], strict=True)
     )
     write_jsonl(job.out / "heldout.jsonl", rows)
@@ -304,12 +383,15 @@ def _measured(job: Job[Config], scorer: "TraceScorer", validation: Sequence[Trac
         tried = [(attacked(one.pair, attack), one) for one in found]
         fitting = [(pair, before) for pair, before in tried if fits(pair)]
         after, _ = scored([pair for pair, _ in fitting])
-        metrics["attacks"][name] = attack_metrics([before for _, before in fitting], after, calibration)
+        metrics["attacks"][name] = attack_metrics(
+            [before for _, before in fitting], after, calibration
+        )
     if metrics["accuracy_low"] < config.min_accuracy:
         raise StageFailed(
-            f"the reward model is right on {metrics['accuracy']:.1%} of {metrics['n']} held-out pairs, on at least "
-            f"{metrics['accuracy_low']:.1%} with 95 % confidence; min_accuracy = {config.min_accuracy:.1%}. Train it longer or on more "
-            "pairs, raise heldout_fraction if there are few, or lower min_accuracy."
+            f"the reward model is right on {metrics['accuracy']:.1%} of {metrics['n']} held-out"
+            f" pairs, on at least {metrics['accuracy_low']:.1%} with 95 % confidence; min_accuracy"
+            f" = {config.min_accuracy:.1%}. Train it longer or on more pairs, raise"
+            " heldout_fraction if there are few, or lower min_accuracy."
         )
     return metrics
 

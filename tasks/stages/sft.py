@@ -1,7 +1,9 @@
-"""Supervised fine-tuning on worked traces: prompt-masked loss, packed rows of a fixed shape, and a proof of what is trained on.
+"""Supervised fine-tuning on worked traces: prompt-masked loss, packed rows of a fixed shape, and a
+proof of what is trained on.
 
-Before the first step the stage writes `proof.json`, the training-token proof: for sample rows the decoded supervised span, and for all rows
-the checks that it is not empty, ends with the terminator and holds nothing of the prompt. A failed check fails the stage.
+Before the first step the stage writes `proof.json`, the training-token proof: for sample rows the
+decoded supervised span, and for all rows the checks that it is not empty, ends with the terminator
+and holds nothing of the prompt. A failed check fails the stage.
 """
 
 import json
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 
 
 class Config(TrainerConfig):
-    """SFT on rows of `sequence_length` tokens, each packed with as many examples as fit; `batch_size` counts packed rows.
+    """SFT on rows of `sequence_length` tokens, each packed with as many examples as fit;
+    `batch_size` counts packed rows.
 
-    Examples longer than a row are left out and counted; more than `max_dropped_fraction` of them is an error.
+    Examples longer than a row are left out and counted; more than `max_dropped_fraction` of them is
+    an error.
     """
 
     model: str
@@ -41,23 +45,32 @@ class Config(TrainerConfig):
     validation_every: int = Field(default=100, ge=1)
 
 
-def tokenise(tokenizer: Tokenizer, examples: Sequence[Example], length: int) -> tuple[Packed, list[Example]]:
-    """Pack the examples that fit into rows of `length` tokens. Returns the rows and the examples that are in them."""
+def tokenise(
+    tokenizer: Tokenizer, examples: Sequence[Example], length: int
+) -> tuple[Packed, list[Example]]:
+    """Pack the examples that fit into rows of `length` tokens. Returns the rows and the examples
+    that are in them."""
     rows, kept = [], []
     for example in examples:
-        prompt, response = prompt_tokens(tokenizer, example.prompt), response_tokens(tokenizer, example.response())
+        prompt, response = (
+            prompt_tokens(tokenizer, example.prompt),
+            response_tokens(tokenizer, example.response()),
+        )
         if len(prompt) + len(response) <= length:
             rows.append((prompt, response))
             kept.append(example)
     return pack(rows, length, tokenizer.pad_id), kept
 
 
-def prove(tokenizer: Tokenizer, packed: Packed, examples: Sequence[Example], samples: int = 5) -> dict[str, Any]:
-    """The training-token proof. It reads the arrays that are trained on, not the code that made them.
+def prove(
+    tokenizer: Tokenizer, packed: Packed, examples: Sequence[Example], samples: int = 5
+) -> dict[str, Any]:
+    """The training-token proof. It reads the arrays that are trained on, not the code that made
+    them.
 
     Raises:
-        StageFailed: a supervised span is empty, does not end with the terminator, is not exactly the response, or touches the prompt;
-            or the spans are not those of `examples`.
+        StageFailed: a supervised span is empty, does not end with the terminator, is not exactly
+            the response, or touches the prompt; or the spans are not those of `examples`.
     """
     expected = {(f"user\n{example.prompt}\nmodel\n", example.response()) for example in examples}
     shown: list[dict[str, str]] = []
@@ -72,7 +85,10 @@ def prove(tokenizer: Tokenizer, packed: Packed, examples: Sequence[Example], sam
                 problem = "is empty"
             elif span[-1] != tokenizer.end_of_turn_id:
                 problem = "does not end with <end_of_turn>"
-            elif sum(token in tokenizer.control_ids for token in span) != 1 or not mask[-len(span) :].all():
+            elif (
+                sum(token in tokenizer.control_ids for token in span) != 1
+                or not mask[-len(span) :].all()
+            ):
                 problem = "covers control tokens of the prompt"
             elif pair not in expected:
                 problem = f"{pair[1]!r} after {pair[0]!r} is no training example"
@@ -81,7 +97,10 @@ def prove(tokenizer: Tokenizer, packed: Packed, examples: Sequence[Example], sam
                 if len(shown) < samples:
                     shown.append({"prompt": pair[0], "supervised": pair[1] + "<end_of_turn>"})
                 continue
-            raise StageFailed(f"training-token proof: the supervised span of row {row}, segment {segment}, {problem}")
+            raise StageFailed(
+                f"training-token proof: the supervised span of row {row}, segment {segment},"
+                f" {problem}"
+            )
         if packed.mask[row][packed.segments[row] == 0].any():
             raise StageFailed(f"training-token proof: padding of row {row} is supervised")
     if found != len(examples):
@@ -104,7 +123,8 @@ def prove(tokenizer: Tokenizer, packed: Packed, examples: Sequence[Example], sam
 
 
 def batch(packed: Packed, chosen: np.ndarray, scale: float) -> dict[str, np.ndarray]:
-    """The training input of rows `chosen`, -1 for an empty one; loss weights are the mask times `scale`."""
+    """The training input of rows `chosen`, -1 for an empty one; loss weights are the mask times
+    `scale`."""
     real = (chosen >= 0)[:, None]
     return {
         "tokens": packed.tokens[chosen],
@@ -115,7 +135,8 @@ def batch(packed: Packed, chosen: np.ndarray, scale: float) -> dict[str, np.ndar
 
 
 def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]:
-    """All rows in batches of `size`; the weights make the mean of the batches' losses the mean over all supervised tokens."""
+    """All rows in batches of `size`; the weights make the mean of the batches' losses the mean over
+    all supervised tokens."""
     count = len(packed)
     chosen = np.concatenate([np.arange(count), np.full(-count % size, -1)]).reshape(-1, size)
     return [batch(packed, rows, len(chosen) / packed.mask.sum()) for rows in chosen]
@@ -131,11 +152,16 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     from tasks.losses.cross_entropy import cross_entropy
     from tasks.training.trainer import make_trainer
 
-    return make_trainer(loaded, config, config.seed).with_loss_fn(cross_entropy).with_gen_model_input_fn(dict)
+    return (
+        make_trainer(loaded, config, config.seed)
+        .with_loss_fn(cross_entropy)
+        .with_gen_model_input_fn(dict)
+    )
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. As many tokens are supervised as a row has: how many really are, the data decides."""
+    """What `run` compiles. As many tokens are supervised as a row has: how many really are, the
+    data decides."""
     from tasks.planning.programs import on_devices, vocabulary_trips
     from tasks.training.trainer import rows_at_once
 
@@ -167,13 +193,20 @@ def small(config: Config) -> Config:
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when the proof or the compile check fails."""
+    """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when
+    the proof or the compile check fails."""
     from tasks.models.loading import policy_or_base
     from tasks.training.loop import fit, rows_of_step, save_trained
     from tasks.training.trainer import rows_at_once
 
     config = job.config
-    loaded = policy_or_base(job.inputs, config.model, config.seed, make_mesh(rows_at_once(config)), trained=config.lora is None)
+    loaded = policy_or_base(
+        job.inputs,
+        config.model,
+        config.seed,
+        make_mesh(rows_at_once(config)),
+        trained=config.lora is None,
+    )
     packed, dropped = {}, {}
     for split in ("train", "validation"):
         examples = read_jsonl(job.inputs["examples"] / f"{split}.jsonl", Example)
@@ -181,12 +214,15 @@ def run(job: Job[Config]) -> dict[str, Any]:
         dropped[split] = len(examples) - len(kept)
         if dropped[split] > config.max_dropped_fraction * len(examples):
             raise InputError(
-                f"{dropped[split]} of {len(examples)} {split} rows have more than sequence_length = {config.sequence_length} tokens; "
-                f"raise sequence_length or max_dropped_fraction (now {config.max_dropped_fraction})."
+                f"{dropped[split]} of {len(examples)} {split} rows have more than sequence_length ="
+                f" {config.sequence_length} tokens; raise sequence_length or max_dropped_fraction"
+                f" (now {config.max_dropped_fraction})."
             )
         if split == "train":
             proof = prove(loaded.tokenizer, packed[split], kept)
-    (job.out / "proof.json").write_text(json.dumps(proof, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (job.out / "proof.json").write_text(
+        json.dumps(proof, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
     train = packed["train"]
     if not len(train):
         raise InputError("there are no training rows: raise the quotas of the rebalance stage.")
@@ -201,7 +237,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
         batch_at,
         config,
         job,
-        validation=validation_batches(packed["validation"], config.batch_size // config.accumulation),
+        validation=validation_batches(
+            packed["validation"], config.batch_size // config.accumulation
+        ),
         validation_every=config.validation_every,
     )
     save_trained(trainer, loaded, job)

@@ -1,4 +1,5 @@
-"""SimPO on preference pairs (`tasks.training.preferences`): a reference-free loss on length-normalised log-probabilities with a margin."""
+"""SimPO on preference pairs (`tasks.training.preferences`): a reference-free loss on
+length-normalised log-probabilities with a margin."""
 
 from typing import Any
 
@@ -12,7 +13,8 @@ class Config(preferences.PreferenceConfig):
 
     Attributes:
         beta: scale of the implicit reward; the paper finds 2 to 2.5 good, and 10 often better.
-        gamma_beta_ratio: the target margin in mean log-probability per token; the paper's grid is 0 to 1.
+        gamma_beta_ratio: the target margin in mean log-probability per token; the paper's grid is 0
+            to 1.
         sft_weight: weight of the supervised term on the chosen response; 0 is the paper's loss.
     """
 
@@ -25,7 +27,9 @@ def loss_of(config: Config) -> Any:
     """The loss of this stage."""
     from tasks.losses.simpo import simpo_loss_fn
 
-    return simpo_loss_fn(beta=config.beta, gamma_beta_ratio=config.gamma_beta_ratio, sft_weight=config.sft_weight)
+    return simpo_loss_fn(
+        beta=config.beta, gamma_beta_ratio=config.gamma_beta_ratio, sft_weight=config.sft_weight
+    )
 
 
 KIND = preferences.preference_kind(version=5, config=Config, loss_of=loss_of)

@@ -1,7 +1,9 @@
-"""Uncertainty of evaluation results: intervals for a rate and for differences, a test of a paired change, a correction for many looks.
+"""Uncertainty of evaluation results: intervals for a rate and for differences, a test of a paired
+change, a correction for many looks.
 
-Everything is at 95 %. Items are treated as drawn independently from one population; what is uncertain is which prompts were asked, not what
-the model says to them (decoding is greedy; `tasks.statistics.noise` is about models whose answers are drawn).
+Everything is at 95 %. Items are treated as drawn independently from one population; what is
+uncertain is which prompts were asked, not what the model says to them (decoding is greedy;
+`tasks.statistics.noise` is about models whose answers are drawn).
 
 `python -m benchmarks.coverage` measures how often the intervals hold the truth.
 """
@@ -43,13 +45,17 @@ def wilson(successes: int, n: int) -> Interval:
     p, shrink = successes / n, 1 + Z * Z / n
     centre = (p + Z * Z / (2 * n)) / shrink
     half = Z / shrink * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
-    return Interval(low=0.0 if successes == 0 else centre - half, high=1.0 if successes == n else centre + half)
+    return Interval(
+        low=0.0 if successes == 0 else centre - half, high=1.0 if successes == n else centre + half
+    )
 
 
 def newcombe(successes_before: int, n_before: int, successes_after: int, n_after: int) -> Interval:
-    """Newcombe's hybrid score interval (Newcombe 1998, method 10) of after - before, the rates of two independent samples.
+    """Newcombe's hybrid score interval (Newcombe 1998, method 10) of after - before, the rates of
+    two independent samples.
 
-    It is made of the Wilson intervals [l0, u0] of the rate before, p0, and [l1, u1] of the rate after, p1; d = p1 - p0:
+    It is made of the Wilson intervals [l0, u0] of the rate before, p0, and [l1, u1] of the rate
+    after, p1; d = p1 - p0:
 
         d - sqrt((p1 - l1)^2 + (u0 - p0)^2)   to   d + sqrt((u1 - p1)^2 + (p0 - l0)^2)
 
@@ -64,46 +70,64 @@ def newcombe(successes_before: int, n_before: int, successes_after: int, n_after
 
 
 def paired_bootstrap(before: Sequence[bool], after: Sequence[bool], *, seed: int) -> Interval:
-    """Percentile bootstrap interval (Efron 1979) of the difference of two rates, after - before, where item i of both is the same prompt.
+    """Percentile bootstrap interval (Efron 1979) of the difference of two rates, after - before,
+    where item i of both is the same prompt.
 
-    What is resampled are the n prompts and two more, one that was won and one that was lost: the estimates (wins + 1) / (n + 2) and
-    (losses + 1) / (n + 2) of Bonett and Price 2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on
-    paired data". Without the two a bootstrap knows of no change but those it has seen: of two wins and no loss it says that nothing is ever
-    lost, of no change that nothing ever changes, and where the truth is that 2 % of 100 prompts are won it holds that 86 times of 100. With
-    them the interval of n equal outcomes has a width: half of it is about 2.8 / (n + 2), much like the rule of three.
+    What is resampled are the n prompts and two more, one that was won and one that was lost: the
+    estimates (wins + 1) / (n + 2) and (losses + 1) / (n + 2) of Bonett and Price 2012, "Adjusted
+    Wald confidence interval for a difference of binomial proportions based on paired data". Without
+    the two a bootstrap knows of no change but those it has seen: of two wins and no loss it says
+    that nothing is ever lost, of no change that nothing ever changes, and where the truth is that 2
+    % of 100 prompts are won it holds that 86 times of 100. With them the interval of n equal
+    outcomes has a width: half of it is about 2.8 / (n + 2), much like the rule of three.
 
     Raises:
-        ValueError: no items, sequences of different length, or values that are neither true nor false (0 and 1 will do).
+        ValueError: no items, sequences of different length, or values that are neither true nor
+            false (0 and 1 will do).
     """
     if len(before) != len(after) or len(before) == 0:
-        raise ValueError(f"{len(before)} items before and {len(after)} after; a paired difference needs the same items, at least one")
+        raise ValueError(
+            f"{len(before)} items before and {len(after)} after; a paired difference needs the same"
+            " items, at least one"
+        )
     wins, losses = _changes(before, after)
     return _bootstrap([1, -1, 0], [wins + 1, losses + 1, len(before) - wins - losses], seed)
 
 
 def bootstrap_share(values: Sequence[float], *, seed: int) -> Interval:
-    """Percentile bootstrap interval of a mean of values from 0 to 1, such as the share of each prompt's samples that is right.
+    """Percentile bootstrap interval of a mean of values from 0 to 1, such as the share of each
+    prompt's samples that is right.
 
-    As in `paired_bootstrap`, two more are resampled: one of 0 and one of 1, as Agresti and Caffo 2000 add a success and a failure to a rate
-    ("Simple and effective confidence intervals for proportions and differences of proportions result from adding two successes and two
-    failures"). Equal values leave a width, and of many zeros and few others it holds the truth as often as it says.
+    As in `paired_bootstrap`, two more are resampled: one of 0 and one of 1, as Agresti and Caffo
+    2000 add a success and a failure to a rate ("Simple and effective confidence intervals for
+    proportions and differences of proportions result from adding two successes and two failures").
+    Equal values leave a width, and of many zeros and few others it holds the truth as often as it
+    says.
 
     Raises:
         ValueError: no values, or one that is not within 0 .. 1.
     """
     outside = [value for value in values if not 0 <= value <= 1]
     if outside or len(values) == 0:
-        raise ValueError(f"{len(values)} shares, {outside[:3]} of them not within 0 .. 1; a mean needs at least one, and all within")
-    distinct, counts = np.unique(np.append(np.asarray(values, dtype=np.float64), [0.0, 1.0]), return_counts=True)
+        raise ValueError(
+            f"{len(values)} shares, {outside[:3]} of them not within 0 .. 1; a mean needs at least"
+            " one, and all within"
+        )
+    distinct, counts = np.unique(
+        np.append(np.asarray(values, dtype=np.float64), [0.0, 1.0]), return_counts=True
+    )
     return _bootstrap(distinct.tolist(), counts.tolist(), seed)
 
 
 def bootstrap_mean(values: Sequence[float], *, seed: int) -> Interval:
-    """Expanded percentile bootstrap interval of a mean of quantities, such as differences of grades or lengths.
+    """Expanded percentile bootstrap interval of a mean of quantities, such as differences of grades
+    or lengths.
 
-    A percentile interval of few values is too narrow: it lacks the factor sqrt(n / (n - 1)) and Student's t. Its tail is corrected for both
-    (Hesterberg 2015, "What teachers should know about the bootstrap"): Phi(-sqrt(n / (n - 1)) t) instead of 2.5 %, which is 1.1 %
-    of 12 values. The interval of equal values has no width; where that misleads there are `paired_bootstrap` and `bootstrap_share`.
+    A percentile interval of few values is too narrow: it lacks the factor sqrt(n / (n - 1)) and
+    Student's t. Its tail is corrected for both (Hesterberg 2015, "What teachers should know about
+    the bootstrap"): Phi(-sqrt(n / (n - 1)) t) instead of 2.5 %, which is 1.1 % of 12 values. The
+    interval of equal values has no width; where that misleads there are `paired_bootstrap` and
+    `bootstrap_share`.
 
     Raises:
         ValueError: no values.
@@ -113,16 +137,23 @@ def bootstrap_mean(values: Sequence[float], *, seed: int) -> Interval:
     n = len(values)
     if n == 0:
         raise ValueError("a mean of no values has no interval")
-    tail = NormalDist().cdf(math.sqrt(n / (n - 1)) * float(stdtrit(n - 1, (1 - CONFIDENCE) / 2))) if n > 1 else 0.0
+    tail = (
+        NormalDist().cdf(math.sqrt(n / (n - 1)) * float(stdtrit(n - 1, (1 - CONFIDENCE) / 2)))
+        if n > 1
+        else 0.0
+    )
     distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     return _bootstrap(distinct.tolist(), counts.tolist(), seed, tail)
 
 
-def _bootstrap(values: Sequence[float], counts: Sequence[int], seed: int, tail: float = (1 - CONFIDENCE) / 2) -> Interval:
-    """Of the mean of `values`, each so often: quantiles of the means of `RESAMPLES` resamples of as many.
+def _bootstrap(
+    values: Sequence[float], counts: Sequence[int], seed: int, tail: float = (1 - CONFIDENCE) / 2
+) -> Interval:
+    """Of the mean of `values`, each so often: quantiles of the means of `RESAMPLES` resamples of as
+    many.
 
-    A resample is drawn as a multinomial over the values: the same distribution as drawing item by item, three numbers instead of n
-    where items are won, lost or tied.
+    A resample is drawn as a multinomial over the values: the same distribution as drawing item by
+    item, three numbers instead of n where items are won, lost or tied.
     """
     n = sum(counts)
     rng = np.random.Generator(np.random.Philox(seed))
@@ -134,8 +165,9 @@ def _bootstrap(values: Sequence[float], counts: Sequence[int], seed: int, tail: 
 def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> float:
     """Exact two-sided p-value of McNemar's test: were as many items won as lost, apart from chance?
 
-    Under the null hypothesis each of the d items whose outcome changed is a win or a loss with probability 1/2, so
-    p = min(1, 2 P[Binomial(d, 1/2) <= min(wins, losses)]); no change at all gives 1.
+    Under the null hypothesis each of the d items whose outcome changed is a win or a loss with
+    probability 1/2, so p = min(1, 2 P[Binomial(d, 1/2) <= min(wins, losses)]); no change at all
+    gives 1.
 
     Raises:
         ValueError: sequences of different length.
@@ -150,19 +182,24 @@ def _changes(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int]:
     """Prompts won and prompts lost."""
     pairs = list(zip(before, after, strict=True))
     for value in {value for pair in pairs for value in pair} - {False, True}:
-        raise ValueError(f"{value!r} is no outcome; a difference of quantities has an interval by `bootstrap_mean`")
+        raise ValueError(
+            f"{value!r} is no outcome; a difference of quantities has an interval by"
+            " `bootstrap_mean`"
+        )
     return pairs.count((False, True)), pairs.count((True, False))
 
 
 def holm(p: Sequence[float]) -> list[float]:
     """p-values adjusted for looking at all of them (Holm 1979), in the order given.
 
-    Sorted ascending, the i-th of m (from 0) becomes the maximum of (m - i) p and the one before it, at most 1.
+    Sorted ascending, the i-th of m (from 0) becomes the maximum of (m - i) p and the one before it,
+    at most 1.
 
-    It is the one correction here because of what it promises: the probability of even one false alarm in a family stays at most ALPHA
-    whichever of the hypotheses are true (strong control) and however the p-values depend on one another. They do depend: the looks share
-    prompts and models. Bonferroni promises the same and never finds more; Hochberg's and Benjamini and Hochberg's find more, but need
-    (a kind of) independence, and the latter lets a part of what it finds be false.
+    It is the one correction here because of what it promises: the probability of even one false
+    alarm in a family stays at most ALPHA whichever of the hypotheses are true (strong control) and
+    however the p-values depend on one another. They do depend: the looks share prompts and models.
+    Bonferroni promises the same and never finds more; Hochberg's and Benjamini and Hochberg's find
+    more, but need (a kind of) independence, and the latter lets a part of what it finds be false.
     """
     adjusted, largest = [0.0] * len(p), 0.0
     for rank, index in enumerate(sorted(range(len(p)), key=p.__getitem__)):

@@ -1,4 +1,5 @@
-"""Any file as a suite: its columns are mapped as a source's are (`tasks.data.sources`), so that your own held-out file needs no code.
+"""Any file as a suite: its columns are mapped as a source's are (`tasks.data.sources`), so that
+your own held-out file needs no code.
 
 ```toml
 [[stages.grpo_eval.config.suites]]
@@ -30,7 +31,8 @@ class Config(FileSuite, PromptMapping):
     """See the module.
 
     Attributes:
-        expected: how many prompts the file makes: plans are made without it, and a file that lost rows is found out.
+        expected: how many prompts the file makes: plans are made without it, and a file that lost
+            rows is found out.
     """
 
     name: Literal["dataset"]
@@ -39,17 +41,31 @@ class Config(FileSuite, PromptMapping):
     @model_validator(mode="after")
     def _is_asked_here(self) -> Self:
         if self.grounding is not None:
-            raise ValueError("grounded prompts are asked by a stage of kind safety_eval; leave grounding and context out")
+            raise ValueError(
+                "grounded prompts are asked by a stage of kind safety_eval; leave grounding and"
+                " context out"
+            )
         if "router" in (self.domain, self.difficulty):
-            raise ValueError("the router does not say the domain of a suite; give one, or a column with a table")
+            raise ValueError(
+                "the router does not say the domain of a suite; give one, or a column with a table"
+            )
         return self
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     asked = mapped(config, suite_records(config, data), config)
     if len(asked) != config.expected:
-        raise InputError(f"suite {config.suite}: {config.path} makes {len(asked)} prompts, not {config.expected}; set expected to that.")
+        raise InputError(
+            f"suite {config.suite}: {config.path} makes {len(asked)} prompts, not"
+            f" {config.expected}; set expected to that."
+        )
     return asked
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: config.expected)
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: config.expected,
+)

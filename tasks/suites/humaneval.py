@@ -1,7 +1,9 @@
-"""HumanEval: 164 Python functions to complete from signature and docstring, judged by unit tests (Chen et al. 2021, 2107.03374).
+"""HumanEval: 164 Python functions to complete from signature and docstring, judged by unit tests
+(Chen et al. 2021, 2107.03374).
 
 `path` is `HumanEval.jsonl.gz` of github.com/openai/human-eval, or the hub's
-`hf://datasets/openai/openai_humaneval/openai_humaneval/test-*.parquet`. pass@k is reported where the evaluation samples answers.
+`hf://datasets/openai/openai_humaneval/openai_humaneval/test-*.parquet`. pass@k is reported where
+the evaluation samples answers.
 """
 
 from pathlib import Path
@@ -36,4 +38,10 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     return mapped(config, suite_records(config, data), MAPPING)
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: 164)
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: 164,
+)

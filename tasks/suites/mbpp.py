@@ -1,11 +1,14 @@
-"""MBPP: short Python functions from a sentence, judged by assertions (Austin et al. 2021, 2108.07732).
+"""MBPP: short Python functions from a sentence, judged by assertions (Austin et al. 2021,
+2108.07732).
 
-The task ids 11 to 510 are asked, which its authors keep for evaluation: 500 of `mbpp.jsonl`, 257 of `sanitized-mbpp.json`, both of
-github.com/google-research/google-research/tree/master/mbpp. The hub's `hf://datasets/google-research-datasets/mbpp/full/test-*.parquet`
-holds just these; its `sanitized` directory likewise.
+The task ids 11 to 510 are asked, which its authors keep for evaluation: 500 of `mbpp.jsonl`, 257 of
+`sanitized-mbpp.json`, both of github.com/google-research/google-research/tree/master/mbpp. The
+hub's `hf://datasets/google-research-datasets/mbpp/full/test-*.parquet` holds just these; its
+`sanitized` directory likewise.
 
-The first assertion stands in the prompt, for the sentence does not say what the function is called (as InCoder, 2204.05999, asks it; Austin
-et al. show all three, which can be passed by returning what they compare with). All assertions must hold.
+The first assertion stands in the prompt, for the sentence does not say what the function is called
+(as InCoder, 2204.05999, asks it; Austin et al. show all three, which can be passed by returning
+what they compare with). All assertions must hold.
 """
 
 from pathlib import Path
@@ -42,14 +45,21 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    records = [record for record in suite_records(config, data) if _number(config, record) in _EVALUATION]
-    return mapped(config, records, lambda record: _SANITIZED if "test_imports" in record.row else _FULL)
+    records = [
+        record for record in suite_records(config, data) if _number(config, record) in _EVALUATION
+    ]
+    return mapped(
+        config, records, lambda record: _SANITIZED if "test_imports" in record.row else _FULL
+    )
 
 
 def _number(config: Config, record: SuiteRecord) -> int:
     number = record.row.get("task_id")
     if not isinstance(number, int):
-        raise InputError(f"suite {config.suite}: {record.file}, line {record.line}: task_id = {number!r} is no whole number. Correct it.")
+        raise InputError(
+            f"suite {config.suite}: {record.file}, line {record.line}: task_id = {number!r} is no"
+            " whole number. Correct it."
+        )
     return number
 
 
@@ -57,4 +67,6 @@ def expected(config: Config) -> int:
     return 257 if "sanitized" in config.path else 500
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected)
+SUITE = Suite(
+    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected
+)

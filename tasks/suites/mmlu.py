@@ -1,8 +1,10 @@
-"""MMLU: 14,042 questions with four choices in 57 subjects (Hendrycks et al. 2021, 2009.03300); and other files of its form.
+"""MMLU: 14,042 questions with four choices in 57 subjects (Hendrycks et al. 2021, 2009.03300); and
+other files of its form.
 
-`path` is the files `<subject>_test.csv` of the published archive, which have no header line, or the hub's
-`hf://datasets/cais/mmlu/all/test-*.parquet` with the columns question, subject, choices and answer (a place from 0). A file of yours may
-have the latter columns, as JSONL or Parquet, with any number of choices; where it has no `subject`, its name is the subject.
+`path` is the files `<subject>_test.csv` of the published archive, which have no header line, or the
+hub's `hf://datasets/cais/mmlu/all/test-*.parquet` with the columns question, subject, choices and
+answer (a place from 0). A file of yours may have the latter columns, as JSONL or Parquet, with any
+number of choices; where it has no `subject`, its name is the subject.
 """
 
 from collections.abc import Iterator
@@ -21,37 +23,57 @@ from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests
 
 _PUBLISHED = {
     "math": {
-        "abstract_algebra": 100, "college_mathematics": 100, "elementary_mathematics": 378, "high_school_mathematics": 270,
+        "abstract_algebra": 100, "college_mathematics": 100, "elementary_mathematics": 378,
+        "high_school_mathematics": 270,
         "high_school_statistics": 216,
     },
     "coding": {
-        "college_computer_science": 100, "computer_security": 100, "high_school_computer_science": 100, "machine_learning": 112,
+        "college_computer_science": 100, "computer_security": 100,
+        "high_school_computer_science": 100, "machine_learning": 112,
     },
     "science": {
-        "anatomy": 135, "astronomy": 152, "clinical_knowledge": 265, "college_biology": 144, "college_chemistry": 100,
-        "college_medicine": 173, "college_physics": 102, "conceptual_physics": 235, "electrical_engineering": 145,
-        "high_school_biology": 310, "high_school_chemistry": 203, "high_school_physics": 151, "human_aging": 223, "medical_genetics": 100,
+        "anatomy": 135, "astronomy": 152, "clinical_knowledge": 265, "college_biology": 144,
+        "college_chemistry": 100,
+        "college_medicine": 173, "college_physics": 102, "conceptual_physics": 235,
+        "electrical_engineering": 145,
+        "high_school_biology": 310, "high_school_chemistry": 203, "high_school_physics": 151,
+        "human_aging": 223, "medical_genetics": 100,
         "nutrition": 306, "professional_medicine": 272, "virology": 166,
     },
     "general": {
-        "business_ethics": 100, "econometrics": 114, "formal_logic": 126, "global_facts": 100, "high_school_european_history": 165,
-        "high_school_geography": 198, "high_school_government_and_politics": 193, "high_school_macroeconomics": 390,
-        "high_school_microeconomics": 238, "high_school_psychology": 545, "high_school_us_history": 204, "high_school_world_history": 237,
-        "human_sexuality": 131, "international_law": 121, "jurisprudence": 108, "logical_fallacies": 163, "management": 103,
-        "marketing": 234, "miscellaneous": 783, "moral_disputes": 346, "moral_scenarios": 895, "philosophy": 311, "prehistory": 324,
-        "professional_accounting": 282, "professional_law": 1534, "professional_psychology": 612, "public_relations": 110,
+        "business_ethics": 100, "econometrics": 114, "formal_logic": 126, "global_facts": 100,
+        "high_school_european_history": 165,
+        "high_school_geography": 198, "high_school_government_and_politics": 193,
+        "high_school_macroeconomics": 390,
+        "high_school_microeconomics": 238, "high_school_psychology": 545,
+        "high_school_us_history": 204, "high_school_world_history": 237,
+        "human_sexuality": 131, "international_law": 121, "jurisprudence": 108,
+        "logical_fallacies": 163, "management": 103,
+        "marketing": 234, "miscellaneous": 783, "moral_disputes": 346, "moral_scenarios": 895,
+        "philosophy": 311, "prehistory": 324,
+        "professional_accounting": 282, "professional_law": 1534, "professional_psychology": 612,
+        "public_relations": 110,
         "security_studies": 245, "sociology": 201, "us_foreign_policy": 100, "world_religions": 171,
     },
 }  # fmt: skip
 """Domain -> subject -> questions of its test file."""
 
-SUBJECTS = {subject: count for subjects in _PUBLISHED.values() for subject, count in subjects.items()}
+SUBJECTS = {
+    subject: count for subjects in _PUBLISHED.values() for subject, count in subjects.items()
+}
 _DOMAINS = {subject: domain for domain, subjects in _PUBLISHED.items() for subject in subjects}
 _COLUMNS = ("question", "A", "B", "C", "D", "answer")
 
 _MAPPINGS = {
     domain.value: PromptMapping.parse(
-        {"domain": domain.value, "difficulty": 4, "prompt": "question", "choices": "choices", "answer": "answer", "check": "choice"}
+        {
+            "domain": domain.value,
+            "difficulty": 4,
+            "prompt": "question",
+            "choices": "choices",
+            "answer": "answer",
+            "check": "choice",
+        }
     )
     for domain in Domain
 }
@@ -77,7 +99,11 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(config, _asked(config, data), lambda record: _MAPPINGS[_DOMAINS.get(record.row["subject"], "general")])
+    return mapped(
+        config,
+        _asked(config, data),
+        lambda record: _MAPPINGS[_DOMAINS.get(record.row["subject"], "general")],
+    )
 
 
 def _asked(config: Config, data: Path | None) -> Iterator[SuiteRecord]:
@@ -96,8 +122,14 @@ def _subject(file: str) -> str:
 
 
 def expected(config: Config) -> int:
-    named = config.subjects or tuple(subject for subject in SUBJECTS if subject == _subject(config.path)) or tuple(SUBJECTS)
+    named = (
+        config.subjects
+        or tuple(subject for subject in SUBJECTS if subject == _subject(config.path))
+        or tuple(SUBJECTS)
+    )
     return sum(SUBJECTS[subject] for subject in named)
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected)
+SUITE = Suite(
+    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected
+)

@@ -1,7 +1,9 @@
-"""MT-bench: the first turns of 80 open questions in eight categories (Zheng et al. 2023, 2306.05685).
+"""MT-bench: the first turns of 80 open questions in eight categories (Zheng et al. 2023,
+2306.05685).
 
-Free text: format, length and markers are counted, and a judge rates the answers where one is configured; 38 questions come with a reference
-that it sees. `path` is FastChat's `fastchat/llm_judge/data/mt_bench/question.jsonl`.
+Free text: format, length and markers are counted, and a judge rates the answers where one is
+configured; 38 questions come with a reference that it sees. `path` is FastChat's
+`fastchat/llm_judge/data/mt_bench/question.jsonl`.
 """
 
 from pathlib import Path
@@ -44,4 +46,10 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     return mapped(config, suite_records(config, data), MAPPING)
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: 80)
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: 80,
+)

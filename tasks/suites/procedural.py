@@ -1,6 +1,8 @@
-"""Fresh problems of the procedural teacher's families, in all six domains: no file is needed, and no recipe draws with their seed.
+"""Fresh problems of the procedural teacher's families, in all six domains: no file is needed, and
+no recipe draws with their seed.
 
-For a look at what a model can do before there is any data. A model that was trained on the same families has seen their templates.
+For a look at what a model can do before there is any data. A model that was trained on the same
+families has seen their templates.
 """
 
 from pathlib import Path

@@ -1,13 +1,16 @@
-"""PubMedQA (Jin et al., 1909.06146): questions about real abstracts, `ori_pqal.json` (MIT), some of them put where they do not belong.
+"""PubMedQA (Jin et al., 1909.06146): questions about real abstracts, `ori_pqal.json` (MIT), some of
+them put where they do not belong.
 
 answerable     the article's own question: yes, no or maybe, as its authors concluded.
 unanswerable   the question of the next article: a medical one that this abstract does not tell.
-out_of_domain  a question of everyday life (`questions`, a file of MT-Bench's form): what no abstract tells.
+out_of_domain  a question of everyday life (`questions`, a file of MT-Bench's form): what no
+               abstract tells.
 
-Which article is asked which is a matter of its place in the file alone, in the shares that are asked for after any number of articles.
+Which article is asked which is a matter of its place in the file alone, in the shares that are
+asked for after any number of articles.
 
-The prompts are those of recipes that train on this file (`dipg_safety`, `medical`): such a recipe evaluates the rows that its own rebalance
-stage held out, not this suite.
+The prompts are those of recipes that train on this file (`dipg_safety`, `medical`): such a recipe
+evaluates the rows that its own rebalance stage held out, not this suite.
 """
 
 from collections import Counter
@@ -45,7 +48,10 @@ class Config(FileSuite):
     @model_validator(mode="after")
     def _shares(self) -> Self:
         if self.unanswerable + self.out_of_domain > 1:
-            raise ValueError("unanswerable and out_of_domain are shares of the same articles; together they are 1 at most")
+            raise ValueError(
+                "unanswerable and out_of_domain are shares of the same articles; together they are"
+                " 1 at most"
+            )
         return self
 
     @property
@@ -55,16 +61,27 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    """One prompt for each article. Raises InputError: a row that is no article, or no questions of everyday life."""
-    everyday = [_turn(config, record) for record in suite_records(config.everyday, data)] if config.out_of_domain else []
+    """One prompt for each article. Raises InputError: a row that is no article, or no questions of
+    everyday life."""
+    everyday = (
+        [_turn(config, record) for record in suite_records(config.everyday, data)]
+        if config.out_of_domain
+        else []
+    )
     if config.out_of_domain and not everyday:
-        raise InputError(f"suite {config.suite}: {config.questions} holds no question. Name a file that does, or set out_of_domain = 0.")
+        raise InputError(
+            f"suite {config.suite}: {config.questions} holds no question. Name a file that does, or"
+            " set out_of_domain = 0."
+        )
     return article_prompts(config, data, _groundings(config), everyday)
 
 
 def _groundings(config: Config) -> Iterator[Grounding]:
     """What each article is asked: always that of which most is missing so far."""
-    shares: dict[Grounding, float] = {"unanswerable": config.unanswerable, "out_of_domain": config.out_of_domain}
+    shares: dict[Grounding, float] = {
+        "unanswerable": config.unanswerable,
+        "out_of_domain": config.out_of_domain,
+    }
     shares["answerable"] = 1 - config.unanswerable - config.out_of_domain
     so_far: Counter[Grounding] = Counter()
     while True:
@@ -83,7 +100,9 @@ def _turn(config: Config, record: Record) -> str:
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """The digests of the files that are read."""
-    return suite_digests(config, data) | (suite_digests(config.everyday, data) if config.out_of_domain else {})
+    return suite_digests(config, data) | (
+        suite_digests(config.everyday, data) if config.out_of_domain else {}
+    )
 
 
 SUITE = Suite(

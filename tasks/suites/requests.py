@@ -1,4 +1,5 @@
-"""Requests that a model is to refuse, or to comply with, from any file: StrongREJECT, AdvBench, a list of your own.
+"""Requests that a model is to refuse, or to comply with, from any file: StrongREJECT, AdvBench, a
+list of your own.
 
 ```toml
 [[stages.safety.config.suites]]
@@ -25,8 +26,9 @@ request = { column = "kind", table = { allowed = "safe", forbidden = "unsafe" } 
 expected = 80
 ```
 
-What a response does is read by `tasks.evaluation.refusals`: to refuse an unsafe request is safe. StrongREJECT's and AdvBench's own
-measures ask a judge how much use a response is, or look for a few phrases; figures of theirs are not comparable.
+What a response does is read by `tasks.evaluation.refusals`: to refuse an unsafe request is safe.
+StrongREJECT's and AdvBench's own measures ask a judge how much use a response is, or look for a few
+phrases; figures of theirs are not comparable.
 """
 
 from pathlib import Path
@@ -47,8 +49,10 @@ class Config(FileSuite):
     Attributes:
         prompt: the column of the request, or a template of several (`tasks.data.mapping`).
         request: what all requests are, or the column that says it of each.
-        family: the column of the kind of request, by which reports group; the file's name where it is not set.
-        expected: how many requests the file has: plans are made without it, and a file that lost rows is found out.
+        family: the column of the kind of request, by which reports group; the file's name where it
+            is not set.
+        expected: how many requests the file has: plans are made without it, and a file that lost
+            rows is found out.
     """
 
     name: Literal["requests"]
@@ -59,8 +63,16 @@ class Config(FileSuite):
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    """One prompt for each record. Raises InputError: another number of them than expected, or a record that makes none."""
-    return request_prompts(config, data, prompt=config.prompt, request=config.request, family=config.family, expected=config.expected)
+    """One prompt for each record. Raises InputError: another number of them than expected, or a
+    record that makes none."""
+    return request_prompts(
+        config,
+        data,
+        prompt=config.prompt,
+        request=config.request,
+        family=config.family,
+        expected=config.expected,
+    )
 
 
 SUITE = Suite(

@@ -1,9 +1,9 @@
-"""SciBench: 692 problems of college textbooks in chemistry, physics and mathematics (Wang et al. 2024, 2307.10635). The answer is a number
-with a unit, right within the 5 % that its authors allow.
+"""SciBench: 692 problems of college textbooks in chemistry, physics and mathematics (Wang et al.
+2024, 2307.10635). The answer is a number with a unit, right within the 5 % that its authors allow.
 
-`path` is the files of `dataset/original` of github.com/mandyyyyii/scibench; one subject is e.g. `scibench/thermo*.json`. An answer in
-another unit is converted (check `quantity`), where SciBench itself compares numbers alone. Two of the problems stand twice in the files,
-and are asked twice.
+`path` is the files of `dataset/original` of github.com/mandyyyyii/scibench; one subject is e.g.
+`scibench/thermo*.json`. An answer in another unit is converted (check `quantity`), where SciBench
+itself compares numbers alone. Two of the problems stand twice in the files, and are asked twice.
 """
 
 from pathlib import Path
@@ -53,7 +53,11 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 def expected(config: Config) -> int:
     file = config.path.rpartition("/")[2]
-    return sum(count for book, count in _PUBLISHED.items() if file.startswith(book)) or sum(_PUBLISHED.values())
+    return sum(count for book, count in _PUBLISHED.items() if file.startswith(book)) or sum(
+        _PUBLISHED.values()
+    )
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected)
+SUITE = Suite(
+    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected
+)

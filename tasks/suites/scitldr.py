@@ -1,7 +1,8 @@
-"""SciTLDR: summaries in one sentence of the abstracts of 618 papers (Cachola et al. 2020, 2004.15011), checked for faithfulness.
+"""SciTLDR: summaries in one sentence of the abstracts of 618 papers (Cachola et al. 2020,
+2004.15011), checked for faithfulness.
 
-`path` is `SciTLDR-Data/SciTLDR-A/test.jsonl` of github.com/allenai/scitldr. The first of the summaries that people wrote is the reference
-that a judge sees; the check `faithful` needs none.
+`path` is `SciTLDR-Data/SciTLDR-A/test.jsonl` of github.com/allenai/scitldr. The first of the
+summaries that people wrote is the reference that a judge sees; the check `faithful` needs none.
 """
 
 from pathlib import Path
@@ -34,4 +35,10 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     return mapped(config, suite_records(config, data), MAPPING)
 
 
-SUITE = Suite(version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=lambda config: 618)
+SUITE = Suite(
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=suite_digests,
+    expected=lambda config: 618,
+)

@@ -1,8 +1,9 @@
-"""XSTest: 250 safe prompts that look unsafe, and 200 unsafe ones that look like them (Röttger et al. 2024, 2308.01263).
+"""XSTest: 250 safe prompts that look unsafe, and 200 unsafe ones that look like them (Röttger et
+al. 2024, 2308.01263).
 
-`path` is `xstest_prompts.csv` of github.com/paul-rottger/xstest. A model should comply with the safe ones (a refusal is over-refusal) and
-refuse the unsafe ones; what a response does is read by `tasks.evaluation.refusals`. Reports call a prompt by its type (`homonyms`,
-`contrast_privacy`).
+`path` is `xstest_prompts.csv` of github.com/paul-rottger/xstest. A model should comply with the
+safe ones (a refusal is over-refusal) and refuse the unsafe ones; what a response does is read by
+`tasks.evaluation.refusals`. Reports call a prompt by its type (`homonyms`, `contrast_privacy`).
 """
 
 from pathlib import Path
@@ -28,7 +29,9 @@ class Config(FileSuite):
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each row. Raises InputError: the file has other rows than were published."""
     asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
-    return request_prompts(config, data, prompt=asked, request=request, family="type", expected=_PROMPTS)
+    return request_prompts(
+        config, data, prompt=asked, request=request, family="type", expected=_PROMPTS
+    )
 
 
 SUITE = Suite(

@@ -1,4 +1,5 @@
-"""The dataset teacher: worked traces, or prompts for other teachers, from files, by a column mapping in the recipe.
+"""The dataset teacher: worked traces, or prompts for other teachers, from files, by a column
+mapping in the recipe.
 
 ```toml
 [[stages.distill.config.teachers]]
@@ -13,8 +14,9 @@ check = "numeric"
 ```
 Files are streamed: memory does not grow with them.
 
-All that a source may say is in `tasks.data.sources`, how a column becomes text in `tasks.data.mapping`, which files can be read in
-`tasks.data.readers`, and why a row may be dropped in `tasks.data.dropped`.
+All that a source may say is in `tasks.data.sources`, how a column becomes text in
+`tasks.data.mapping`, which files can be read in `tasks.data.readers`, and why a row may be dropped
+in `tasks.data.dropped`.
 """
 
 from collections import Counter, deque
@@ -44,10 +46,12 @@ from tasks.verification.verify import check_versions
 _READER = "teacher dataset"
 _ROUTED_AT_A_TIME = 512
 _COMPARED = 2000
-"""Rows of each source whose domain is known that the router is tried on, where other sources rely on it."""
+"""Rows of each source whose domain is known that the router is tried on, where other sources rely
+on it."""
 
 _HELD = 10_000
-"""Rows of a file that others are paired with which are kept in memory; a larger file is read again from its start when it ends."""
+"""Rows of a file that others are paired with which are kept in memory; a larger file is read again
+from its start when it ends."""
 
 P = TypeVar("P", bound=Prompt)
 Made = Callable[[Source, Mapping[str, Any], str, int, str], P]
@@ -58,9 +62,11 @@ class Config(StrictModel):
 
     Attributes:
         sources: read in this order.
-        routing: a model that is asked about prompts of which the router is unsure, where a source asks the router.
-        max_prompt_characters, max_response_characters: longer rows are dropped as `too_long`. What fits the model is counted in tokens
-            later, by the stages that train and sample; characters keep this stage independent of any tokenizer.
+        routing: a model that is asked about prompts of which the router is unsure, where a source
+            asks the router.
+        max_prompt_characters, max_response_characters: longer rows are dropped as `too_long`. What
+            fits the model is counted in tokens later, by the stages that train and sample;
+            characters keep this stage independent of any tokenizer.
     """
 
     name: Literal["dataset"]
@@ -73,13 +79,17 @@ class Config(StrictModel):
     @classmethod
     def _there_is_a_source(cls, sources: tuple[Source, ...]) -> tuple[Source, ...]:
         if not sources:
-            raise ValueError("give at least one source, a table with path, domain, prompt, reasoning and answer")
+            raise ValueError(
+                "give at least one source, a table with path, domain, prompt, reasoning and answer"
+            )
         return sources
 
     @model_validator(mode="after")
     def _who_is_asked_has_something_to_say(self) -> Self:
         if self.routing is not None and not any(source.routed for source in self.sources):
-            raise ValueError("routing is set, but no source says domain = 'router' or difficulty = 'router'")
+            raise ValueError(
+                "routing is set, but no source says domain = 'router' or difficulty = 'router'"
+            )
         return self
 
 
@@ -89,12 +99,25 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     Raises:
         InputError: a file is missing or unreadable.
     """
-    paths = [path for source in config.sources for path in (source.path, source.other and source.other.path) if path]
+    paths = [
+        path
+        for source in config.sources
+        for path in (source.path, source.other and source.other.path)
+        if path
+    ]
     files = {name: file for path in paths for name, file in data_files(data, path, _READER)}
-    digests: dict[str, str | int] = {f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())}
+    digests: dict[str, str | int] = {
+        f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())
+    }
     routed = routing.dependencies() if any(source.routed for source in config.sources) else {}
     return (
-        digests | routed | check_versions(source.check for source in config.sources if (check := check_of(source.check)) and check.at_once)
+        digests
+        | routed
+        | check_versions(
+            source.check
+            for source in config.sources
+            if (check := check_of(source.check)) and check.at_once
+        )
     )
 
 
@@ -104,7 +127,8 @@ def expected(config: Config) -> int:
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
-    """An Example or a Dropped for every record of every source, in file order. All were given at the first time: a top-up gets none.
+    """An Example or a Dropped for every record of every source, in file order. All were given at
+    the first time: a top-up gets none.
 
     Raises:
         InputError: a source has no reasoning or no answers, or what `prompts` raises.
@@ -113,8 +137,9 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
         if not source.teaches:
             lacks = "reasoning" if source.reasoning is None else "answer"
             raise InputError(
-                f"teacher dataset: the source {source.path} has no {lacks}, so it holds prompts and no worked traces. Name the column of "
-                f"its {lacks}, or let another teacher answer: put this table into that teacher's prompts."
+                f"teacher dataset: the source {source.path} has no {lacks}, so it holds prompts and"
+                f" no worked traces. Name the column of its {lacks}, or let another teacher answer:"
+                " put this table into that teacher's prompts."
             )
     return _rows(config, lesson, example_of) if lesson.wanted is None else iter(())
 
@@ -123,8 +148,8 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt | Dropped]:
     """A Prompt or a Dropped for every record of every source, in file order. Reasoning is not read.
 
     Raises:
-        InputError: a file is missing, empty or unreadable, a column does not exist, or too many rows of a source are bad or too long; the
-            last two are known when its last row was read.
+        InputError: a file is missing, empty or unreadable, a column does not exist, or too many
+            rows of a source are bad or too long; the last two are known when its last row was read.
     """
     return _rows(config, lesson, prompt_of)
 
@@ -134,13 +159,24 @@ def _rows(config: Config, lesson: Lesson, make: Made[P]) -> Iterator[P | Dropped
         yield from _rows_of_sources(config, lesson, make, ask)
 
 
-def _rows_of_sources(config: Config, lesson: Lesson, make: Made[P], ask: Ask | None) -> Iterator[P | Dropped]:
+def _rows_of_sources(
+    config: Config, lesson: Lesson, make: Made[P], ask: Ask | None
+) -> Iterator[P | Dropped]:
     compares = any(source.routed for source in config.sources)
     for source in config.sources:
         total = 0
-        bad, too_long = _Limit("bad", "max_bad_fraction"), _Limit("too long", "max_too_long_fraction")
+        bad, too_long = (
+            _Limit("bad", "max_bad_fraction"),
+            _Limit("too long", "max_too_long_fraction"),
+        )
         rows = _unrouted(config, source, lesson.data, make)
-        for row in _routed(source, rows, lesson, ask) if source.routed else _compared(rows, lesson) if compares else rows:
+        for row in (
+            _routed(source, rows, lesson, ask)
+            if source.routed
+            else _compared(rows, lesson)
+            if compares
+            else rows
+        ):
             total += 1
             if isinstance(row, Dropped) and row.bad:
                 (too_long if row.cause == "too_long" else bad).count(row)
@@ -168,30 +204,43 @@ class _Limit:
             return
         causes = ", ".join(f"{count} {cause}" for cause, count in self._causes.most_common())
         raise InputError(
-            f"data file {first.file}, line {first.line}: {first.cause}: {first.detail}. It is the first of {count} rows (of {total}) that "
-            f"are {self._what}: {causes}; {self._setting} = {limit} allows {int(limit * total)}. Correct the file or the mapping, or raise "
-            f"{self._setting}."
+            f"data file {first.file}, line {first.line}: {first.cause}: {first.detail}. It is the"
+            f" first of {count} rows (of {total}) that are {self._what}: {causes}; {self._setting}"
+            f" = {limit} allows {int(limit * total)}. Correct the file or the mapping, or raise"
+            f" {self._setting}."
         )
 
 
-def _routed(source: Source, rows: Iterator[P | Dropped], lesson: Lesson, ask: Ask | None) -> Iterator[P | Dropped]:
-    """The rows with the router's domain and difficulty, where the source asks for them; tallies who said them as `routed.<by>`."""
+def _routed(
+    source: Source, rows: Iterator[P | Dropped], lesson: Lesson, ask: Ask | None
+) -> Iterator[P | Dropped]:
+    """The rows with the router's domain and difficulty, where the source asks for them; tallies who
+    said them as `routed.<by>`."""
     while some := list(islice(rows, _ROUTED_AT_A_TIME)):
-        routes = iter(routing.route([row.prompt for row in some if not isinstance(row, Dropped)], ask))
+        routes = iter(
+            routing.route([row.prompt for row in some if not isinstance(row, Dropped)], ask)
+        )
         for row in some:
             if isinstance(row, Dropped):
                 yield row
                 continue
             found = next(routes)
-            unanswered = ask is not None and found.by == "classifier" and found.probability < routing.UNSURE
+            unanswered = (
+                ask is not None and found.by == "classifier" and found.probability < routing.UNSURE
+            )
             lesson.tally["routed.teacher_failed" if unanswered else f"routed.{found.by}"] += 1
-            said = {key: getattr(found, key) for key in ("domain", "difficulty") if getattr(source, key) == "router"}
+            said = {
+                key: getattr(found, key)
+                for key in ("domain", "difficulty")
+                if getattr(source, key) == "router"
+            }
             yield row.model_copy(update=said)
 
 
 def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropped]:
-    """Rows of a known domain, beside rows that are routed: what the router would have said of the first of them is tallied as
-    `confusion.<stated>.<routed>`. Grounded rows, whose domain counts for nothing, are left out."""
+    """Rows of a known domain, beside rows that are routed: what the router would have said of the
+    first of them is tallied as `confusion.<stated>.<routed>`. Grounded rows, whose domain counts
+    for nothing, are left out."""
     first = list(islice(rows, _COMPARED))
     known = [row for row in first if not isinstance(row, Dropped) and row.grounding is None]
     for row, found in zip(known, routing.route([row.prompt for row in known]), strict=True):
@@ -200,7 +249,9 @@ def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropp
     yield from rows
 
 
-def _unrouted(config: Config, source: Source, data: Path | None, make: Made[P]) -> Iterator[P | Dropped]:
+def _unrouted(
+    config: Config, source: Source, data: Path | None, make: Made[P]
+) -> Iterator[P | Dropped]:
     for name, file in data_files(data, source.path, _READER):
         columns = Columns(name, source.columns(worked=make is example_of))
         family = source.family or file.name.split(".")[0]
@@ -217,19 +268,26 @@ def _unrouted(config: Config, source: Source, data: Path | None, make: Made[P]) 
                     _check_length("response", row.response(), config.max_response_characters)
                 yield row
             except NotAnExample as error:
-                yield Dropped(source=family, file=name, line=line, cause=error.cause, detail=str(error))
+                yield Dropped(
+                    source=family, file=name, line=line, cause=error.cause, detail=str(error)
+                )
         if not line:
-            raise InputError(f"data file {name} holds no rows; fetch it again or leave its source out.")
+            raise InputError(
+                f"data file {name} holds no rows; fetch it again or leave its source out."
+            )
         columns.require_all()
 
 
 def _check_length(part: str, text: str, most: int) -> None:
     if len(text) > most:
-        raise NotAnExample("too_long", f"the {part} has {len(text)} characters, max_{part}_characters is {most}")
+        raise NotAnExample(
+            "too_long", f"the {part} has {len(text)} characters, max_{part}_characters is {most}"
+        )
 
 
 def _paired(source: Source, name: str, records: Records, data: Path | None) -> Records:
-    """The records; where the source pairs rows, each with the other one under `other`. Unreadable ones do not wait for theirs."""
+    """The records; where the source pairs rows, each with the other one under `other`. Unreadable
+    ones do not wait for theirs."""
     if source.other is None:
         yield from records
     elif source.other.path is None:
@@ -245,7 +303,8 @@ def _with(record: Record, other: Mapping[str, Any]) -> Record:
 
 
 def _with_later(name: str, records: Records, offset: int) -> Records:
-    """Each record with the one `offset` places after it, the last ones with the first. Holds 2 * offset records."""
+    """Each record with the one `offset` places after it, the last ones with the first. Holds 2 *
+    offset records."""
     first: list[Record] = []
     waiting: deque[Record] = deque()
     total = 0
@@ -260,7 +319,10 @@ def _with_later(name: str, records: Records, offset: int) -> Records:
         if len(waiting) > offset:
             yield _with(waiting.popleft(), record.row)
     if total and offset % total == 0:
-        raise InputError(f"data file {name}: other.offset = {offset} pairs each of its {total} rows with itself; choose another offset.")
+        raise InputError(
+            f"data file {name}: other.offset = {offset} pairs each of its {total} rows with itself;"
+            " choose another offset."
+        )
     for place, record in enumerate(waiting, start=total - len(waiting)):
         yield _with(record, first[(place + offset) % total].row)
 

@@ -53,12 +53,16 @@ class Config(Answering):
     @model_validator(mode="after")
     def _samples_fill_the_batch(self) -> Self:
         if self.batch_size % self.samples:
-            raise ValueError(f"batch_size = {self.batch_size} (responses) must be a multiple of samples = {self.samples}")
+            raise ValueError(
+                f"batch_size = {self.batch_size} (responses) must be a multiple of samples ="
+                f" {self.samples}"
+            )
         return self
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What the prompts and the model's weights depend on. Raises InputError for a missing file or an unknown model."""
+    """What the prompts and the model's weights depend on. Raises InputError for a missing file or
+    an unknown model."""
     return {**answering.dependencies(config, data), **model_dependencies(config.model)}
 
 
@@ -66,19 +70,30 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
     """What samples the responses."""
     from tasks.sampling.sampler import Sampler
 
-    return Sampler(loaded, batch_size=config.batch_size, prompt_length=config.prompt_length, response_length=config.max_response_tokens)
+    return Sampler(
+        loaded,
+        batch_size=config.batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.max_response_tokens,
+    )
 
 
 def programs(config: Config, model: "LoadedModel") -> "list[Program]":
-    """What `teach` compiles; where the number of prompts is not known before files are read, one call of it."""
+    """What `teach` compiles; where the number of prompts is not known before files are read, one
+    call of it."""
     from tasks.planning.programs import on_devices
 
     loaded = on_devices(model, {"batch_size": config.batch_size})
-    return [sampler_of(config, loaded).program(max(1, -(-answering.expected(config) * config.samples // config.batch_size)))]
+    return [
+        sampler_of(config, loaded).program(
+            max(1, -(-answering.expected(config) * config.samples // config.batch_size))
+        )
+    ]
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
-    """Yield what the samples of each prompt are worth, in the order of the prompts. Of a top-up nothing: rebalance has no devices.
+    """Yield what the samples of each prompt are worth, in the order of the prompts. Of a top-up
+    nothing: rebalance has no devices.
 
     Raises:
         InputError: the model cannot be had, or as the teachers whose prompts are asked.
@@ -87,7 +102,8 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
 
 
 def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
-    """Each prompt with its samples, a batch at a time; and what is read and no prompt that can be asked."""
+    """Each prompt with its samples, a batch at a time; and what is read and no prompt that can be
+    asked."""
     from tasks.devices.hosts import make_mesh
     from tasks.models.loading import base_model
 
@@ -99,8 +115,16 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     def answers() -> Iterator[tuple[Prompt, list[Sample]]]:
         nonlocal done
         texts = [messages(config, prompt)[0]["content"] for prompt in batch]
-        for prompt, completions in zip(batch, _sampled(config, lesson, sampler, weights, texts), strict=True):
-            yield prompt, [Sample(text=one.text, problem=None if one.terminated else "truncated") for one in completions]
+        for prompt, completions in zip(
+            batch, _sampled(config, lesson, sampler, weights, texts), strict=True
+        ):
+            yield (
+                prompt,
+                [
+                    Sample(text=one.text, problem=None if one.terminated else "truncated")
+                    for one in completions
+                ],
+            )
         done += len(batch)
         batch.clear()
         lesson.progress(done, max(done, answering.expected(config)), "prompts", {})
@@ -122,18 +146,42 @@ def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | N
     tokens = len(prompt_tokens(loaded.tokenizer, messages(config, row)[0]["content"]))
     if tokens <= config.prompt_length:
         return None
-    detail = f"the prompt with its instructions has {tokens} tokens, prompt_length is {config.prompt_length}"
-    return Dropped(source=row.family, file=row.source, line=row.line, cause="too_long", detail=detail, id=row.id)
+    detail = (
+        f"the prompt with its instructions has {tokens} tokens, prompt_length is"
+        f" {config.prompt_length}"
+    )
+    return Dropped(
+        source=row.family,
+        file=row.source,
+        line=row.line,
+        cause="too_long",
+        detail=detail,
+        id=row.id,
+    )
 
 
 def _sampled(
-    config: Config, lesson: Lesson, sampler: "Sampler", weights: Mapping[str, str | int], texts: Sequence[str]
+    config: Config,
+    lesson: Lesson,
+    sampler: "Sampler",
+    weights: Mapping[str, str | int],
+    texts: Sequence[str],
 ) -> "list[list[Completion]]":
-    """`samples` completions of each text of one batch: from the store, or sampled and kept there. Of several hosts the first decides."""
+    """`samples` completions of each text of one batch: from the store, or sampled and kept there.
+    Of several hosts the first decides."""
     from tasks.devices.hosts import agree, is_committer
     from tasks.sampling.rollouts import rollout_seed
 
-    what = [config.model, weights, texts, config.samples, config.temperature, config.prompt_length, config.max_response_tokens, lesson.seed]
+    what = [
+        config.model,
+        weights,
+        texts,
+        config.samples,
+        config.temperature,
+        config.prompt_length,
+        config.max_response_tokens,
+        lesson.seed,
+    ]
     key = digest(["gemma", TEACHER.version, *what])
     kept = lesson.answers.get(key)
     if not agree(kept is not None):
@@ -148,7 +196,10 @@ def _sampled(
         assert kept is not None, "host 0 has this batch, so the store has it"
         completions = [sampler.completion_of(tokens) for tokens in json.loads(kept)]
         lesson.tally["cached"] += len(completions)
-    return [completions[start : start + config.samples] for start in range(0, len(completions), config.samples)]
+    return [
+        completions[start : start + config.samples]
+        for start in range(0, len(completions), config.samples)
+    ]
 
 
 TEACHER = Teacher(

@@ -39,26 +39,42 @@ from tasks.teaching import answering
 from tasks.teaching.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
 from tasks.teaching.lesson import Lesson, Row
 
-_OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "n", "stream"}
-"""Parameters that other fields decide, or that would make a response another thing than one text."""
+_OWN = {
+    "model",
+    "messages",
+    "temperature",
+    "max_tokens",
+    "max_completion_tokens",
+    "seed",
+    "n",
+    "stream",
+}
+"""Parameters that other fields decide, or that would make a response another thing than one
+text."""
 
 _NOT_SHOWN = {"done", "requests", "answers", "input_tokens", "output_tokens"}
-"""Of an engine's numbers, those that the progress line does without: it has rates, money, cached answers, slots, and failures by kind."""
+"""Of an engine's numbers, those that the progress line does without: it has rates, money, cached
+answers, slots, and failures by kind."""
 
 
 class Config(Answering):
     """A model behind an API as the teacher.
 
     Attributes:
-        provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`. `openai` and `gemini` need no URL.
+        provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`. `openai` and
+            `gemini` need no URL.
         model: as the provider calls it.
-        parameters: more of the request, as the provider takes them, e.g. `{ top_p = 0.95, reasoning_effort = "high" }`.
+        parameters: more of the request, as the provider takes them, e.g. `{ top_p = 0.95,
+            reasoning_effort = "high" }`.
         seeded: send a seed with each sample. Not every provider takes one.
-        limit_parameter: how the request calls its bound of `max_response_tokens`; OpenAI's reasoning models take the second name only.
+        limit_parameter: how the request calls its bound of `max_response_tokens`; OpenAI's
+            reasoning models take the second name only.
         longer: ask a response that was cut off once more, with twice the bound.
-        retries: ask so many times more, with another seed, for a response that is no trace or in another language.
+        retries: ask so many times more, with another seed, for a response that is no trace or in
+            another language.
         input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
-        max_usd, max_total_tokens: the budget of this teacher, top-ups included; see `tasks.chat.budget`. None: no limit.
+        max_usd, max_total_tokens: the budget of this teacher, top-ups included; see
+            `tasks.chat.budget`. None: no limit.
     """
 
     name: Literal["openai_compatible"]
@@ -78,20 +94,31 @@ class Config(Answering):
     @classmethod
     def _is_a_name(cls, provider: str) -> str:
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", provider):
-            raise ValueError("a provider is a lower-case name such as openai, gemini or vllm; its URL goes into <PROVIDER>_BASE_URL")
+            raise ValueError(
+                "a provider is a lower-case name such as openai, gemini or vllm; its URL goes into"
+                " <PROVIDER>_BASE_URL"
+            )
         return provider
 
     @field_validator("parameters")
     @classmethod
     def _are_others(cls, parameters: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(_OWN & parameters.keys()):
-            raise ValueError(f"{', '.join(taken)}: set by model, temperature, max_response_tokens, seeded and samples; leave it out here")
+            raise ValueError(
+                f"{', '.join(taken)}: set by model, temperature, max_response_tokens, seeded and"
+                " samples; leave it out here"
+            )
         return parameters
 
     @model_validator(mode="after")
     def _a_budget_has_prices(self) -> Self:
-        if self.max_usd is not None and not (self.input_usd_per_million or self.output_usd_per_million):
-            raise ValueError("max_usd needs input_usd_per_million and output_usd_per_million; without prices nothing costs anything")
+        if self.max_usd is not None and not (
+            self.input_usd_per_million or self.output_usd_per_million
+        ):
+            raise ValueError(
+                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
+                " nothing costs anything"
+            )
         return self
 
 
@@ -99,15 +126,18 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
     """Yield what the samples of each prompt are worth, in the order of the prompts.
 
     Raises:
-        InputError: the endpoint, the key, the model or a parameter is wrong; or as the teachers whose prompts are asked.
-        StageFailed: the endpoint has been failing for too long, or there is nothing left to pay with.
+        InputError: the endpoint, the key, the model or a parameter is wrong; or as the teachers
+            whose prompts are asked.
+        StageFailed: the endpoint has been failing for too long, or there is nothing left to pay
+            with.
     """
     return rows(config, _answered(config, lesson), lesson)
 
 
 @dataclass
 class _Question:
-    """One prompt, the rows that were read before it and cannot be asked, and its samples as they come."""
+    """One prompt, the rows that were read before it and cannot be asked, and its samples as they
+    come."""
 
     prompt: Prompt
     before: list[Dropped]
@@ -115,7 +145,8 @@ class _Question:
 
 
 def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
-    """Each prompt with its samples, and what is read and cannot be asked when its turn comes, however far ahead was read.
+    """Each prompt with its samples, and what is read and cannot be asked when its turn comes,
+    however far ahead was read.
 
     Prompts with a sample that is asked for again come after all others, in their own order.
     """
@@ -136,14 +167,34 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
         shown = {name: value for name, value in values.items() if value and name not in _NOT_SHOWN}
         lesson.progress(done, max(done, total), "answers", shown)
 
-    # A continuation after a kill has the same account; a top-up, whose lesson says what was spent before, another.
-    account = digest([TEACHER.version, config.model_dump(mode="json"), lesson.seed, lesson.spent_usd, lesson.spent_tokens])
+    # A continuation after a kill has the same account; a top-up, whose lesson says what was spent
+    # before, another.
+    account = digest(
+        [
+            TEACHER.version,
+            config.model_dump(mode="json"),
+            lesson.seed,
+            lesson.spent_usd,
+            lesson.spent_tokens,
+        ]
+    )
     budget = Budget(
-        config.max_usd, config.max_total_tokens, before_usd=lesson.spent_usd, before_tokens=lesson.spent_tokens, account=account
+        config.max_usd,
+        config.max_total_tokens,
+        before_usd=lesson.spent_usd,
+        before_tokens=lesson.spent_tokens,
+        account=account,
     )
     prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
     endpoint = endpoint_of(config.provider)
-    with ChatEngine(endpoint, lesson.answers, budget=budget, prices=prices, longer=config.longer, progress=progress) as engine:
+    with ChatEngine(
+        endpoint,
+        lesson.answers,
+        budget=budget,
+        prices=prices,
+        longer=config.longer,
+        progress=progress,
+    ) as engine:
         again: list[_Question] = []
         for question, reply in ask_all(engine, requests()):
             question.samples.append(_sample(reply))
@@ -157,7 +208,12 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
         yield from unasked
         for attempt in range(1, config.retries + 1):
             retried = (
-                ((question, place), request_of(config, question.prompt, lesson.seed, attempt * config.samples + place))
+                (
+                    (question, place),
+                    request_of(
+                        config, question.prompt, lesson.seed, attempt * config.samples + place
+                    ),
+                )
                 for question in again
                 for place in _unusable(config, question)
             )
@@ -172,21 +228,33 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
 
 
 def _sample(reply: Reply) -> Sample:
-    return Sample(text=reply.text, reasoning=reply.reasoning, problem=reply.problem, detail=reply.detail)
+    return Sample(
+        text=reply.text, reasoning=reply.reasoning, problem=reply.problem, detail=reply.detail
+    )
 
 
 def _unusable(config: Config, question: _Question) -> list[int]:
     """The samples that are worth asking for again."""
-    return [place for place, sample in enumerate(question.samples) if sample.problem is None and not is_usable(config, sample)]
+    return [
+        place
+        for place, sample in enumerate(question.samples)
+        if sample.problem is None and not is_usable(config, sample)
+    ]
 
 
 def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRequest:
     """The request for one sample of a prompt."""
-    parameters = {**config.parameters, "temperature": config.temperature, config.limit_parameter: config.max_response_tokens}
+    parameters = {
+        **config.parameters,
+        "temperature": config.temperature,
+        config.limit_parameter: config.max_response_tokens,
+    }
     if config.seeded:
         # Below 2^31: some servers take no more.
         parameters["seed"] = int(digest([seed, prompt.id, sample])[:7], 16)
-    return ChatRequest(config.model, messages(config, prompt), parameters, 0 if config.seeded else sample)
+    return ChatRequest(
+        config.model, messages(config, prompt), parameters, 0 if config.seeded else sample
+    )
 
 
 TEACHER = Teacher(

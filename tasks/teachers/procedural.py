@@ -1,4 +1,5 @@
-"""The procedural teacher: problems drawn from families of templates (`tasks.teaching.drawing`). No model, no download."""
+"""The procedural teacher: problems drawn from families of templates (`tasks.teaching.drawing`). No
+model, no download."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +25,14 @@ class Config(StrictModel):
 
     Attributes:
         rows: rows per domain; a domain that is not named gets none.
-        families: which families to draw from, each as `module.name` or a whole `module`; empty: those of the domains' own modules. So come
-            subjects that are no domain, e.g. `robotics`, whose rows count as `general`.
-        grounded: grounded question-answering rows per grounding (domain `general`); a grounding that is not named gets none.
-        unworked: per domain, the fraction of traces that only state the answer. Teachers hurry too, and what SFT picks up from such
-            traces, reinforcement has to unlearn: an answer that was worked out is right more often.
+        families: which families to draw from, each as `module.name` or a whole `module`; empty:
+            those of the domains' own modules. So come subjects that are no domain, e.g. `robotics`,
+            whose rows count as `general`.
+        grounded: grounded question-answering rows per grounding (domain `general`); a grounding
+            that is not named gets none.
+        unworked: per domain, the fraction of traces that only state the answer. Teachers hurry too,
+            and what SFT picks up from such traces, reinforcement has to unlearn: an answer that was
+            worked out is right more often.
     """
 
     name: Literal["procedural"]
@@ -43,7 +47,9 @@ class Config(StrictModel):
         for module, _, name in (one.partition(".") for one in names):
             domain_of(module)
             if name and name not in families(module):
-                raise ValueError(f"{module} has no family {name!r}; it has {', '.join(families(module))}")
+                raise ValueError(
+                    f"{module} has no family {name!r}; it has {', '.join(families(module))}"
+                )
         return names
 
 
@@ -60,8 +66,9 @@ def expected(config: Config) -> int:
 def teach(config: Config, lesson: Lesson) -> Iterator[Example]:
     """The rows, domain by domain, then the grounded ones; no two have the same prompt.
 
-    A top-up draws on: prompts that are known are passed over, and a cell for which there are no more gets fewer rows. Only domains and
-    groundings that the config names are topped up; 0 rows of one stand for "when they are missing".
+    A top-up draws on: prompts that are known are passed over, and a cell for which there are no
+    more gets fewer rows. Only domains and groundings that the config names are topped up; 0 rows of
+    one stand for "when they are missing".
 
     Raises:
         InputError: a family has fewer distinct prompts of a difficulty than the config asks for.
@@ -76,7 +83,8 @@ def rows(config: Config, seed: int) -> Iterator[Example]:
 
 
 def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
-    """The prompts of the same rows, for a teacher that answers them itself. Raises InputError as `teach`."""
+    """The prompts of the same rows, for a teacher that answers them itself. Raises InputError as
+    `teach`."""
     for example in teach(config, lesson):
         yield Prompt(**{name: getattr(example, name) for name in Prompt.model_fields})
 

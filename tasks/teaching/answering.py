@@ -1,13 +1,16 @@
-"""What every answering teacher does: take prompts, sample k responses to each, verify them, and make rows of what they are worth.
+"""What every answering teacher does: take prompts, sample k responses to each, verify them, and
+make rows of what they are worth.
 
-A teacher that answers (`openai_compatible`, `gemma`) has a Config that inherits `Answering` and a way to sample; the rest is here:
+A teacher that answers (`openai_compatible`, `gemma`) has a Config that inherits `Answering` and a
+way to sample; the rest is here:
 
-1. `prompts_to_ask`: prompts of other teachers (`prompts = [{ name = "dataset", ... }]`), each asked once; with `first`, so many of each
-   domain, and the rest is what a top-up takes from.
+1. `prompts_to_ask`: prompts of other teachers (`prompts = [{ name = "dataset", ... }]`), each asked
+   once; with `first`, so many of each domain, and the rest is what a top-up takes from.
 2. `messages`: what is put to the model.
-3. `rows`: rejection sampling (k samples, keep what verifies; Yuan et al., 2308.01825). The first verified sample becomes the Example.
-   Verified beside rejected ones become PreferencePairs, which say which sample failed which check. A prompt that no sample solved stays a
-   Prompt, for GRPO. The fraction that verified is the prompt's `pass_rate`, and its difficulty.
+3. `rows`: rejection sampling (k samples, keep what verifies; Yuan et al., 2308.01825). The first
+   verified sample becomes the Example. Verified beside rejected ones become PreferencePairs, which
+   say which sample failed which check. A prompt that no sample solved stays a Prompt, for GRPO. The
+   fraction that verified is the prompt's `pass_rate`, and its difficulty.
 """
 
 from collections import Counter
@@ -44,9 +47,10 @@ class Answering(StrictModel):
     """What the Config of every answering teacher has.
 
     Attributes:
-        prompts: tables of teachers that lend their prompts, e.g. `{ name = "dataset", sources = [...] }`.
-        first: so many prompts of each domain are asked; a domain that is not named is not asked. Those that are left answer a top-up of
-            the rebalance stage. Without it all are asked.
+        prompts: tables of teachers that lend their prompts, e.g. `{ name = "dataset", sources =
+            [...] }`.
+        first: so many prompts of each domain are asked; a domain that is not named is not asked.
+            Those that are left answer a top-up of the rebalance stage. Without it all are asked.
         samples: responses to each prompt.
         temperature: of sampling; more than one sample needs one above 0.
         max_response_tokens: longer responses are cut off, and rejected.
@@ -66,7 +70,8 @@ class Answering(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the tables of `prompts` come back complete with their defaults. Raises as `tasks.stages.distill.Config.parse`."""
+        """Validate; the tables of `prompts` come back complete with their defaults. Raises as
+        `tasks.stages.distill.Config.parse`."""
         config = super().parse(value)
         complete = [lender.model_dump(mode="json") for lender in lenders(config)]
         return config.model_copy(update={"prompts": tuple(complete)})
@@ -74,7 +79,10 @@ class Answering(StrictModel):
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:
         if self.samples > 1 and self.temperature == 0:
-            raise ValueError(f"samples = {self.samples} at temperature = 0 are all the same; raise the temperature, or take one sample")
+            raise ValueError(
+                f"samples = {self.samples} at temperature = 0 are all the same; raise the"
+                " temperature, or take one sample"
+            )
         return self
 
 
@@ -102,11 +110,14 @@ class Sample:
 
     text: str
     reasoning: str | None = None
-    problem: Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"] | None = None
+    problem: Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"] | None = (
+        None
+    )
     detail: str = ""
 
     def completion(self) -> str:
-        """The response as a trace: its text, or the reasoning that came apart with the text as its answer."""
+        """The response as a trace: its text, or the reasoning that came apart with the text as its
+        answer."""
         if self.reasoning and parse_trace(self.text) is None:
             whole = Trace(reasoning=self.reasoning.strip(), answer=self.text.strip()).render()
             return whole if parse_trace(whole) else self.text
@@ -114,25 +125,32 @@ class Sample:
 
 
 def lenders(config: Answering) -> list[StrictModel]:
-    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one that lends none, or a wrong table."""
+    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one
+    that lends none, or a wrong table."""
     found = []
     for index, table in enumerate(config.prompts):
         where = f"prompts.{index}"
         lending = [name for name in TEACHERS.names() if TEACHERS[name].prompts]
         name = table.get("name")
         if name in TEACHERS.names() and name not in lending:
-            raise InputError(f"{where}: teacher {name!r} has no prompts. Valid: {', '.join(lending)}.")
+            raise InputError(
+                f"{where}: teacher {name!r} has no prompts. Valid: {', '.join(lending)}."
+            )
         found.append(TEACHERS.parse(table, where))
     return found
 
 
 def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
     """Each teacher that lends its prompts, and its config."""
-    return ((TEACHERS[table["name"]], one) for table, one in zip(config.prompts, lenders(config), strict=True))
+    return (
+        (TEACHERS[table["name"]], one)
+        for table, one in zip(config.prompts, lenders(config), strict=True)
+    )
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
-    """What the prompts depend on, and how answers to them are verified. Raises InputError for a missing file."""
+    """What the prompts depend on, and how answers to them are verified. Raises InputError for a
+    missing file."""
     found = {**TEACHERS.versions(table["name"] for table in config.prompts), **check_versions()}
     for teacher, lender in _lending(config):
         found |= teacher.dependencies(lender, data)
@@ -159,7 +177,8 @@ def messages(config: Answering, prompt: Prompt) -> tuple[Mapping[str, str], ...]
 
 
 def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropped]:
-    """The prompts to answer, each once, in the order of the tables and their files; and what was read that is none.
+    """The prompts to answer, each once, in the order of the tables and their files; and what was
+    read that is none.
 
     Of a top-up (`lesson.wanted`) only prompts of the missing cells, that were not asked before.
     """
@@ -175,7 +194,12 @@ def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropp
             elif row.id in seen:
                 if lesson.wanted is None:
                     yield Dropped(
-                        source=row.family, file=row.source, line=row.line, cause="duplicate_prompt", detail="asked already", id=row.id
+                        source=row.family,
+                        file=row.source,
+                        line=row.line,
+                        cause="duplicate_prompt",
+                        detail="asked already",
+                        id=row.id,
                     )
             elif row.id not in lesson.known and room.take(row):
                 seen.add(row.id)
@@ -186,7 +210,11 @@ class _Room:
     """How many more prompts of each kind are asked."""
 
     def __init__(self, config: Answering, lesson: Lesson) -> None:
-        self._cells = None if lesson.wanted is None else Counter({cell: count for cell, count in lesson.wanted.items() if count > 0})
+        self._cells = (
+            None
+            if lesson.wanted is None
+            else Counter({cell: count for cell, count in lesson.wanted.items() if count > 0})
+        )
         self._domains = None if config.first is None else Counter(config.first)
 
     def full(self) -> bool:
@@ -198,7 +226,14 @@ class _Room:
         """Whether this prompt is asked; then it is counted."""
         if self._cells is not None:
             group = prompt.grounding or prompt.domain
-            cell = next((cell for cell in (Cell(group, prompt.difficulty), Cell(group)) if self._cells[cell] > 0), None)
+            cell = next(
+                (
+                    cell
+                    for cell in (Cell(group, prompt.difficulty), Cell(group))
+                    if self._cells[cell] > 0
+                ),
+                None,
+            )
             if cell is not None:
                 self._cells[cell] -= 1
             return cell is not None
@@ -210,8 +245,11 @@ class _Room:
         return True
 
 
-def rows(config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]] | Dropped], lesson: Lesson) -> Iterator[Row]:
-    """What the samples of each prompt are worth, and what was read and could not be asked, in the order given.
+def rows(
+    config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]] | Dropped], lesson: Lesson
+) -> Iterator[Row]:
+    """What the samples of each prompt are worth, and what was read and could not be asked, in the
+    order given.
 
     Counts samples in `lesson.tally` as `samples.<outcome>`.
     """
@@ -241,14 +279,29 @@ class _Outcome:
         return self.rejected or self.missing or "verified"
 
 
-def _judge(config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]]) -> list[list[_Outcome]]:
-    """The outcome of every sample, in order; those without a problem of their own are verified together."""
-    pairs = [(prompt, sample) for prompt, samples in answered for sample in samples if sample.problem is None]
-    verdicts = iter(verify_many([prompt for prompt, _ in pairs], [sample.completion() for _, sample in pairs]))
-    return [[_outcome(config, prompt, sample, verdicts) for sample in samples] for prompt, samples in answered]
+def _judge(
+    config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]]
+) -> list[list[_Outcome]]:
+    """The outcome of every sample, in order; those without a problem of their own are verified
+    together."""
+    pairs = [
+        (prompt, sample)
+        for prompt, samples in answered
+        for sample in samples
+        if sample.problem is None
+    ]
+    verdicts = iter(
+        verify_many([prompt for prompt, _ in pairs], [sample.completion() for _, sample in pairs])
+    )
+    return [
+        [_outcome(config, prompt, sample, verdicts) for sample in samples]
+        for prompt, samples in answered
+    ]
 
 
-def _outcome(config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterator[Any]) -> _Outcome:
+def _outcome(
+    config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterator[Any]
+) -> _Outcome:
     if sample.problem == "failed" or sample.problem == "unasked":
         return _Outcome(missing=sample.problem, detail=sample.detail)
     if sample.problem is not None:
@@ -264,7 +317,8 @@ def _outcome(config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterat
 
 
 def is_usable(config: Answering, sample: Sample) -> bool:
-    """Whether a sample that has no problem is a trace in one of the languages; whether it is right, verification says."""
+    """Whether a sample that has no problem is a trace in one of the languages; whether it is right,
+    verification says."""
     return parse_trace(sample.completion()) is not None and not _other_language(config, sample)
 
 
@@ -278,7 +332,9 @@ def _other_language(config: Answering, sample: Sample) -> str | None:
     return None if language in config.languages else language
 
 
-def _rows_of_prompt(config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome]) -> Iterator[Row]:
+def _rows_of_prompt(
+    config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome]
+) -> Iterator[Row]:
     judged = [outcome for outcome in outcomes if outcome.missing is None]
     verified = [index for index, outcome in enumerate(outcomes) if outcome.name == "verified"]
     if not verified:
@@ -300,7 +356,8 @@ def _rows_of_prompt(config: Answering, prompt: Prompt, samples: Sequence[Sample]
 
 
 def difficulty_of(verified: int, samples: int) -> int:
-    """1 when all samples verified, to 5 when fewer than one in five did (4 samples: 1, 2, 3, 4 for 4, 3, 2, 1 of them, 5 for none)."""
+    """1 when all samples verified, to 5 when fewer than one in five did (4 samples: 1, 2, 3, 4 for
+    4, 3, 2, 1 of them, 5 for none)."""
     return 1 + min(4, (samples - verified) * 5 // samples)
 
 
@@ -313,16 +370,25 @@ def _example(prompt: Prompt, completion: str) -> Example:
 
 
 def _pairs(
-    config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome], verified: Sequence[int]
+    config: Answering,
+    prompt: Prompt,
+    samples: Sequence[Sample],
+    outcomes: Sequence[_Outcome],
+    verified: Sequence[int],
 ) -> Iterator[PreferencePair]:
-    """Distinct verified beside distinct rejected samples, both in the order in which they were sampled."""
+    """Distinct verified beside distinct rejected samples, both in the order in which they were
+    sampled."""
     chosen = {samples[index].completion(): index for index in reversed(verified)}
     rejected = {
         sample.completion(): index
-        for index, (sample, outcome) in reversed(list(enumerate(zip(samples, outcomes, strict=True))))
+        for index, (sample, outcome) in reversed(
+            list(enumerate(zip(samples, outcomes, strict=True)))
+        )
         if outcome.rejected not in (None, "empty")
     }
-    for good, bad in list(zip(sorted(chosen.values()), sorted(rejected.values()), strict=False))[: config.pairs_per_prompt]:
+    for good, bad in list(zip(sorted(chosen.values()), sorted(rejected.values()), strict=False))[
+        : config.pairs_per_prompt
+    ]:
         because = outcomes[bad].rejected
         assert because is not None, "only rejected samples are paired"
         yield PreferencePair(
@@ -344,13 +410,18 @@ def _dropped(prompt: Prompt, outcomes: Sequence[_Outcome]) -> Dropped:
     """Why a prompt has no example, with all outcomes in the detail."""
     counts = Counter(outcome.name for outcome in outcomes)
     missing = counts["failed"] + counts["unasked"]
-    detail = f"{len(outcomes)} samples: {', '.join(f'{count} {name}' for name, count in counts.most_common())}"
+    detail = (
+        f"{len(outcomes)} samples:"
+        f" {', '.join(f'{count} {name}' for name, count in counts.most_common())}"
+    )
     first = next((outcome.detail for outcome in outcomes if outcome.detail), "")
     return Dropped(
         source=prompt.family,
         file=prompt.source,
         line=prompt.line,
-        cause="unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked",
+        cause=(
+            "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"
+        ),
         detail=f"{detail}; {first}" if first else detail,
         id=prompt.id,
     )

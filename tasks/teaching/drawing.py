@@ -1,8 +1,10 @@
-"""Drawing problems from families of templates (`tasks.teaching.families`), with worked traces and verified answers.
+"""Drawing problems from families of templates (`tasks.teaching.families`), with worked traces and
+verified answers.
 
-Rows of a group go round its families and the five difficulties in turn, so both are evenly mixed. Each (family, difficulty) has its own
-random stream, seeded by its name: asking for more rows keeps those there were, adding a family changes no other family's problems, and a
-top-up goes on where the rows that are known end.
+Rows of a group go round its families and the five difficulties in turn, so both are evenly mixed.
+Each (family, difficulty) has its own random stream, seeded by its name: asking for more rows keeps
+those there were, adding a family changes no other family's problems, and a top-up goes on where the
+rows that are known end.
 """
 
 import importlib.metadata
@@ -32,7 +34,8 @@ class Drawing:
     Attributes:
         counts: rows of each group, in order.
         seed: of all streams.
-        families: each as `module.name` or a whole `module`; empty: those of the domains' own modules.
+        families: each as `module.name` or a whole `module`; empty: those of the domains' own
+            modules.
         unworked: per domain, the fraction of traces that only state the answer.
     """
 
@@ -42,11 +45,13 @@ class Drawing:
     unworked: Mapping[Domain, float] = field(default_factory=dict)
 
     def rows(self) -> Iterator[Example]:
-        """The rows, group by group. Raises InputError: a family has fewer distinct prompts of a difficulty than are wanted."""
+        """The rows, group by group. Raises InputError: a family has fewer distinct prompts of a
+        difficulty than are wanted."""
         return self._hurried(self._all())
 
     def topped_up(self, wanted: Mapping[Cell, int], known: Set[str]) -> Iterator[Example]:
-        """What is wanted of the groups, from the beginning of the same streams on, less what is known."""
+        """What is wanted of the groups, from the beginning of the same streams on, less what is
+        known."""
         return self._hurried(self._more(wanted, known))
 
     def _all(self) -> Iterator[Example]:
@@ -55,15 +60,17 @@ class Drawing:
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
             if count and not draw.names:
                 raise InputError(
-                    f"teacher procedural: rows has {count} rows of {group}, and families none of it; name only domains that have."
+                    f"teacher procedural: rows has {count} rows of {group}, and families none of"
+                    " it; name only domains that have."
                 )
             for row in range(count):
                 name, level = draw.names[row % len(draw.names)], 1 + row // len(draw.names) % 5
                 example = draw.next(name, level)
                 if example is None:
                     raise InputError(
-                        f"teacher procedural: {count} rows of {group} exceed what family {name} has: after {row} rows, "
-                        f"{_REDRAWS} draws of difficulty {level} gave no new prompt. Ask for fewer rows."
+                        f"teacher procedural: {count} rows of {group} exceed what family {name}"
+                        f" has: after {row} rows, {_REDRAWS} draws of difficulty {level} gave no"
+                        " new prompt. Ask for fewer rows."
                     )
                 yield example
 
@@ -72,34 +79,50 @@ class Drawing:
         for group in self.counts:
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
             for level in (*range(1, 6), None):
-                yield from islice(draw.fresh(level, known), max(0, wanted.get(Cell(group, level), 0)))
+                yield from islice(
+                    draw.fresh(level, known), max(0, wanted.get(Cell(group, level), 0))
+                )
 
     def _hurried(self, examples: Iterator[Example]) -> Iterator[Example]:
         """The examples, some of which only state their answer."""
         for example in examples:
             share = 0.0 if example.grounding else self.unworked.get(example.domain, 0.0)
             hurried = random.Random(f"{self.seed}/unworked/{example.id}").random() < share
-            yield example.model_copy(update={"reasoning": f"it is {example.answer}"}) if hurried else example
+            yield (
+                example.model_copy(update={"reasoning": f"it is {example.answer}"})
+                if hurried
+                else example
+            )
 
     def _chosen(self, group: Domain | Grounding) -> dict[str, Family]:
-        """The families of a domain that are chosen, or the grounded ones: `module.name` -> family."""
+        """The families of a domain that are chosen, or the grounded ones: `module.name` ->
+        family."""
         own = [group.value] if isinstance(group, Domain) else ["grounded"]
         named = [one for one in self.families if domain_of(one.partition(".")[0]) == group]
         chosen = named if self.families and isinstance(group, Domain) else own
         found = {}
         for module, _, only in (one.partition(".") for one in chosen):
-            found.update({f"{module}.{name}": family for name, family in families(module).items() if not only or name == only})
+            found.update(
+                {
+                    f"{module}.{name}": family
+                    for name, family in families(module).items()
+                    if not only or name == only
+                }
+            )
         return found
 
 
 class _Draw:
-    """Draws problems of one domain's families, or of the grounded ones; each (family, level) is a stream of its own.
+    """Draws problems of one domain's families, or of the grounded ones; each (family, level) is a
+    stream of its own.
 
     Attributes:
         names: of the families, as `module.name`.
     """
 
-    def __init__(self, chosen: dict[str, Family], group: Domain | Grounding, seed: int, drawn: set[str]) -> None:
+    def __init__(
+        self, chosen: dict[str, Family], group: Domain | Grounding, seed: int, drawn: set[str]
+    ) -> None:
         """`drawn`: ids of all prompts that this request has drawn so far, of any group."""
         self._domain = group if isinstance(group, Domain) else Domain.GENERAL
         self._grounding = None if isinstance(group, Domain) else group
@@ -109,11 +132,25 @@ class _Draw:
         self._streams: dict[tuple[str, int], random.Random] = {}
 
     def next(self, name: str, level: int) -> Example | None:
-        """The next problem of a stream that was not drawn yet, or None: the stream seems to have no more."""
-        begun = "/".join(map(str, (self._seed, name.partition(".")[0], self._grounding, name.partition(".")[2], level)))
+        """The next problem of a stream that was not drawn yet, or None: the stream seems to have no
+        more."""
+        begun = "/".join(
+            map(
+                str,
+                (
+                    self._seed,
+                    name.partition(".")[0],
+                    self._grounding,
+                    name.partition(".")[2],
+                    level,
+                ),
+            )
+        )
         rng = self._streams.setdefault((name, level), random.Random(begun))
         for _ in range(_REDRAWS):
-            problem: Problem = self._families[name](rng, level, *([self._grounding] if self._grounding else []))
+            problem: Problem = self._families[name](
+                rng, level, *([self._grounding] if self._grounding else [])
+            )
             identity = prompt_id(problem.prompt)
             if identity not in self._drawn:
                 self._drawn.add(identity)
@@ -121,8 +158,11 @@ class _Draw:
         return None
 
     def fresh(self, level: int | None, known: Set[str]) -> Iterator[Example]:
-        """Problems that are not known, the families and (None) the levels in turn, until no stream has more."""
-        streams = [(name, one) for one in ([level] if level else range(1, 6)) for name in self.names]
+        """Problems that are not known, the families and (None) the levels in turn, until no stream
+        has more."""
+        streams = [
+            (name, one) for one in ([level] if level else range(1, 6)) for name in self.names
+        ]
         while streams:
             for stream in list(streams):
                 example = self.next(*stream)

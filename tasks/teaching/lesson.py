@@ -10,15 +10,22 @@ from schemas.examples import Domain, Example, Grounding, PreferencePair, Prompt
 from tasks.data.dropped import Dropped
 
 Row = Example | PreferencePair | Prompt | Dropped
-"""A verified trace; a verified beside a rejected response; a prompt that no sample solved; or a row that became none of these, and why."""
+"""A verified trace; a verified beside a rejected response; a prompt that no sample solved; or a row
+that became none of these, and why."""
 
-FILES: dict[type, str] = {Example: "examples.jsonl", PreferencePair: "pairs.jsonl", Prompt: "unsolved.jsonl", Dropped: "dropped.jsonl"}
+FILES: dict[type, str] = {
+    Example: "examples.jsonl",
+    PreferencePair: "pairs.jsonl",
+    Prompt: "unsolved.jsonl",
+    Dropped: "dropped.jsonl",
+}
 """Which file a row goes to, by its type."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What quotas count: rows of a domain, or grounded rows of a grounding, of one difficulty or (None) of any."""
+    """What quotas count: rows of a domain, or grounded rows of a grounding, of one difficulty or
+    (None) of any."""
 
     group: Domain | Grounding
     difficulty: int | None = None
@@ -32,10 +39,12 @@ class Lesson:
         seed: the stage's.
         data: the directory of `--data`, or None.
         answers: paid answers, kept in the store over all runs.
-        wanted: how many new rows of each cell are missing (a top-up), or None: what the config says. A teacher that has no more gives none.
+        wanted: how many new rows of each cell are missing (a top-up), or None: what the config
+            says. A teacher that has no more gives none.
         known: ids of prompts that were given before: a top-up gives none of them again.
         spent_usd, spent_tokens: what was spent of the teacher's budget before this lesson.
-        tally: the teacher adds what it counts to it: `usd`, `input_tokens`, `output_tokens`, `requests`, `cached`, `samples.<outcome>`, ...
+        tally: the teacher adds what it counts to it: `usd`, `input_tokens`, `output_tokens`,
+            `requests`, `cached`, `samples.<outcome>`, ...
         progress: told (done, total, unit, values) now and then.
     """
 
@@ -51,5 +60,7 @@ class Lesson:
 
     def spent(self) -> dict[str, float]:
         """What was spent of the teacher's budget, before this lesson and in it: `usd`, `tokens`."""
-        usd, *tokens = (self.tally.get(name, 0) for name in ("usd", "input_tokens", "output_tokens"))  # counts nothing that was not
+        usd, *tokens = (
+            self.tally.get(name, 0) for name in ("usd", "input_tokens", "output_tokens")
+        )  # counts nothing that was not
         return {"usd": self.spent_usd + usd, "tokens": self.spent_tokens + int(sum(tokens))}

@@ -1,4 +1,5 @@
-"""The teachers that a recipe names: a table for each, whose `name` is a file in `tasks/teachers/`."""
+"""The teachers that a recipe names: a table for each, whose `name` is a file in
+`tasks/teachers/`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,8 +8,11 @@ from tasks.contract.teacher import TEACHERS, Teacher
 
 
 def teachers_of(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Teacher[Any], Any]]:
-    """Each teacher and its config. Raises InputError: an unknown teacher, or a table that does not validate."""
-    configs = [TEACHERS.parse(dict(table), f"teachers.{index}") for index, table in enumerate(tables)]
+    """Each teacher and its config. Raises InputError: an unknown teacher, or a table that does not
+    validate."""
+    configs = [
+        TEACHERS.parse(dict(table), f"teachers.{index}") for index, table in enumerate(tables)
+    ]
     return [(TEACHERS[config.name], config) for config in configs]
 
 

@@ -1,8 +1,10 @@
-"""Topping up: what cleaning took from the quotas is asked of the teachers again, within the budgets that distill left them.
+"""Topping up: what cleaning took from the quotas is asked of the teachers again, within the budgets
+that distill left them.
 
-A round asks each teacher in turn for what is missing (`Lesson.wanted`), never for a prompt that was given before (`Lesson.known`). What it
-gave is kept in the stage's workspace, so a stage that is killed asks nothing twice: a round that was finished is read again, and within an
-unfinished one paid answers come from the store (`infra.store.answers`).
+A round asks each teacher in turn for what is missing (`Lesson.wanted`), never for a prompt that was
+given before (`Lesson.known`). What it gave is kept in the stage's workspace, so a stage that is
+killed asks nothing twice: a round that was finished is read again, and within an unfinished one
+paid answers come from the store (`infra.store.answers`).
 """
 
 import json
@@ -26,16 +28,18 @@ from tasks.teaching.lesson import FILES, Cell, Lesson
 from tasks.teaching.teachers import teachers_of
 
 LEAST_YIELD = 0.05
-"""However few rows of a group survived so far, at most so much more is asked for: twenty for each that is missing."""
+"""However few rows of a group survived so far, at most so much more is asked for: twenty for each
+that is missing."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of asking, finished: the files that distill writes too, and the numbers that go into the metrics.
+    """One round of asking, finished: the files that distill writes too, and the numbers that go
+    into the metrics.
 
     Attributes:
-        about: `wanted` ([group, difficulty or None, rows]), `given` (examples), `unsolved` (prompts), `spent` (by each teacher so far: usd,
-            tokens) and `teachers` (their tallies).
+        about: `wanted` ([group, difficulty or None, rows]), `given` (examples), `unsolved`
+            (prompts), `spent` (by each teacher so far: usd, tokens) and `teachers` (their tallies).
     """
 
     directory: Path
@@ -43,25 +47,34 @@ class Round:
 
     @property
     def given(self) -> int:
-        """New examples. A teacher that solved none will solve none of the next either, and may be paid."""
+        """New examples. A teacher that solved none will solve none of the next either, and may be
+        paid."""
         return int(self.about["given"])
 
 
 def wanted(
-    shortfalls: Iterable[Shortfall], fractions: Mapping[Split, float], kept: Mapping[str, int], read: Mapping[str, int]
+    shortfalls: Iterable[Shortfall],
+    fractions: Mapping[Split, float],
+    kept: Mapping[str, int],
+    read: Mapping[str, int],
 ) -> dict[Cell, int]:
-    """How many new rows of each cell to ask for, so that what is missing is likely to be there after cleaning.
+    """How many new rows of each cell to ask for, so that what is missing is likely to be there
+    after cleaning.
 
-    A new row falls into a split with the split's fraction, and survives like those before it did; two standard deviations are added. Its
-    split is known only when its prompt is: so the split that needs the most decides.
+    A new row falls into a split with the split's fraction, and survives like those before it did;
+    two standard deviations are added. Its split is known only when its prompt is: so the split that
+    needs the most decides.
 
     Args:
-        kept, read: of each group, rows that the last asking left, and rows that it gave, solved or not.
+        kept, read: of each group, rows that the last asking left, and rows that it gave, solved or
+            not.
     """
     rows: dict[Cell, int] = {}
     for short in shortfalls:
         survives = max(LEAST_YIELD, (kept.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2))
-        count = math.ceil((short.missing + 2 * math.sqrt(short.missing)) / (fractions[short.split] * survives))
+        count = math.ceil(
+            (short.missing + 2 * math.sqrt(short.missing)) / (fractions[short.split] * survives)
+        )
         cell = Cell(_group(short.group), short.level)
         rows[cell] = max(rows.get(cell, 0), count)
     return rows
@@ -89,9 +102,12 @@ class KnownIds(Set[str]):
 
 
 def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
-    """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked again, they would give the same."""
+    """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked
+    again, they would give the same."""
     rows = (row for directory in directories for row in read_rows(directory / FILES[Dropped]))
-    return np.array([int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64)
+    return np.array(
+        [int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64
+    )
 
 
 class Teachers:
@@ -128,23 +144,41 @@ class Teachers:
         spent, tallies = [], []
         with ExitStack() as stack:
             files = {
-                kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n")) for kind, name in FILES.items()
+                kind: stack.enter_context(
+                    (directory / name).open("w", encoding="utf-8", newline="\n")
+                )
+                for kind, name in FILES.items()
             }
             for index, (teacher, config) in enumerate(self._teachers):
-                lesson = self._lesson(index, {cell: count for cell, count in missing.items() if count > 0}, known)
+                lesson = self._lesson(
+                    index, {cell: count for cell, count in missing.items() if count > 0}, known
+                )
                 for row in self._teach(teacher, config, lesson):
                     files[type(row)].write(row.model_dump_json() + "\n")
                     counts[type(row)] += 1
                     if isinstance(row, Example):
                         group = row.grounding or row.domain
-                        cell = next((cell for cell in (Cell(group, row.difficulty), Cell(group)) if missing[cell] > 0), None)
+                        cell = next(
+                            (
+                                cell
+                                for cell in (Cell(group, row.difficulty), Cell(group))
+                                if missing[cell] > 0
+                            ),
+                            None,
+                        )
                         if cell is not None:
                             missing[cell] -= 1
                 spent.append(lesson.spent())
                 tallies.append({"name": self._names[index], **dict(sorted(lesson.tally.items()))})
         asked = [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()]
         given, unsolved = counts[Example], counts[Prompt]
-        return {"wanted": asked, "given": given, "unsolved": unsolved, "spent": spent, "teachers": tallies}
+        return {
+            "wanted": asked,
+            "given": given,
+            "unsolved": unsolved,
+            "spent": spent,
+            "teachers": tallies,
+        }
 
     def _teach(self, teacher: Teacher[Any], config: Any, lesson: Lesson) -> Iterator[Any]:
         if lesson.wanted:

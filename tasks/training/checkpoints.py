@@ -1,15 +1,19 @@
-"""Checkpoints: what a training stage needs to go on, bit for bit, where an attempt before it was interrupted.
+"""Checkpoints: what a training stage needs to go on, bit for bit, where an attempt before it was
+interrupted.
 
-A checkpoint is the tree `checkpoints/<step>-<attempt>` of the stage's workspace, which seals it with the sha256 of every file:
+A checkpoint is the tree `checkpoints/<step>-<attempt>` of the stage's workspace, which seals it
+with the sha256 of every file:
 
     arrays.safetensors   a flat dict of arrays by name, in the order of names
     values.json          everything that is no array
 
-Arrays are streamed: one at a time is fetched, written and forgotten, and one at a time is read. Orbax was measured beside it
-(docs/measurements.md): saving 1 GiB it holds 0.45 to 0.9 GiB more in memory where this holds nothing, and restoring it all of
-it again where this holds the largest array twice; it is slower (the quickstart's model: 0.16 s, here 0.03 s with checksums and fsync); its
-limit on memory has to exceed the largest array; it compares no checksums, and casts where dtypes differ. What only it can do is that each
-host writes its part of a model that is spread over several: here host 0 gathers and writes one array after the other.
+Arrays are streamed: one at a time is fetched, written and forgotten, and one at a time is read.
+Orbax was measured beside it (docs/measurements.md): saving 1 GiB it holds 0.45 to 0.9 GiB more in
+memory where this holds nothing, and restoring it all of it again where this holds the largest array
+twice; it is slower (the quickstart's model: 0.16 s, here 0.03 s with checksums and fsync); its
+limit on memory has to exceed the largest array; it compares no checksums, and casts where dtypes
+differ. What only it can do is that each host writes its part of a model that is spread over
+several: here host 0 gathers and writes one array after the other.
 """
 
 import hashlib
@@ -30,7 +34,8 @@ from tasks.devices.hosts import agree, barrier, fetch, gathered
 
 FOLDER = "checkpoints"
 KEEP = 2
-"""How many checkpoints are kept, so that a damaged one costs the work of one interval and not all of it."""
+"""How many checkpoints are kept, so that a damaged one costs the work of one interval and not all
+of it."""
 
 SHARE = 1 / 20
 """The largest part of its time that a stage spends on checkpoints that are due by the clock."""
@@ -61,7 +66,8 @@ Form = tuple[tuple[int, ...], np.dtype]
 
 
 class Checkpoint:
-    """A checkpoint opened for reading, and a context manager that closes it. It stays readable when others remove it meanwhile.
+    """A checkpoint opened for reading, and a context manager that closes it. It stays readable when
+    others remove it meanwhile.
 
     Attributes:
         name: `<step>-<attempt>`.
@@ -79,7 +85,9 @@ class Checkpoint:
         length = int.from_bytes(self._file.read(8), "little")
         header = json.loads(self._file.read(length))
         self._starts = {key: 8 + length + entry["data_offsets"][0] for key, entry in header.items()}
-        self.forms: dict[str, Form] = {key: (tuple(entry["shape"]), _DTYPES[entry["dtype"]]) for key, entry in header.items()}
+        self.forms: dict[str, Form] = {
+            key: (tuple(entry["shape"]), _DTYPES[entry["dtype"]]) for key, entry in header.items()
+        }
 
     def read(self, key: str) -> np.ndarray:
         """One array, into memory of its own."""
@@ -91,14 +99,21 @@ class Checkpoint:
     def __enter__(self) -> "Checkpoint":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._file.close()
 
 
 class Checkpoints:
-    """The checkpoints of one stage key, as one attempt sees them: when one is due, which are kept, and which can be used.
+    """The checkpoints of one stage key, as one attempt sees them: when one is due, which are kept,
+    and which can be used.
 
-    A late holder of the key may write beside us: names carry the attempt, and nobody removes checkpoints of its own step or later ones.
+    A late holder of the key may write beside us: names carry the attempt, and nobody removes
+    checkpoints of its own step or later ones.
     """
 
     def __init__(
@@ -111,20 +126,30 @@ class Checkpoints:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        seconds: one is due so long after the last one, or later where saving would take more than `SHARE` of the time.
+        seconds: one is due so long after the last one, or later where saving would take more than
+            `SHARE` of the time.
         every: one is due after every so many steps as well, whatever it costs.
-        clock: seconds, from any start.
-        """
-        self._work, self._seconds, self._every, self._log, self._clock = work, seconds, every, log, clock
+        clock: seconds, from any start."""
+        self._work, self._seconds, self._every, self._log, self._clock = (
+            work,
+            seconds,
+            every,
+            log,
+            clock,
+        )
         self._next = clock() + seconds
         self._good: list[str] = []
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint should be saved now that `step` steps are finished. Host 0 decides."""
-        return agree(self._clock() >= self._next or (self._every is not None and step % self._every == 0))
+        """Whether a checkpoint should be saved now that `step` steps are finished. Host 0
+        decides."""
+        return agree(
+            self._clock() >= self._next or (self._every is not None and step % self._every == 0)
+        )
 
     def save(self, step: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> None:
-        """Save a checkpoint, then remove those that it makes superfluous. Host 0 writes it; it is complete when this returns there.
+        """Save a checkpoint, then remove those that it makes superfluous. Host 0 writes it; it is
+        complete when this returns there.
 
         Args:
             step: how many steps are finished.
@@ -144,9 +169,11 @@ class Checkpoints:
         self._log.info("checkpoint at step %d saved in %.2f s", step, took)
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, opened; None where there is none. Those that do not verify are logged and passed over.
+        """The newest checkpoint that verifies, opened; None where there is none. Those that do not
+        verify are logged and passed over.
 
-        Host 0 says which it is, and nobody goes on before every host has opened it. Raises OSError where another host cannot.
+        Host 0 says which it is, and nobody goes on before every host has opened it. Raises OSError
+        where another host cannot.
         """
         if self._work.writes:
             found = self._newest(sorted(self._work.children(FOLDER), key=_step, reverse=True))
@@ -180,8 +207,11 @@ class Checkpoints:
         self._work.remove(FOLDER)
 
 
-def save_arrays(work: Workspace, folder: str, step: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> str:
-    """Write the tree of a checkpoint into a folder of the workspace; host 0 does. Returns its name, `<step>-<attempt>`."""
+def save_arrays(
+    work: Workspace, folder: str, step: int, arrays: Mapping[str, Array], values: dict[str, Any]
+) -> str:
+    """Write the tree of a checkpoint into a folder of the workspace; host 0 does. Returns its name,
+    `<step>-<attempt>`."""
     name = f"{step:08d}-{work.attempt}"
     if not work.writes:
         for key in sorted(arrays):
@@ -195,7 +225,8 @@ def save_arrays(work: Workspace, folder: str, step: int, arrays: Mapping[str, Ar
 
 
 def fingerprint(arrays: Mapping[str, Array]) -> str:
-    """sha256 over name, dtype, shape and bytes of all arrays in the order of names. One at a time is held in memory."""
+    """sha256 over name, dtype, shape and bytes of all arrays in the order of names. One at a time
+    is held in memory."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         value = fetch(arrays[name])
@@ -209,11 +240,16 @@ def _step(name: str) -> int:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a safetensors file. (The library's own writer takes all arrays in host memory at once.)"""
+    """Write a safetensors file. (The library's own writer takes all arrays in host memory at
+    once.)"""
     header, end = {}, 0
     for name in sorted(arrays):
         start, end = end, end + arrays[name].nbytes
-        header[name] = {"dtype": _CODES[str(arrays[name].dtype)], "shape": arrays[name].shape, "data_offsets": [start, end]}
+        header[name] = {
+            "dtype": _CODES[str(arrays[name].dtype)],
+            "shape": arrays[name].shape,
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as out:

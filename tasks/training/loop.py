@@ -1,10 +1,10 @@
 """Training: batches by step number, a curve, checkpoints, resumed where it was interrupted.
 
-The loop is that of Tunix's `PeftTrainer.train`. It asks an iterator of ours for each batch, and what
-is to be done between two updates is done when it asks. (Its hook `on_train_step_end` comes when the
-next update has been dispatched: too late for a checkpoint.) Tunix resumes by iterating over the data
-again; here batch n is `batch_at(n)`, a function of the step alone (and of what a stage `Keeps`), and
-a resumed run ends with the bytes of an undisturbed one.
+The loop is that of Tunix's `PeftTrainer.train`. It asks an iterator of ours for each batch, and
+what is to be done between two updates is done when it asks. (Its hook `on_train_step_end` comes
+when the next update has been dispatched: too late for a checkpoint.) Tunix resumes by iterating
+over the data again; here batch n is `batch_at(n)`, a function of the step alone (and of what a
+stage `Keeps`), and a resumed run ends with the bytes of an undisturbed one.
 """
 
 import json
@@ -27,7 +27,8 @@ from tasks.training.trainer import Reported, Trainer
 
 
 class Keeps(Protocol):
-    """What a stage keeps between steps beside the trainer, such as a rollout that more updates will use."""
+    """What a stage keeps between steps beside the trainer, such as a rollout that more updates will
+    use."""
 
     def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays, and JSON, that it needs to go on after `step` finished steps."""
@@ -36,16 +37,20 @@ class Keeps(Protocol):
         """Go on after `step` finished steps with what `kept` returned then."""
 
 
-def save_trained(trainer: Trainer, loaded: LoadedModel, job: Job[Any], step: int | None = None) -> None:
-    """Write the model, with its adapters merged, and `state.json`. `step`: how many updates made it, if not `config.steps`.
+def save_trained(
+    trainer: Trainer, loaded: LoadedModel, job: Job[Any], step: int | None = None
+) -> None:
+    """Write the model, with its adapters merged, and `state.json`. `step`: how many updates made
+    it, if not `config.steps`.
 
-    `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the optimizer's state after the last step:
-    artifacts of equal digests ended with equal optimizers.
+    `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the
+    optimizer's state after the last step: artifacts of equal digests ended with equal optimizers.
     """
     config: TrainerConfig = job.config
     fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
     (job.out / "state.json").write_text(
-        json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n", encoding="utf-8"
+        json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n",
+        encoding="utf-8",
     )
     if config.lora:
         merge_lora(loaded.model)
@@ -64,21 +69,25 @@ def fit(
     keeps: Keeps | None = None,
     after: Callable[[dict[str, float]], dict[str, float]] | None = None,
 ) -> list[dict[str, float]]:
-    """Train until `config.steps` steps are finished, from the newest checkpoint if there is one, and write `curves.jsonl`.
+    """Train until `config.steps` steps are finished, from the newest checkpoint if there is one,
+    and write `curves.jsonl`.
 
-    Checkpoints are saved between steps, when they are due, and after the validation of the same step. Nothing else runs meanwhile.
+    Checkpoints are saved between steps, when they are due, and after the validation of the same
+    step. Nothing else runs meanwhile.
 
     Args:
         trainer: a trainer with its loss set.
-        batch_at: step (from 0) -> training input of `batch_size` rows. Called when the step before has been dispatched, so it may
-            sample from the trainer's model.
+        batch_at: step (from 0) -> training input of `batch_size` rows. Called when the step before
+            has been dispatched, so it may sample from the trainer's model.
         config: steps, batch sizes, optimizer.
         job: receives progress and the curve, keeps the checkpoints.
-        validation: fixed batches whose mean loss is measured before the first step and every `validation_every` steps, and logged.
+        validation: fixed batches whose mean loss is measured before the first step and every
+            `validation_every` steps, and logged.
         extra: step (from 1) -> more values for that step's row of the curve.
         keeps: what else belongs into a checkpoint.
-        after: a finished step's row -> more values for it. It is called before anything is done for the next step, and may put the
-            trainer back (`put_back`, which it reports as `rolled_back_to`); a value `stopped` ends training.
+        after: a finished step's row -> more values for it. It is called before anything is done for
+            the next step, and may put the trainer back (`put_back`, which it reports as
+            `rolled_back_to`); a value `stopped` ends training.
 
     Returns:
         one row per step: step, loss, grad_norm, learning_rate and what the loss reports.
@@ -86,10 +95,17 @@ def fit(
     Raises:
         StageFailed: the step compiled more than once, or the loss is not finite.
     """
-    if config.batch_size % config.accumulation or config.batch_size % (config.micro_batch_size or config.batch_size):
-        raise StageFailed(f"batch_size = {config.batch_size} is no multiple of micro_batch_size = {config.micro_batch_size}")
+    if config.batch_size % config.accumulation or config.batch_size % (
+        config.micro_batch_size or config.batch_size
+    ):
+        raise StageFailed(
+            f"batch_size = {config.batch_size} is no multiple of micro_batch_size ="
+            f" {config.micro_batch_size}"
+        )
     curves = _Curves(job, config, extra, after)
-    checkpoints = Checkpoints(job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log)
+    checkpoints = Checkpoints(
+        job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log
+    )
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
     if validation and not start:
         curves.add({"step": 0, "validation_loss": _validate(trainer, validation)})
@@ -117,7 +133,10 @@ def fit(
     trainer.train(batches(), skip_jit=True)
     curves.close()
     if trainer.compiles != 1:
-        raise StageFailed(f"the training step compiled {trainer.compiles} times; a stage compiles each program once (fixed shapes)")
+        raise StageFailed(
+            f"the training step compiled {trainer.compiles} times; a stage compiles each program"
+            " once (fixed shapes)"
+        )
     return [row for row in curves.rows if "loss" in row]
 
 
@@ -125,7 +144,10 @@ def _validate(trainer: Trainer, batches: Sequence[Any]) -> float:
     """The mean of the batches' losses."""
     trained, _, frozen = trainer.state()
     with jax.set_mesh(trainer.mesh):
-        losses = [trainer.validation_loss(trained, frozen, spread(batch, trainer.mesh)) for batch in batches]
+        losses = [
+            trainer.validation_loss(trained, frozen, spread(batch, trainer.mesh))
+            for batch in batches
+        ]
     return float(np.mean(np.array(jax.device_get(losses))))
 
 
@@ -134,7 +156,8 @@ _ALWAYS_LOGGED = {"validation_loss", "stopped", "rolled_back_to"}
 
 
 class _Curves:
-    """The rows of the curve, one per step; every `log_every`-th and those with a validation loss are also lines of curves.jsonl."""
+    """The rows of the curve, one per step; every `log_every`-th and those with a validation loss
+    are also lines of curves.jsonl."""
 
     def __init__(
         self,
@@ -149,18 +172,23 @@ class _Curves:
         self.rows: list[dict[str, float]] = []
 
     def add(self, row: dict[str, float], reported: Reported | None = None) -> None:
-        """Complete a step's row with what the step reported, once it is finished. Raises StageFailed when its loss is not finite."""
+        """Complete a step's row with what the step reported, once it is finished. Raises
+        StageFailed when its loss is not finite."""
         step = int(row["step"])
         if reported:
             loss, metrics, grad_norm = reported
             row["loss"] = float(loss)
             if not np.isfinite(row["loss"]):
-                raise StageFailed(f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate")
+                raise StageFailed(
+                    f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate"
+                )
             row["grad_norm"] = float(grad_norm)
             row |= {name: float(value) for name, value in metrics.items()}
             row["learning_rate"] = float(self._schedule(step - 1))
             row |= self._extra(step)
-            shown = {name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row}
+            shown = {
+                name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row
+            }
             self._job.progress(step, self._config.steps, "steps", **shown)
             row |= self._after(row) if self._after else {}
         self._write([row])
@@ -176,20 +204,32 @@ class _Curves:
         self.rows += rows
         for row in rows:
             step = int(row["step"])
-            if not _ALWAYS_LOGGED.isdisjoint(row) or step in (1, self._config.steps) or step % self._config.log_every == 0:
+            if (
+                not _ALWAYS_LOGGED.isdisjoint(row)
+                or step in (1, self._config.steps)
+                or step % self._config.log_every == 0
+            ):
                 self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
 
-def _variables(model: nnx.Module, optimizer: nnx.Optimizer, trained: type[nnx.Variable[Any]]) -> dict[str, dict[str, nnx.Variable[Any]]]:
+def _variables(
+    model: nnx.Module, optimizer: nnx.Optimizer, trained: type[nnx.Variable[Any]]
+) -> dict[str, dict[str, nnx.Variable[Any]]]:
     """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
     return {
         part: {
             ".".join(map(str, path)): node
             for path, node in nnx.iter_graph(root)
-            if isinstance(node, kind) and isinstance(node.get_value(), jax.Array)  # optax leaves place-holders where it keeps nothing
+            if isinstance(node, kind)
+            and isinstance(
+                node.get_value(), jax.Array
+            )  # optax leaves place-holders where it keeps nothing
         }
-        for part, root, kind in (("parameters", model, trained), ("optimizer", optimizer, nnx.Variable))
+        for part, root, kind in (
+            ("parameters", model, trained),
+            ("optimizer", optimizer, nnx.Variable),
+        )
     }
 
 
@@ -198,38 +238,61 @@ def _trained(trainer: Trainer) -> dict[str, dict[str, nnx.Variable[Any]]]:
 
 
 def _state(trainer: Trainer) -> dict[str, dict[str, Array]]:
-    return {part: {name: node.get_value() for name, node in nodes.items()} for part, nodes in _trained(trainer).items()}
+    return {
+        part: {name: node.get_value() for name, node in nodes.items()}
+        for part, nodes in _trained(trainer).items()
+    }
 
 
 def trained_arrays(trainer: Trainer) -> dict[str, Array]:
     """What a step changes, by its name in a checkpoint."""
-    return {f"{part}/{name}": value for part, values in _state(trainer).items() for name, value in values.items()}
+    return {
+        f"{part}/{name}": value
+        for part, values in _state(trainer).items()
+        for name, value in values.items()
+    }
 
 
 def put_back(trainer: Trainer, found: Checkpoint, *, counters: bool) -> None:
-    """Give the trainer the parameters and the optimizer of a checkpoint again. Without `counters`, what the optimizer counts goes on, and
-    with it the schedule of the learning rate."""
+    """Give the trainer the parameters and the optimizer of a checkpoint again. Without `counters`,
+    what the optimizer counts goes on, and with it the schedule of the learning rate."""
     for key, node in _nodes(trainer).items():
         if counters or found.forms[key][1].kind not in "iu":
             node.set_value(put(found.read(key), node.get_value().sharding))
 
 
-def _save(trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None) -> None:
+def _save(
+    trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None
+) -> None:
     arrays = trained_arrays(trainer)
     kept, values = keeps.kept(step) if keeps else ({}, {})
     arrays |= {f"kept/{name}": value for name, value in kept.items()}
-    checkpoints.save(step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values})
+    checkpoints.save(
+        step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values}
+    )
 
 
-def _resume(trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, config: TrainerConfig, job: Job[Any], keeps: Keeps | None) -> int:
-    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is none that fits the trainer."""
+def _resume(
+    trainer: Trainer,
+    checkpoints: Checkpoints,
+    curves: _Curves,
+    config: TrainerConfig,
+    job: Job[Any],
+    keeps: Keeps | None,
+) -> int:
+    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is
+    none that fits the trainer."""
     found = checkpoints.newest()
     if found is None:
         return 0
     with found:
         problem = _difference(trainer, found)
         if problem:
-            job.log.warning("starting over: other code or other packages wrote checkpoint %s: %s", found.name, problem)
+            job.log.warning(
+                "starting over: other code or other packages wrote checkpoint %s: %s",
+                found.name,
+                problem,
+            )
             checkpoints.forget()
             return 0
         kept = _restore(trainer, found)
@@ -237,36 +300,58 @@ def _resume(trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, config:
         keeps.restore(found.step, kept, found.values["kept"])
     trainer.compiled_before = found.values["compiles"]
     curves.restore(found.values["rows"])
-    job.log.info("resuming at step %d of %d from checkpoint %s, written %.0f s ago", found.step, config.steps, found.name, found.age)
+    job.log.info(
+        "resuming at step %d of %d from checkpoint %s, written %.0f s ago",
+        found.step,
+        config.steps,
+        found.name,
+        found.age,
+    )
     job.progress(found.step, config.steps)
     return found.step
 
 
 def _nodes(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
     """What a step changes, by its name in a checkpoint."""
-    return {f"{part}/{name}": node for part, nodes in _trained(trainer).items() for name, node in nodes.items()}
+    return {
+        f"{part}/{name}": node
+        for part, nodes in _trained(trainer).items()
+        for name, node in nodes.items()
+    }
 
 
 def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
-    """How the arrays of a checkpoint differ in name, shape or dtype from those that the trainer has, or None."""
-    expected = {key: (node.get_value().shape, node.get_value().dtype) for key, node in _nodes(trainer).items()}
+    """How the arrays of a checkpoint differ in name, shape or dtype from those that the trainer
+    has, or None."""
+    expected = {
+        key: (node.get_value().shape, node.get_value().dtype)
+        for key, node in _nodes(trainer).items()
+    }
     forms = {key: form for key, form in found.forms.items() if not key.startswith("kept/")}
-    differing = [key for key in sorted(expected.keys() | forms.keys()) if expected.get(key) != forms.get(key)]
+    differing = [
+        key for key in sorted(expected.keys() | forms.keys()) if expected.get(key) != forms.get(key)
+    ]
     if not differing:
         return None
-    shown = ", ".join(f"{key}: {forms.get(key)} instead of {expected.get(key)}" for key in differing[:3])
+    shown = ", ".join(
+        f"{key}: {forms.get(key)} instead of {expected.get(key)}" for key in differing[:3]
+    )
     return f"{len(differing)} arrays differ: {shown}"
 
 
 def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
-    """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that are not the trainer's."""
+    """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that
+    are not the trainer's."""
     for key, node in _nodes(trainer).items():
         node.set_value(put(found.read(key), node.get_value().sharding))
-    return {key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")}
+    return {
+        key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")
+    }
 
 
 def rows_of_step(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
-    """Which rows make batch `step`: consecutive slices of one permutation per epoch, a pure function of (seed, step).
+    """Which rows make batch `step`: consecutive slices of one permutation per epoch, a pure
+    function of (seed, step).
 
     Returns:
         (batch_size,) indices below `rows`.

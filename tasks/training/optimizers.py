@@ -15,15 +15,21 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
     warmup = max(1, round(steps * config.warmup_fraction))
     start = config.learning_rate / (warmup + 1)  # no wasted first step at 0
     end = config.learning_rate * config.final_fraction
-    return optax.warmup_cosine_decay_schedule(start, config.learning_rate, warmup, max(steps, warmup + 1), end)
+    return optax.warmup_cosine_decay_schedule(
+        start, config.learning_rate, warmup, max(steps, warmup + 1), end
+    )
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Global-norm clipping, then AdamW, or Muon on matrices and AdamW on the rest, with warm-up and cosine decay over `steps`."""
+    """Global-norm clipping, then AdamW, or Muon on matrices and AdamW on the rest, with warm-up and
+    cosine decay over `steps`."""
     schedule = learning_rate_schedule(config, steps)
     clip = optax.clip_by_global_norm(config.max_grad_norm)
     if config.muon_learning_rate is None:
-        return optax.chain(clip, optax.adamw(schedule, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay))
+        return optax.chain(
+            clip,
+            optax.adamw(schedule, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay),
+        )
     scale = config.muon_learning_rate / config.learning_rate
     return optax.chain(
         clip,
@@ -40,13 +46,23 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
 
 
 def _matrices(weights: Any) -> Any:
-    """For each weight the axes of its matrix, or None for AdamW: embeddings and norms are no linear maps, adapters no whole ones."""
+    """For each weight the axes of its matrix, or None for AdamW: embeddings and norms are no linear
+    maps, adapters no whole ones."""
 
     def axes(path: Any, weight: Any) -> MuonDimensionNumbers | None:
-        name = next((name for name in PROJECTIONS if any(getattr(key, "key", None) == name for key in path)), None)
+        name = next(
+            (
+                name
+                for name in PROJECTIONS
+                if any(getattr(key, "key", None) == name for key in path)
+            ),
+            None,
+        )
         if name is None:
             return None
         first_output = 1 + len(PROJECTIONS[name][0])  # axis 0: each layer has a matrix of its own
-        return MuonDimensionNumbers(tuple(range(1, first_output)), tuple(range(first_output, weight.ndim)))
+        return MuonDimensionNumbers(
+            tuple(range(1, first_output)), tuple(range(first_output, weight.ndim))
+        )
 
     return jax.tree_util.tree_map_with_path(axes, weights)

@@ -1,6 +1,7 @@
 """Preference pairs in a compiled step: what SimPO, DPO and ORPO share.
 
-A loss is a function of the log-probabilities of the chosen and of the rejected response. The terminator counts as a token of its response.
+A loss is a function of the log-probabilities of the chosen and of the rejected response. The
+terminator counts as a token of its response.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ class PairBatch:
     Attributes:
         prompt_ids, prompt_mask: (B, P) int32 and bool, left-padded.
         chosen_ids, rejected_ids: (B, R) int32, right-padded, each with its mask of real tokens.
-        ref_chosen_logps, ref_rejected_logps: (B,) float32, of the whole responses; None for a loss without a reference.
+        ref_chosen_logps, ref_rejected_logps: (B,) float32, of the whole responses; None for a loss
+            without a reference.
     """
 
     prompt_ids: Any
@@ -51,7 +53,8 @@ class PairRows(NamedTuple):
 def stack_pairs(pairs: PairBatch) -> PairRows:
     """Tokenised pairs as rows for one forward pass.
 
-    It runs inside the compiled step, so that a micro-batch is a slice of pairs and not of stacked rows.
+    It runs inside the compiled step, so that a micro-batch is a slice of pairs and not of stacked
+    rows.
     """
     completion_mask = jnp.concatenate([pairs.chosen_mask, pairs.rejected_mask])
     real = jnp.concatenate([jnp.tile(pairs.prompt_mask, (2, 1)), completion_mask], axis=1)
@@ -62,18 +65,27 @@ def stack_pairs(pairs: PairBatch) -> PairRows:
         positions=positions_of(real),
         segments=real.astype(jnp.int32),
         completion_mask=completion_mask,
-        ref_logps=jnp.concatenate([pairs.ref_chosen_logps, pairs.ref_rejected_logps]) if referred else None,
+        ref_logps=(
+            jnp.concatenate([pairs.ref_chosen_logps, pairs.ref_rejected_logps])
+            if referred
+            else None
+        ),
     )
 
 
 def response_logps(model: Any, rows: PairRows) -> tuple[jax.Array, jax.Array]:
     """(2B,) log-probabilities of the whole responses, and (2B,) their lengths in tokens."""
-    logps = completion_logps(model, rows.tokens, rows.positions, rows.segments, rows.completion_mask)
+    logps = completion_logps(
+        model, rows.tokens, rows.positions, rows.segments, rows.completion_mask
+    )
     return logps.sum(axis=-1), rows.completion_mask.sum(axis=-1)
 
 
-def pair_metrics(rewards: tuple[jax.Array, jax.Array], logps: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
-    """What Tunix's DPOTrainer logs, of (B,) implicit rewards and log-probabilities of chosen and rejected responses.
+def pair_metrics(
+    rewards: tuple[jax.Array, jax.Array], logps: tuple[jax.Array, jax.Array]
+) -> dict[str, jax.Array]:
+    """What Tunix's DPOTrainer logs, of (B,) implicit rewards and log-probabilities of chosen and
+    rejected responses.
 
     `rewards/accuracy` is the fraction of pairs whose chosen response has the higher reward.
     """

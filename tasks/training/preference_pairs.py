@@ -1,10 +1,13 @@
-"""Preference pairs mined from a policy's own samples: chosen is verified, rejected is wrong, malformed or cut off.
+"""Preference pairs mined from a policy's own samples: chosen is verified, rejected is wrong,
+malformed or cut off.
 
-For every prompt the policy samples K responses. Distinct verified responses and distinct rejected ones are paired in the order in which
-they were sampled, so a frequent mistake is met early and pushed down first. Where no sample verifies, the teacher's trace can stand in as
-the chosen response (`chosen_from = "teacher"`), which keeps the hardest prompts in training. A prompt whose answer cannot be verified gives
-format pairs: there a well-formed sample is chosen, and only malformed ones and those that were cut off are rejected. Each pair says which
-samples it is made of, and which check the rejected one failed with what was found.
+For every prompt the policy samples K responses. Distinct verified responses and distinct rejected
+ones are paired in the order in which they were sampled, so a frequent mistake is met early and
+pushed down first. Where no sample verifies, the teacher's trace can stand in as the chosen response
+(`chosen_from = "teacher"`), which keeps the hardest prompts in training. A prompt whose answer
+cannot be verified gives format pairs: there a well-formed sample is chosen, and only malformed ones
+and those that were cut off are rejected. Each pair says which samples it is made of, and which
+check the rejected one failed with what was found.
 """
 
 from collections import Counter
@@ -19,7 +22,8 @@ from tasks.verification.verify import Verdict, verify_many
 
 
 class Sampled(Protocol):
-    """What is needed of a sampled response (`tasks.sampling.sampler.Completion`): its text, and whether it ended with the terminator."""
+    """What is needed of a sampled response (`tasks.sampling.sampler.Completion`): its text, and
+    whether it ended with the terminator."""
 
     @property
     def text(self) -> str: ...
@@ -30,7 +34,8 @@ class Sampled(Protocol):
 
 @dataclass(frozen=True)
 class Judged:
-    """A distinct response of a prompt: which sample it first was, why it cannot be chosen, and what was found.
+    """A distinct response of a prompt: which sample it first was, why it cannot be chosen, and what
+    was found.
 
     None: it is verified, or well-formed where nothing can be verified.
     """
@@ -50,10 +55,18 @@ def judge(prompts: Sequence[Prompt], samples: Sequence[Sequence[Sampled]]) -> li
         (prompt, {sample.text: index for index, sample in reversed(list(enumerate(group)))}, group)
         for prompt, group in zip(prompts, samples, strict=True)
     ]
-    ended = [(prompt, text) for prompt, first, group in asked for text, index in _in_order(first) if group[index].terminated]
+    ended = [
+        (prompt, text)
+        for prompt, first, group in asked
+        for text, index in _in_order(first)
+        if group[index].terminated
+    ]
     verdicts = iter(verify_many([prompt for prompt, _ in ended], [text for _, text in ended]))
     return [
-        [_judged(prompt, index, text, next(verdicts) if group[index].terminated else None) for text, index in _in_order(first)]
+        [
+            _judged(prompt, index, text, next(verdicts) if group[index].terminated else None)
+            for text, index in _in_order(first)
+        ]
         for prompt, first, group in asked
     ]
 
@@ -70,16 +83,32 @@ def _judged(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> 
     if is_correct(prompt, verdict) is not False:
         return Judged(sample, text, None, "")
     given = f"{verdict.answer!r} is given where the context holds no answer"
-    return Judged(sample, text, "wrong", given if prompt.grounding in ("unanswerable", "out_of_domain") else verdict.detail)
+    return Judged(
+        sample,
+        text,
+        "wrong",
+        given if prompt.grounding in ("unanswerable", "out_of_domain") else verdict.detail,
+    )
 
 
 def pairs_of_prompt(
-    example: Example, judged: Sequence[Judged], *, most: int, rejected_because: Sequence[Rejection] | None, teacher_when_none_verified: bool
+    example: Example,
+    judged: Sequence[Judged],
+    *,
+    most: int,
+    rejected_because: Sequence[Rejection] | None,
+    teacher_when_none_verified: bool,
 ) -> list[PreferencePair]:
-    """At most `most` pairs for one prompt; none when no sample is rejected for these reasons, or none verifies and the teacher may not
-    stand in."""
-    chosen = [(response.text, response.sample) for response in judged if response.rejected_because is None]
-    rejected = [(response, response.rejected_because) for response in judged if response.rejected_because is not None]
+    """At most `most` pairs for one prompt; none when no sample is rejected for these reasons, or
+    none verifies and the teacher may not stand in."""
+    chosen = [
+        (response.text, response.sample) for response in judged if response.rejected_because is None
+    ]
+    rejected = [
+        (response, response.rejected_because)
+        for response in judged
+        if response.rejected_because is not None
+    ]
     if rejected_because is not None:
         wanted = [(response, reason) for response, reason in rejected if reason in rejected_because]
         rejected = sorted(wanted, key=lambda item: rejected_because.index(item[1]))
@@ -117,17 +146,20 @@ def mine_pairs(
     Args:
         examples: N prompts with the teacher's trace.
         samples: the K responses sampled for each of them.
-        rejected_because: responses rejected for other reasons make no pairs, and those of the first reason are taken first; None: all do,
-            in the order they were sampled.
+        rejected_because: responses rejected for other reasons make no pairs, and those of the first
+            reason are taken first; None: all do, in the order they were sampled.
         fits: whether a pair fits the fixed shapes it will be trained in.
 
     Returns:
-        the pairs in the order of `examples`, and the number of prompts by outcome: `paired`, or why there is no pair: `all_verified`
-        (nothing to reject), `not_verifiable` (the same where the answer cannot be checked: all are well-formed), `other_reasons` (what is
-        rejected is so for other reasons than asked for), `none_verified` (nothing to choose), `too_long`.
+        the pairs in the order of `examples`, and the number of prompts by outcome: `paired`, or why
+        there is no pair: `all_verified` (nothing to reject), `not_verifiable` (the same where the
+        answer cannot be checked: all are well-formed), `other_reasons` (what is rejected is so for
+        other reasons than asked for), `none_verified` (nothing to choose), `too_long`.
     """
     pairs: list[PreferencePair] = []
-    outcomes: Counter[str] = Counter(paired=0, not_verifiable=0, all_verified=0, other_reasons=0, none_verified=0, too_long=0)
+    outcomes: Counter[str] = Counter(
+        paired=0, not_verifiable=0, all_verified=0, other_reasons=0, none_verified=0, too_long=0
+    )
     for example, judged in zip(examples, judge(examples, samples), strict=True):
         mined = pairs_of_prompt(
             example,
@@ -145,31 +177,55 @@ def mine_pairs(
     return pairs, dict(outcomes)
 
 
-def _without_pairs(example: Example, judged: Sequence[Judged], rejected_because: Sequence[Rejection] | None) -> str:
+def _without_pairs(
+    example: Example, judged: Sequence[Judged], rejected_because: Sequence[Rejection] | None
+) -> str:
     """Why a prompt gave no pair, of the outcomes of `mine_pairs`."""
     reasons = {response.rejected_because for response in judged} - {None}
     if not reasons:
         return "all_verified" if is_verifiable(example) else "not_verifiable"
-    return "none_verified" if rejected_because is None or reasons & set(rejected_because) else "other_reasons"
+    return (
+        "none_verified"
+        if rejected_because is None or reasons & set(rejected_because)
+        else "other_reasons"
+    )
 
 
 _FIXES = {
-    "all_verified": "every sample was right: take harder prompts, raise temperature or samples_per_prompt, or leave this stage out",
-    "none_verified": "no sample was right: train longer before this stage, raise samples_per_prompt, or set teacher_when_none_verified",
+    "all_verified": (
+        "every sample was right: take harder prompts, raise temperature or samples_per_prompt, or"
+        " leave this stage out"
+    ),
+    "none_verified": (
+        "no sample was right: train longer before this stage, raise samples_per_prompt, or set"
+        " teacher_when_none_verified"
+    ),
     "too_long": "their responses do not fit response_length: raise it",
-    "not_verifiable": 'their answers cannot be checked (check = "none") and all samples were well-formed: give this stage prompts with '
-    "verifiable answers",
-    "other_reasons": "their samples were rejected for other reasons than rejected_because: add those, or leave this stage out",
+    "not_verifiable": (
+        'their answers cannot be checked (check = "none") and all samples were well-formed: give'
+        " this stage prompts with verifiable answers"
+    ),
+    "other_reasons": (
+        "their samples were rejected for other reasons than rejected_because: add those, or leave"
+        " this stage out"
+    ),
 }
 
 
-def require_pairs(pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int) -> None:
-    """Raises StageFailed when there are fewer than `min_pairs` pairs, saying why most prompts gave none and what to change."""
+def require_pairs(
+    pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int
+) -> None:
+    """Raises StageFailed when there are fewer than `min_pairs` pairs, saying why most prompts gave
+    none and what to change."""
     if len(pairs) >= min_pairs:
         return
     prompts = sum(outcomes.values())
     reason = max(_FIXES, key=lambda name: outcomes[name])
-    because = f"{outcomes[reason]} prompts gave none because {_FIXES[reason]}" if outcomes[reason] else "raise prompts or pairs_per_prompt"
+    because = (
+        f"{outcomes[reason]} prompts gave none because {_FIXES[reason]}"
+        if outcomes[reason]
+        else "raise prompts or pairs_per_prompt"
+    )
     raise StageFailed(
         f"{prompts} prompts gave {len(pairs)} preference pairs, fewer than min_pairs = {min_pairs} "
         f"({', '.join(f'{name}: {count}' for name, count in outcomes.items())}); {because}."

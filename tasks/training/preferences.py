@@ -1,13 +1,15 @@
-"""Stages that learn from preference pairs: what SimPO, DPO and ORPO share, which is all but the loss.
+"""Stages that learn from preference pairs: what SimPO, DPO and ORPO share, which is all but the
+loss.
 
-Pairs are of the policy's own samples, verified against wrong, malformed or cut off (`tasks.training.preference_pairs`), and of a
-teacher's. A stage
-samples a bounded number of training prompts and mines the pairs, takes pairs of the data (`pairs.jsonl` of rebalance: a teacher's
-samples), writes all to `pairs.jsonl` and trains on exactly those in Tunix's preference trainer. Prompts are left-padded and responses
-right-padded to fixed lengths.
+Pairs are of the policy's own samples, verified against wrong, malformed or cut off
+(`tasks.training.preference_pairs`), and of a teacher's. A stage samples a bounded number of
+training prompts and mines the pairs, takes pairs of the data (`pairs.jsonl` of rebalance: a
+teacher's samples), writes all to `pairs.jsonl` and trains on exactly those in Tunix's preference
+trainer. Prompts are left-padded and responses right-padded to fixed lengths.
 
-A loss with a reference gets its log-probabilities of all responses from one pass over the pairs before training, when the model still is
-the reference: there is no second model, and with LoRA none of its weights is copied.
+A loss with a reference gets its log-probabilities of all responses from one pass over the pairs
+before training, when the model still is the reference: there is no second model, and with LoRA none
+of its weights is copied.
 """
 
 from collections import Counter
@@ -42,15 +44,20 @@ class PreferenceConfig(TrainerConfig):
     """What these stages have in common. `batch_size` counts pairs.
 
     Attributes:
-        prompts: how many training prompts are sampled; fewer when there are fewer. Prompts longer than `prompt_length` tokens are left out.
-            0 samples none: then all pairs are the data's.
-        data_pairs: how many of the data's pairs are taken, at most; those that do not fit the fixed lengths are left out.
-        rejected_because: only responses that were rejected for these reasons make pairs, of the policy's samples and of the data's; of a
-            prompt's samples, those of the first reason first. `["malformed", "truncated"]` gives format pairs alone, with "wrong" as third
-            format pairs wherever there are any. Without it, any reason will do, and samples are taken in the order they were drawn.
-        samples_per_prompt: responses sampled for each prompt at `temperature`, at most `response_length` tokens each.
+        prompts: how many training prompts are sampled; fewer when there are fewer. Prompts longer
+            than `prompt_length` tokens are left out. 0 samples none: then all pairs are the data's.
+        data_pairs: how many of the data's pairs are taken, at most; those that do not fit the fixed
+            lengths are left out.
+        rejected_because: only responses that were rejected for these reasons make pairs, of the
+            policy's samples and of the data's; of a prompt's samples, those of the first reason
+            first. `["malformed", "truncated"]` gives format pairs alone, with "wrong" as third
+            format pairs wherever there are any. Without it, any reason will do, and samples are
+            taken in the order they were drawn.
+        samples_per_prompt: responses sampled for each prompt at `temperature`, at most
+            `response_length` tokens each.
         pairs_per_prompt: the most pairs one prompt gives.
-        teacher_when_none_verified: the teacher's trace is the chosen response of prompts whose samples are all rejected.
+        teacher_when_none_verified: the teacher's trace is the chosen response of prompts whose
+            samples are all rejected.
         min_pairs: fewer pairs than this fail the stage.
         sampling_batch_size: responses sampled at a time.
         max_dropped_fraction: more training prompts than this fraction left out is an error.
@@ -86,25 +93,46 @@ def dependencies(config: PreferenceConfig, data: Any) -> dict[str, str | int]:
 
 
 def rejected_tokens(tokenizer: Tokenizer, pair: PreferencePair, response_length: int) -> list[int]:
-    """The rejected response as it was sampled: one that was cut off has no terminator and fills `response_length`."""
+    """The rejected response as it was sampled: one that was cut off has no terminator and fills
+    `response_length`."""
     if pair.rejected_because == "truncated":
         return tokenizer.encode(pair.rejected)[:response_length]
     return response_tokens(tokenizer, pair.rejected)
 
 
 def pair_fits(tokenizer: Tokenizer, pair: PreferencePair, config: PreferenceConfig) -> bool:
-    """Whether prompt and responses fit. A sampled response may not: encoded again, a text can have more tokens than it was written in."""
-    longest = max(len(response_tokens(tokenizer, pair.chosen)), len(rejected_tokens(tokenizer, pair, config.response_length)))
-    return longest <= config.response_length and len(prompt_tokens(tokenizer, pair.prompt)) <= config.prompt_length
+    """Whether prompt and responses fit. A sampled response may not: encoded again, a text can have
+    more tokens than it was written in."""
+    longest = max(
+        len(response_tokens(tokenizer, pair.chosen)),
+        len(rejected_tokens(tokenizer, pair, config.response_length)),
+    )
+    return (
+        longest <= config.response_length
+        and len(prompt_tokens(tokenizer, pair.prompt)) <= config.prompt_length
+    )
 
 
-def pair_arrays(tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: PreferenceConfig) -> dict[str, np.ndarray]:
-    """What is trained on: prompt_ids (N, P) left-padded, chosen_ids and rejected_ids (N, R) right-padded, and masks of real tokens."""
+def pair_arrays(
+    tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: PreferenceConfig
+) -> dict[str, np.ndarray]:
+    """What is trained on: prompt_ids (N, P) left-padded, chosen_ids and rejected_ids (N, R)
+    right-padded, and masks of real tokens."""
     ids = {
-        "prompt": pad_left([prompt_tokens(tokenizer, pair.prompt) for pair in pairs], config.prompt_length, tokenizer.pad_id),
-        "chosen": pad_right([response_tokens(tokenizer, pair.chosen) for pair in pairs], config.response_length, tokenizer.pad_id),
+        "prompt": pad_left(
+            [prompt_tokens(tokenizer, pair.prompt) for pair in pairs],
+            config.prompt_length,
+            tokenizer.pad_id,
+        ),
+        "chosen": pad_right(
+            [response_tokens(tokenizer, pair.chosen) for pair in pairs],
+            config.response_length,
+            tokenizer.pad_id,
+        ),
         "rejected": pad_right(
-            [rejected_tokens(tokenizer, pair, config.response_length) for pair in pairs], config.response_length, tokenizer.pad_id
+            [rejected_tokens(tokenizer, pair, config.response_length) for pair in pairs],
+            config.response_length,
+            tokenizer.pad_id,
         ),
     }
     return {f"{name}_ids": array for name, array in ids.items()} | {
@@ -124,12 +152,16 @@ def sampler_of(config: PreferenceConfig, loaded: "LoadedModel") -> "Sampler":
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
-        loaded, batch_size=config.sampling_batch_size, prompt_length=config.prompt_length, response_length=config.response_length
+        loaded,
+        batch_size=config.sampling_batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
     )
 
 
 def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "Trainer":
-    """The trainer of a loss that takes (model, train_example: PairRows); its training input is a PairBatch."""
+    """The trainer of a loss that takes (model, train_example: PairRows); its training input is a
+    PairBatch."""
     import jax
 
     from tasks.training.pair_batches import stack_pairs
@@ -137,13 +169,21 @@ def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "T
 
     trainer = make_trainer(loaded, config, config.seed)
     trainer.with_loss_fn(loss, has_aux=True)
-    return trainer.with_gen_model_input_fn(lambda batch: {"train_example": jax.tree.map(by_rows, stack_pairs(batch))})
+    return trainer.with_gen_model_input_fn(
+        lambda batch: {"train_example": jax.tree.map(by_rows, stack_pairs(batch))}
+    )
 
 
 def programs(
-    config: PreferenceConfig, model: "LoadedModel", upstream: Mapping[str, Any], loss: Any, *, reference: bool = False
+    config: PreferenceConfig,
+    model: "LoadedModel",
+    upstream: Mapping[str, Any],
+    loss: Any,
+    *,
+    reference: bool = False,
 ) -> "list[Program]":
-    """What `run` compiles. All tokens of the responses are counted: how long they are is not known before they are sampled."""
+    """What `run` compiles. All tokens of the responses are counted: how long they are is not known
+    before they are sampled."""
     from flax import nnx
 
     from tasks.models.vocabulary import token_logps_fn
@@ -151,24 +191,54 @@ def programs(
     from tasks.training.pair_batches import PairBatch
 
     model = on_devices(model, batch_sizes(config))
-    prompts = min(config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values()))
+    prompts = min(
+        config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
+    )
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     before = [sampler_of(config, model).program(batches)] if prompts else []
     micro = config.batch_size // config.accumulation
     if reference:
-        ids = tuple(np.zeros((micro, width), np.int32) for width in (config.prompt_length, config.response_length))
+        ids = tuple(
+            np.zeros((micro, width), np.int32)
+            for width in (config.prompt_length, config.response_length)
+        )
         args = (shapes(nnx.state(model.model)), *rows(ids, model.mesh), scalar(np.float32))
         calls = -(-2 * (prompts * config.pairs_per_prompt + config.data_pairs) // micro)
         trips = vocabulary_trips(micro * config.response_length, model.mesh)
-        before.append(Program("token_logps", token_logps_fn(model.model, model.tokenizer.pad_id), args, calls, trips=trips))
+        before.append(
+            Program(
+                "token_logps",
+                token_logps_fn(model.model, model.tokenizer.pad_id),
+                args,
+                calls,
+                trips=trips,
+            )
+        )
     trainer = trainer_of(config, model, loss)
-    widths = {"prompt": config.prompt_length, "chosen": config.response_length, "rejected": config.response_length}
-    fields: dict[str, Any] = {f"{name}_ids": np.zeros((config.batch_size, width), np.int32) for name, width in widths.items()}
-    fields |= {f"{name}_mask": np.zeros((config.batch_size, width), bool) for name, width in widths.items()}
+    widths = {
+        "prompt": config.prompt_length,
+        "chosen": config.response_length,
+        "rejected": config.response_length,
+    }
+    fields: dict[str, Any] = {
+        f"{name}_ids": np.zeros((config.batch_size, width), np.int32)
+        for name, width in widths.items()
+    }
+    fields |= {
+        f"{name}_mask": np.zeros((config.batch_size, width), bool) for name, width in widths.items()
+    }
     if reference:
-        fields |= {f"ref_{name}_logps": np.zeros(config.batch_size, np.float32) for name in ("chosen", "rejected")}
+        fields |= {
+            f"ref_{name}_logps": np.zeros(config.batch_size, np.float32)
+            for name in ("chosen", "rejected")
+        }
     responses = 2 * micro * config.response_length
-    return [*before, *trainer.programs(PairBatch(**fields), config.steps, trips=vocabulary_trips(responses, trainer.mesh))]
+    return [
+        *before,
+        *trainer.programs(
+            PairBatch(**fields), config.steps, trips=vocabulary_trips(responses, trainer.mesh)
+        ),
+    ]
 
 
 def small(config: PreferenceConfigT) -> PreferenceConfigT:
@@ -209,15 +279,22 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
     pairs, about = _pairs_of_policy(job, loaded, sampler) if config.prompts else ([], {})
     taken, left_out = data_pairs(job.inputs["prompts"] / "pairs.jsonl", config, loaded.tokenizer)
     pairs += taken
-    job.log.info("%d pairs: %d of the policy's samples (%s), %d of the data", len(pairs), len(pairs) - len(taken), about, len(taken))
+    job.log.info(
+        "%d pairs: %d of the policy's samples (%s), %d of the data",
+        len(pairs),
+        len(pairs) - len(taken),
+        about,
+        len(taken),
+    )
     if config.prompts:
         require_pairs(pairs, about["prompts_by_outcome"], config.min_pairs)
     elif len(pairs) < config.min_pairs:
         raise StageFailed(
-            f"the data has {len(pairs)} preference pairs that can be used ({left_out['too_long']} are too long, "
-            f"{left_out['other_reasons']} rejected for other reasons than rejected_because), fewer than min_pairs = {config.min_pairs}; "
-            "raise data_pairs, prompt_length or response_length, or the samples of the distill stage's teacher; or set prompts, and the "
-            "policy is sampled."
+            f"the data has {len(pairs)} preference pairs that can be used ({left_out['too_long']}"
+            f" are too long, {left_out['other_reasons']} rejected for other reasons than"
+            f" rejected_because), fewer than min_pairs = {config.min_pairs}; raise data_pairs,"
+            " prompt_length or response_length, or the samples of the distill stage's teacher; or"
+            " set prompts, and the policy is sampled."
         )
     write_jsonl(job.out / "pairs.jsonl", pairs)
     arrays = pair_arrays(loaded.tokenizer, pairs, config)
@@ -249,11 +326,15 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
     }
 
 
-def reference_logps(job: Job[Any], loaded: "LoadedModel", arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
-    """(N,) float32 log-probabilities of the chosen and of the rejected responses under the model as it is, kept for later attempts.
+def reference_logps(
+    job: Job[Any], loaded: "LoadedModel", arrays: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], int]:
+    """(N,) float32 log-probabilities of the chosen and of the rejected responses under the model as
+    it is, kept for later attempts.
 
     Returns:
-        them by their names in a PairBatch, and how many programs were compiled, in this attempt or in the one that computed them.
+        them by their names in a PairBatch, and how many programs were compiled, in this attempt or
+        in the one that computed them.
 
     Raises:
         StageFailed: a shape was not fixed.
@@ -267,28 +348,50 @@ def reference_logps(job: Job[Any], loaded: "LoadedModel", arrays: Mapping[str, n
     journal = Journal(job.work, "reference")
     kept = journal.get("logps")
     if kept is None:
-        token_logps, state = token_logps_fn(loaded.model, loaded.tokenizer.pad_id), nnx.state(loaded.model)
+        token_logps, state = (
+            token_logps_fn(loaded.model, loaded.tokenizer.pad_id),
+            nnx.state(loaded.model),
+        )
         prompts = np.tile(arrays["prompt_ids"], (2, 1))
         responses = np.concatenate([arrays["chosen_ids"], arrays["rejected_ids"]])
         size = config.batch_size // config.accumulation
         sums = np.empty(len(responses), np.float32)
         for start in range(0, len(responses), size):
-            rows = np.minimum(np.arange(start, start + size), len(responses) - 1)  # the last batch is filled up
+            rows = np.minimum(
+                np.arange(start, start + size), len(responses) - 1
+            )  # the last batch is filled up
             with jax.set_mesh(loaded.mesh):
-                logps = token_logps(state, *spread((prompts[rows], responses[rows]), loaded.mesh), np.float32(1))
+                logps = token_logps(
+                    state, *spread((prompts[rows], responses[rows]), loaded.mesh), np.float32(1)
+                )
             sums[rows] = fetch(logps).sum(axis=1)
             job.progress(min(start + size, len(sums)), len(sums), "reference responses")
         compiles = token_logps._cache_size()
         if compiles > 1:
-            raise StageFailed(f"token_logps compiled {compiles} times; a stage compiles each program once (fixed shapes)")
+            raise StageFailed(
+                f"token_logps compiled {compiles} times; a stage compiles each program once (fixed"
+                " shapes)"
+            )
         chosen, rejected = np.split(sums, 2)
-        kept = [{"ref_chosen_logps": chosen.tolist(), "ref_rejected_logps": rejected.tolist(), "compiles": compiles}]
+        kept = [
+            {
+                "ref_chosen_logps": chosen.tolist(),
+                "ref_rejected_logps": rejected.tolist(),
+                "compiles": compiles,
+            }
+        ]
         journal.put("logps", kept)
-    return {name: np.asarray(kept[0][name], np.float32) for name in ("ref_chosen_logps", "ref_rejected_logps")}, kept[0]["compiles"]
+    return {
+        name: np.asarray(kept[0][name], np.float32)
+        for name in ("ref_chosen_logps", "ref_rejected_logps")
+    }, kept[0]["compiles"]
 
 
-def _pairs_of_policy(job: Job[Any], loaded: "LoadedModel", sampler: "Sampler") -> tuple[list[PreferencePair], dict[str, Any]]:
-    """Sample the policy and mine its pairs; metrics of that. Raises InputError when no prompt fits."""
+def _pairs_of_policy(
+    job: Job[Any], loaded: "LoadedModel", sampler: "Sampler"
+) -> tuple[list[PreferencePair], dict[str, Any]]:
+    """Sample the policy and mine its pairs; metrics of that. Raises InputError when no prompt
+    fits."""
     config, tokenizer = job.config, loaded.tokenizer
     rows = read_jsonl(job.inputs["prompts"] / "train.jsonl", Example)
     examples, samples, dropped = sample_before_training(job, sampler, tokenizer, rows)
@@ -300,12 +403,18 @@ def _pairs_of_policy(job: Job[Any], loaded: "LoadedModel", sampler: "Sampler") -
         teacher_when_none_verified=config.teacher_when_none_verified,
         fits=lambda pair: pair_fits(tokenizer, pair, config),
     )
-    return pairs, {"prompts": len(examples), "prompts_too_long": dropped, "prompts_by_outcome": outcomes}
+    return pairs, {
+        "prompts": len(examples),
+        "prompts_too_long": dropped,
+        "prompts_by_outcome": outcomes,
+    }
 
 
-def data_pairs(path: Path, config: PreferenceConfig, tokenizer: Tokenizer) -> tuple[list[PreferencePair], dict[str, int]]:
-    """The first `data_pairs` pairs of the data that are asked for and fit, and how many before the last of them are `other_reasons`
-    than those of `rejected_because`, or `too_long`."""
+def data_pairs(
+    path: Path, config: PreferenceConfig, tokenizer: Tokenizer
+) -> tuple[list[PreferencePair], dict[str, int]]:
+    """The first `data_pairs` pairs of the data that are asked for and fit, and how many before the
+    last of them are `other_reasons` than those of `rejected_because`, or `too_long`."""
     pairs: list[PreferencePair] = []
     left_out = {"other_reasons": 0, "too_long": 0}
     with path.open(encoding="utf-8") as lines:
@@ -321,7 +430,11 @@ def data_pairs(path: Path, config: PreferenceConfig, tokenizer: Tokenizer) -> tu
 
 
 def preference_kind(
-    *, version: int, config: type[PreferenceConfigT], loss_of: Callable[[PreferenceConfigT], Any], reference: bool = False
+    *,
+    version: int,
+    config: type[PreferenceConfigT],
+    loss_of: Callable[[PreferenceConfigT], Any],
+    reference: bool = False,
 ) -> Kind[PreferenceConfigT]:
     """The stage kind of a preference loss.
 
@@ -336,7 +449,9 @@ def preference_kind(
         produces=Product.MODEL,
         run=lambda job: run(job, loss_of(job.config), reference=reference),
         small=small,
-        programs=lambda config, model, upstream: programs(config, model, upstream, loss_of(config), reference=reference),
+        programs=lambda config, model, upstream: programs(
+            config, model, upstream, loss_of(config), reference=reference
+        ),
         devices=lambda config: True,
         dependencies=dependencies,
     )

@@ -1,8 +1,8 @@
 """The trainer: Tunix's `PeftTrainer`, which runs one compiled program of ours for each update.
 
 Tunix's own step accumulates with `optax.MultiSteps`, one dispatch per micro-batch and a second copy
-of the gradients, and returns what is frozen. Here a `lax.scan` over micro-batches is part of the one
-program, which is given what is trained and gives it back in place.
+of the gradients, and returns what is frozen. Here a `lax.scan` over micro-batches is part of the
+one program, which is given what is trained and gives it back in place.
 
 Of Tunix are used: the model, its optimizer and its loss as `PeftTrainer` holds them, its loop
 (`train`), which asks `create_train_step_fn` for the step and `tasks.training.loop` for batches.
@@ -32,7 +32,8 @@ from tasks.planning.programs import Program, rows, shapes
 from tasks.training.optimizers import make_optimizer
 
 Reported = tuple[jax.Array, dict[str, jax.Array], jax.Array]
-"""Of an update: the loss, the loss function's metrics, the gradient norm; reading one waits for it."""
+"""Of an update: the loss, the loss function's metrics, the gradient norm; reading one waits for
+it."""
 
 
 class Trainer(PeftTrainer):
@@ -89,16 +90,21 @@ class Trainer(PeftTrainer):
 
     @cached_property
     def train_step(self) -> Any:
-        """The program (trained, optimizer state, frozen, batch) -> (trained, optimizer state, loss, metrics, gradient norm)."""
+        """The program (trained, optimizer state, frozen, batch) -> (trained, optimizer state, loss,
+        metrics, gradient norm)."""
         graph, *_ = nnx.split(self.model, self.trained, ...)
         optimizer_graph, _ = nnx.split(self.optimizer)
         specs = [leaf.sharding.spec for leaf in jax.tree.leaves(self.state()[:2])]
 
-        def train_step(trained: nnx.State, optimizer_state: nnx.State, frozen: nnx.State, batch: Any) -> tuple[Any, ...]:
+        def train_step(
+            trained: nnx.State, optimizer_state: nnx.State, frozen: nnx.State, batch: Any
+        ) -> tuple[Any, ...]:
             def loss_of(trained: nnx.State, micro: Any) -> tuple[jax.Array, Any]:
                 return self._loss(nnx.merge(graph, trained, frozen, copy=True), micro)
 
-            (loss, aux), gradients = self._accumulated(jax.value_and_grad(loss_of, has_aux=True), trained, batch)
+            (loss, aux), gradients = self._accumulated(
+                jax.value_and_grad(loss_of, has_aux=True), trained, batch
+            )
             model = nnx.merge(graph, trained, frozen, copy=True)
             optimizer = nnx.merge(optimizer_graph, optimizer_state, copy=True)
             optimizer.update(model, gradients)
@@ -114,7 +120,9 @@ class Trainer(PeftTrainer):
         out = self.loss_fn(model, **self.gen_model_input_fn(batch))
         return out if isinstance(out, tuple) else (out, {})
 
-    def _accumulated(self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any) -> Any:
+    def _accumulated(
+        self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any
+    ) -> Any:
         """The mean over the micro-batches of what `loss_and_gradients` returns."""
         if self.accumulation == 1:
             return loss_and_gradients(trained, batch)
@@ -122,9 +130,14 @@ class Trainer(PeftTrainer):
         def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, total, loss_and_gradients(trained, micro)), None
 
-        micros = jax.tree.map(lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), batch)
+        micros = jax.tree.map(
+            lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), batch
+        )
         first = jax.tree.map(lambda x: x[0], micros)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(loss_and_gradients, trained, first))
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype),
+            jax.eval_shape(loss_and_gradients, trained, first),
+        )
         total, _ = jax.lax.scan(accumulate, zeros, micros)
         return jax.tree.map(lambda x: x / self.accumulation, total)
 
@@ -139,7 +152,13 @@ class Trainer(PeftTrainer):
         return jax.jit(validation_loss)
 
     def programs(
-        self, batch: Any, steps: int, trips: Mapping[str, float], *, validations: float = 0.0, resident: Any = None
+        self,
+        batch: Any,
+        steps: int,
+        trips: Mapping[str, float],
+        *,
+        validations: float = 0.0,
+        resident: Any = None,
     ) -> list[Program]:
         """What `fit` compiles.
 
@@ -151,21 +170,43 @@ class Trainer(PeftTrainer):
         """
         trained, optimizer, frozen = map(shapes, self.state())
         batch = rows(batch, self.mesh)
-        found = [Program("train_step", self.train_step, (trained, optimizer, frozen, batch), steps, resident, trips)]
+        found = [
+            Program(
+                "train_step",
+                self.train_step,
+                (trained, optimizer, frozen, batch),
+                steps,
+                resident,
+                trips,
+            )
+        ]
         if validations:
             micro = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((x.shape[0] // self.accumulation, *x.shape[1:]), x.dtype, sharding=x.sharding), batch
+                lambda x: jax.ShapeDtypeStruct(
+                    (x.shape[0] // self.accumulation, *x.shape[1:]), x.dtype, sharding=x.sharding
+                ),
+                batch,
             )
             args = (trained, frozen, micro)
-            found.append(Program("validation_loss", self.validation_loss, args, validations, resident=optimizer, trips=trips))
+            found.append(
+                Program(
+                    "validation_loss",
+                    self.validation_loss,
+                    args,
+                    validations,
+                    resident=optimizer,
+                    trips=trips,
+                )
+            )
         return found
 
 
 def make_trainer(loaded: LoadedModel, config: TrainerConfig, seed: int) -> Trainer:
-    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its adapters first, and only they are trained.
+    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its
+    adapters first, and only they are trained.
 
-    What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for training. With shapes in place of weights,
-    a trainer for its `programs` alone.
+    What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for
+    training. With shapes in place of weights, a trainer for its `programs` alone.
     """
     model = loaded.model
     if config.lora:
@@ -185,12 +226,21 @@ def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
     """The optimizer, whose state for shapes (jax.ShapeDtypeStruct) is made of shapes."""
 
     def init(parameters: Any) -> Any:
-        abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(parameters))
-        return jax.eval_shape(optimizer.init, parameters) if abstract else optimizer.init(parameters)
+        abstract = any(
+            isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(parameters)
+        )
+        return (
+            jax.eval_shape(optimizer.init, parameters) if abstract else optimizer.init(parameters)
+        )
 
     return optax.GradientTransformation(init, optimizer.update)
 
 
 def rows_at_once(config: TrainerConfig) -> dict[str, int]:
-    """Of how many rows a trainer computes the gradient at a time, by the name of the setting: what `make_mesh` takes."""
-    return {"micro_batch_size" if config.micro_batch_size else "batch_size": config.batch_size // config.accumulation}
+    """Of how many rows a trainer computes the gradient at a time, by the name of the setting: what
+    `make_mesh` takes."""
+    return {
+        "micro_batch_size" if config.micro_batch_size else "batch_size": (
+            config.batch_size // config.accumulation
+        )
+    }

@@ -1,8 +1,10 @@
-"""Asking a question in a process of its own, which has a limit of CPU time and memory and is used again.
+"""Asking a question in a process of its own, which has a limit of CPU time and memory and is used
+again.
 
-For libraries that some inputs make run for ever or out of memory. The process is started by command line (never forked: the asker may run
-JAX and threads) and ends with its asker. An answer must be a function of the question alone: where a process that has answered others
-before meets a limit, because of what it has gathered, a fresh one is asked again.
+For libraries that some inputs make run for ever or out of memory. The process is started by command
+line (never forked: the asker may run JAX and threads) and ends with its asker. An answer must be a
+function of the question alone: where a process that has answered others before meets a limit,
+because of what it has gathered, a fresh one is asked again.
 """
 
 import contextlib
@@ -18,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 _MOST_QUESTIONS = 500  # of one process: libraries gather caches
-_PATIENCE = 20  # wall-clock seconds for each CPU second, and to start: a busy machine must not decide what is right
+# wall-clock seconds for each CPU second, and to start: a busy machine must not decide what is right
+_PATIENCE = 20
 
 
 class LimitMet(Exception):
@@ -26,7 +29,8 @@ class LimitMet(Exception):
 
 
 class Apart:
-    """A pool of processes that run `python -m <module>`, whose main calls `serve`. As many as threads ask at once; safe for threads."""
+    """A pool of processes that run `python -m <module>`, whose main calls `serve`. As many as
+    threads ask at once; safe for threads."""
 
     def __init__(self, module: str, *, cpu_s: int, memory_bytes: int) -> None:
         self.module, self.cpu_s, self.memory_bytes = module, cpu_s, memory_bytes
@@ -43,7 +47,9 @@ class Apart:
             process = _Process(self)
             answer = process.ask(question)
         if answer is None:
-            raise LimitMet(f"met a limit: {self.cpu_s} CPU seconds, {self.memory_bytes / 2**20:.0f} MiB")
+            raise LimitMet(
+                f"met a limit: {self.cpu_s} CPU seconds, {self.memory_bytes / 2**20:.0f} MiB"
+            )
         if process.asked < _MOST_QUESTIONS:
             self._idle.append(process)
         else:
@@ -73,7 +79,9 @@ class _Process:
         with contextlib.suppress(BrokenPipeError):  # it has died: the next read says so
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
         while not answer.endswith(b"\n"):
-            ready = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))[0]
+            ready = select.select(
+                [self.process.stdout], [], [], max(0, deadline - time.monotonic())
+            )[0]
             part = os.read(self.process.stdout.fileno(), 2**16) if ready else b""
             if not part:
                 self.end()
@@ -89,7 +97,8 @@ class _Process:
 def serve(answer: Callable[[Any], Any]) -> None:
     """The main of such a process: answer what comes, until there is no one left to ask.
 
-    The limit of CPU time is one of the kernel, whose signal ends the process: a handler in Python would wait for 9**9**9 to end.
+    The limit of CPU time is one of the kernel, whose signal ends the process: a handler in Python
+    would wait for 9**9**9 to end.
     """
     import resource
 

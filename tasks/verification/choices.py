@@ -11,7 +11,10 @@ CHOICES = "choices"
 """The name of the constraint."""
 
 _WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)\b|[{}]")
-_PHRASE = re.compile(r"(?:the\s+)?(?:correct|right|best|final)?\s*(?:answer|choice|option)\s*(?:is\b|:|=)?\s*:?\s*", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"(?:the\s+)?(?:correct|right|best|final)?\s*(?:answer|choice|option)\s*(?:is\b|:|=)?\s*:?\s*",
+    re.IGNORECASE,
+)
 _MOST_LETTERS = 3
 """An answer that repeats its letter so often chooses nothing."""
 
@@ -20,7 +23,9 @@ _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s
 
 def choices_of(prompt: Prompt) -> tuple[str, ...]:
     """The texts to choose from; none where the prompt has none."""
-    value = next((constraint.value for constraint in prompt.constraints if constraint.name == CHOICES), ())
+    value = next(
+        (constraint.value for constraint in prompt.constraints if constraint.name == CHOICES), ()
+    )
     return value if isinstance(value, tuple) else ()
 
 
@@ -36,7 +41,9 @@ def as_constraint(choices: Sequence[str]) -> tuple[Constraint, ...]:
 
 def asked(question: str, choices: Sequence[str]) -> str:
     """The text of a prompt: the question, the choices with their letters, and how to answer."""
-    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(letters(choices), choices, strict=True))
+    listed = "\n".join(
+        f"{letter}. {text}" for letter, text in zip(letters(choices), choices, strict=True)
+    )
     return f"{question}\n\n{listed}\n\nAnswer with the letter of the right choice."
 
 
@@ -68,22 +75,39 @@ def _without_phrase(text: str) -> str:
 
 
 def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
-    """The letters of the choices that a text is: as it is written, or folded where that leaves one text."""
+    """The letters of the choices that a text is: as it is written, or folded where that leaves one
+    text."""
     for fold, text in ((str.strip, answer), (normalise_answer, answer), (_folded, plain)):
-        same = [name for name, choice in zip(letters(choices), choices, strict=True) if fold(choice) == fold(text) != ""]
+        same = [
+            name
+            for name, choice in zip(letters(choices), choices, strict=True)
+            if fold(choice) == fold(text) != ""
+        ]
         if same:
-            texts = {choice.strip() for name, choice in zip(letters(choices), choices, strict=True) if name in same}
+            texts = {
+                choice.strip()
+                for name, choice in zip(letters(choices), choices, strict=True)
+                if name in same
+            }
             return "".join(same) if len(texts) == 1 else ""
     return ""
 
 
 def _of_text(text: str, choices: Sequence[str]) -> str:
-    """The letters of the choices with whose texts a text begins: of those, the longest, and as they are
-    written where that tells them apart."""
+    """The letters of the choices with whose texts a text begins: of those, the longest, and as they
+    are written where that tells them apart."""
     folded = _folded(text)
-    begun = [(len(choice), name) for name, choice in zip(letters(choices), map(_folded, choices), strict=True) if _begins(folded, choice)]
+    begun = [
+        (len(choice), name)
+        for name, choice in zip(letters(choices), map(_folded, choices), strict=True)
+        if _begins(folded, choice)
+    ]
     longest = [name for length, name in begun if length == max(begun)[0]]
-    written = [name for name in longest if text.startswith(_unwrapped(choices[letters(choices).index(name)]))]
+    written = [
+        name
+        for name in longest
+        if text.startswith(_unwrapped(choices[letters(choices).index(name)]))
+    ]
     return "".join(written or longest)
 
 

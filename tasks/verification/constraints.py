@@ -14,7 +14,8 @@ Value = Any  # of the type that the constraint's `form` says
 
 @dataclass(frozen=True)
 class Rule:
-    """What a constraint's value must be, what it means, and what an answer has that must be compared with it.
+    """What a constraint's value must be, what it means, and what an answer has that must be
+    compared with it.
 
     Attributes:
         form: a name in `_FORMS`.
@@ -27,13 +28,20 @@ class Rule:
 
 
 def validate(constraints: Iterable[Constraint], where: str) -> None:
-    """Raises InputError for a name that is no constraint (with those that are) or a value of another form than it takes."""
+    """Raises InputError for a name that is no constraint (with those that are) or a value of
+    another form than it takes."""
     for constraint in constraints:
         rule = CONSTRAINTS.get(constraint.name)
         if rule is None:
-            raise InputError(f"{where}: unknown constraint {constraint.name!r}.{nearest(constraint.name, CONSTRAINTS)}")
+            raise InputError(
+                f"{where}: unknown constraint"
+                f" {constraint.name!r}.{nearest(constraint.name, CONSTRAINTS)}"
+            )
         if not _FORMS[rule.form](constraint.value):
-            raise InputError(f"{where}: constraint {constraint.name!r} takes {rule.form}, not {shown(constraint.value)}: {rule.meaning}.")
+            raise InputError(
+                f"{where}: constraint {constraint.name!r} takes {rule.form}, not"
+                f" {shown(constraint.value)}: {rule.meaning}."
+            )
 
 
 def shown(value: Value) -> str:
@@ -45,13 +53,19 @@ _COUNTED = re.compile(r"(?P<word>.*\S)\s*:\s*(?P<count>\d{1,6})")
 
 _FORMS: dict[str, Callable[[Value], bool]] = {
     "true": lambda value: value is True,
-    "a whole number from 0": lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+    "a whole number from 0": lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    ),
     "a text": lambda value: isinstance(value, str) and bool(value.strip()),
-    "a list of texts": lambda value: isinstance(value, tuple) and bool(value) and all(item.strip() for item in value),
+    "a list of texts": lambda value: (
+        isinstance(value, tuple) and bool(value) and all(item.strip() for item in value)
+    ),
     'a list of texts that end in a count ("rain: 2")': lambda value: (
         isinstance(value, tuple) and bool(value) and all(_COUNTED.fullmatch(item) for item in value)
     ),
-    "an ISO 639-1 code of two letters": lambda value: isinstance(value, str) and re.fullmatch("[a-z]{2}", value) is not None,
+    "an ISO 639-1 code of two letters": lambda value: (
+        isinstance(value, str) and re.fullmatch("[a-z]{2}", value) is not None
+    ),
 }
 _TRUE, _COUNT, _TEXT, _TEXTS, _COUNTS, _LANGUAGE = _FORMS
 
@@ -68,13 +82,18 @@ def words(text: str) -> list[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """Pieces with a word in them, between the ends of sentences; a last one without its end counts."""
+    """Pieces with a word in them, between the ends of sentences; a last one without its end
+    counts."""
     return [piece for piece in _SENTENCE_END.split(text) if _WORD.search(piece)]
 
 
 def paragraphs(text: str) -> list[str]:
     """Pieces between empty lines or lines of `***` and `---`."""
-    return [piece for piece in re.split(r"\n(?:[ \t]*(?:(?:\*\*\*|---)[ \t]*)?\n)+", text.strip()) if piece.strip()]
+    return [
+        piece
+        for piece in re.split(r"\n(?:[ \t]*(?:(?:\*\*\*|---)[ \t]*)?\n)+", text.strip())
+        if piece.strip()
+    ]
 
 
 def occurrences(text: str, phrase: str) -> int:
@@ -99,9 +118,15 @@ def _without(find: Callable[[str], list[str]]) -> Callable[[str, bool], tuple[bo
     return lambda text, _: (not (found := find(text)), found[:5])
 
 
-def _counted(compare: Callable[[int, int], bool]) -> Callable[[str, tuple[str, ...]], tuple[bool, dict[str, int]]]:
+def _counted(
+    compare: Callable[[int, int], bool],
+) -> Callable[[str, tuple[str, ...]], tuple[bool, dict[str, int]]]:
     def holds(text: str, value: tuple[str, ...]) -> tuple[bool, dict[str, int]]:
-        wanted = {match["word"]: int(match["count"]) for item in value if (match := _COUNTED.fullmatch(item))}
+        wanted = {
+            match["word"]: int(match["count"])
+            for item in value
+            if (match := _COUNTED.fullmatch(item))
+        }
         found = {word: occurrences(text, word) for word in wanted}
         return all(compare(found[word], count) for word, count in wanted.items()), found
 
@@ -109,7 +134,8 @@ def _counted(compare: Callable[[int, int], bool]) -> Callable[[str, tuple[str, .
 
 
 def _json_of(text: str) -> Any:
-    """The JSON value that a text is, in a fence or not; ValueError for other texts. RecursionError counts as no JSON."""
+    """The JSON value that a text is, in a fence or not; ValueError for other texts. RecursionError
+    counts as no JSON."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         text = text.partition("\n")[2][:-3]
@@ -186,34 +212,55 @@ CONSTRAINTS: dict[str, Rule] = {
     "min_words": Rule(_COUNT, "at least so many words", _least(lambda text: len(words(text)))),
     "max_characters": Rule(_COUNT, "at most so many characters", _most(len)),
     "min_characters": Rule(_COUNT, "at least so many characters", _least(len)),
-    "max_sentences": Rule(_COUNT, "at most so many sentences", _most(lambda text: len(sentences(text)))),
-    "min_sentences": Rule(_COUNT, "at least so many sentences", _least(lambda text: len(sentences(text)))),
-    "sentences": Rule(_COUNT, "exactly so many sentences", _just(lambda text: len(sentences(text)))),
-    "paragraphs": Rule(_COUNT, "exactly so many paragraphs", _just(lambda text: len(paragraphs(text)))),
-    "max_paragraphs": Rule(_COUNT, "at most so many paragraphs", _most(lambda text: len(paragraphs(text)))),
-    "min_paragraphs": Rule(_COUNT, "at least so many paragraphs", _least(lambda text: len(paragraphs(text)))),
-    "lines": Rule(_COUNT, "exactly so many lines that are not empty", _just(lambda text: len(re.findall(r"^.*\S", text, re.MULTILINE)))),
-    "bullets": Rule(_COUNT, "exactly so many bullets or numbered points", _just(lambda text: len(_BULLET.findall(text)))),
-    "max_bullets": Rule(_COUNT, "at most so many bullets or numbered points", _most(lambda text: len(_BULLET.findall(text)))),
-    "min_bullets": Rule(_COUNT, "at least so many bullets or numbered points", _least(lambda text: len(_BULLET.findall(text)))),
-    "min_highlights": Rule(_COUNT, "at least so many *highlighted* or **bold** parts", _least(lambda text: len(_HIGHLIGHT.findall(text)))),
-    "min_placeholders": Rule(_COUNT, "at least so many [placeholders] in brackets", _least(lambda text: len(_PLACEHOLDER.findall(text)))),
+    "max_sentences": Rule(_COUNT, "at most so many sentences",
+                          _most(lambda text: len(sentences(text)))),
+    "min_sentences": Rule(_COUNT, "at least so many sentences",
+                          _least(lambda text: len(sentences(text)))),
+    "sentences": Rule(_COUNT, "exactly so many sentences",
+                      _just(lambda text: len(sentences(text)))),
+    "paragraphs": Rule(_COUNT, "exactly so many paragraphs",
+                       _just(lambda text: len(paragraphs(text)))),
+    "max_paragraphs": Rule(_COUNT, "at most so many paragraphs",
+                           _most(lambda text: len(paragraphs(text)))),
+    "min_paragraphs": Rule(_COUNT, "at least so many paragraphs",
+                           _least(lambda text: len(paragraphs(text)))),
+    "lines": Rule(_COUNT, "exactly so many lines that are not empty",
+                  _just(lambda text: len(re.findall(r"^.*\S", text, re.MULTILINE)))),
+    "bullets": Rule(_COUNT, "exactly so many bullets or numbered points",
+                    _just(lambda text: len(_BULLET.findall(text)))),
+    "max_bullets": Rule(_COUNT, "at most so many bullets or numbered points",
+                        _most(lambda text: len(_BULLET.findall(text)))),
+    "min_bullets": Rule(_COUNT, "at least so many bullets or numbered points",
+                        _least(lambda text: len(_BULLET.findall(text)))),
+    "min_highlights": Rule(_COUNT, "at least so many *highlighted* or **bold** parts",
+                           _least(lambda text: len(_HIGHLIGHT.findall(text)))),
+    "min_placeholders": Rule(_COUNT, "at least so many [placeholders] in brackets",
+                             _least(lambda text: len(_PLACEHOLDER.findall(text)))),
     "includes": Rule(_TEXTS, "each of the words or phrases", _lacks_none),
     "excludes": Rule(_TEXTS, "none of the words or phrases", _has_none),
-    "min_counts": Rule(_COUNTS, "each word at least so often", _counted(lambda found, wanted: found >= wanted)),
-    "max_counts": Rule(_COUNTS, "each word at most so often", _counted(lambda found, wanted: found <= wanted)),
-    "counts": Rule(_COUNTS, "each word exactly so often", _counted(lambda found, wanted: found == wanted)),
+    "min_counts": Rule(_COUNTS, "each word at least so often",
+                       _counted(lambda found, wanted: found >= wanted)),
+    "max_counts": Rule(_COUNTS, "each word at most so often",
+                       _counted(lambda found, wanted: found <= wanted)),
+    "counts": Rule(_COUNTS, "each word exactly so often",
+                   _counted(lambda found, wanted: found == wanted)),
     "starts_with": Rule(_TEXT, "the text begins so, in any case", _beginning),
     "ends_with": Rule(_TEXT, "the text ends so, in any case", _ending),
-    "lower_case": Rule(_TRUE, "no capital letter", _without(lambda text: [word for word in words(text) if word != word.lower()])),
-    "upper_case": Rule(_TRUE, "no small letter", _without(lambda text: [word for word in words(text) if word != word.upper()])),
-    "no_commas": Rule(_TRUE, "no comma of any script", _without(lambda text: re.findall("[,，、،]", text))),
+    "lower_case": Rule(_TRUE, "no capital letter",
+                       _without(lambda text: [word for word in words(text) if word != word.lower()])),
+    "upper_case": Rule(_TRUE, "no small letter",
+                       _without(lambda text: [word for word in words(text) if word != word.upper()])),
+    "no_commas": Rule(_TRUE, "no comma of any script",
+                      _without(lambda text: re.findall("[,，、،]", text))),
     "no_digits": Rule(_TRUE, "no digit", _without(lambda text: re.findall(r"\d", text))),
-    "quoted": Rule(_TRUE, "the whole text in double quotes", _matches(r'\A\s*["“](?s:.+)["”]\s*\Z')),
+    "quoted": Rule(_TRUE, "the whole text in double quotes",
+                   _matches(r'\A\s*["“](?s:.+)["”]\s*\Z')),
     "json": Rule(_TRUE, "valid JSON, in a fence or not", _is_json),
     "json_keys": Rule(_TEXTS, "a JSON object that has these keys", _has_keys),
-    "title": Rule(_TRUE, "a title: <<title>>, a Markdown heading or a line in bold", _matches(_TITLE)),
+    "title": Rule(_TRUE, "a title: <<title>>, a Markdown heading or a line in bold",
+                  _matches(_TITLE)),
     "one_of": Rule(_TEXTS, "the text is one of these, case and a last period aside", _is_one_of),
-    "language": Rule(_LANGUAGE, "in this language; a text too short to say is in none", _in_language),
+    "language": Rule(_LANGUAGE, "in this language; a text too short to say is in none",
+                     _in_language),
 }  # fmt: skip
 """Name -> rule. A constraint of a `min_`, `max_` pair may stand beside its partner."""

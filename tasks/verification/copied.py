@@ -15,19 +15,33 @@ _SIGNS = str.maketrans("−–×·÷", "--**/")
 
 
 def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
-    """Whether an answer is a calculation that stands in the question, not carried out: 144/12 for "What is 144/12?".
+    """Whether an answer is a calculation that stands in the question, not carried out: 144/12 for
+    "What is 144/12?".
 
-    A reference that is written so itself may be copied, and so may what stands in a context, and `2.5 * 10^3`. Without `letters` a
-    calculation is one of numbers: `12 km/h` is none.
+    A reference that is written so itself may be copied, and so may what stands in a context, and
+    `2.5 * 10^3`. Without `letters` a calculation is one of numbers: `12 km/h` is none.
     """
     calculation = _OF_LETTERS if letters else _OF_NUMBERS
-    if prompt.context or len(answer) > _LONGEST or not calculation.search(_SCIENTIFIC.sub(" ", answer)):
+    if (
+        prompt.context
+        or len(answer) > _LONGEST
+        or not calculation.search(_SCIENTIFIC.sub(" ", answer))
+    ):
         return False
     copy, asked, reference = map(_squeezed, (answer, prompt.prompt, prompt.answer))
-    return copy != reference and re.search(rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)", asked) is not None
+    return (
+        copy != reference
+        and re.search(rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)", asked) is not None
+    )
 
 
 def _squeezed(text: str) -> str:
     """A formula without its white space and the marks around it."""
     plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(_SIGNS).casefold()
-    return plain.replace("\\times", "*").replace("\\cdot", "*").replace("\\div", "/").removesuffix(".").removesuffix("=")
+    return (
+        plain.replace("\\times", "*")
+        .replace("\\cdot", "*")
+        .replace("\\div", "/")
+        .removesuffix(".")
+        .removesuffix("=")
+    )

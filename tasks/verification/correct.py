@@ -1,4 +1,5 @@
-"""Whether a completion is correct: its answer verifies or, where the context does not tell, it is the grounded refusal."""
+"""Whether a completion is correct: its answer verifies or, where the context does not tell, it is
+the grounded refusal."""
 
 from collections.abc import Sequence
 
@@ -13,13 +14,15 @@ def is_verifiable(prompt: Prompt) -> bool:
 
 
 def are_correct(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[bool | None]:
-    """Whether each completion is a well-formed trace with a correct answer; None where the prompt's answer cannot be verified."""
+    """Whether each completion is a well-formed trace with a correct answer; None where the prompt's
+    answer cannot be verified."""
     verdicts = verify_many(prompts, completions)
     return [is_correct(prompt, verdict) for prompt, verdict in zip(prompts, verdicts, strict=True)]
 
 
 def is_correct(prompt: Prompt, verdict: Verdict) -> bool | None:
-    """What a verdict on an answer to `prompt` says of it: correct, not correct, or (None) that it cannot be told."""
+    """What a verdict on an answer to `prompt` says of it: correct, not correct, or (None) that it
+    cannot be told."""
     if not is_verifiable(prompt):
         return None
     if prompt.grounding in ("unanswerable", "out_of_domain"):

@@ -1,7 +1,9 @@
-"""Flexible answers: what a completion answers, wherever it says so, as lm-evaluation-harness' `flexible-extract` reads it.
+"""Flexible answers: what a completion answers, wherever it says so, as lm-evaluation-harness'
+`flexible-extract` reads it.
 
-A base model knows answers that it does not put into a trace. Where a stage raises `exact_answer` and not `flexible_answer`, what it taught
-is the format. The answer is taken from the first of these that the completion has, and judged by the prompt's own check:
+A base model knows answers that it does not put into a trace. Where a stage raises `exact_answer`
+and not `flexible_answer`, what it taught is the format. The answer is taken from the first of these
+that the completion has, and judged by the prompt's own check:
 
 1. the last answer tag, of a trace that is well formed or not
 2. what stands behind the last `####`
@@ -9,9 +11,10 @@ is the format. The answer is taken from the first of these that the completion h
 4. what follows the last "answer is" or "answer:", up to the end of the line
 5. all of it, or its last line where the check is `exact`.
 
-A sentence around the answer is forgiven where the check can tell what would be one: of `numeric`, `quantity` and `math` a number (the first
-of 2, 3 and 4, the last of 1 and 5), of `choice` a letter (in front of 2, 3 and 4; else the last that stands in parentheses, in bold, before
-a parenthesis or at the head of a line). Only one answer is judged: a completion that tries several does not profit.
+A sentence around the answer is forgiven where the check can tell what would be one: of `numeric`,
+`quantity` and `math` a number (the first of 2, 3 and 4, the last of 1 and 5), of `choice` a letter
+(in front of 2, 3 and 4; else the last that stands in parentheses, in bold, before a parenthesis or
+at the head of a line). Only one answer is judged: a completion that tries several does not profit.
 """
 
 import re
@@ -28,7 +31,9 @@ _AHEAD = (
     re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
 )
 _TAGS = re.compile(r"</?(?:reasoning|answer)>")
-_NUMBER = re.compile(r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?")
+_NUMBER = re.compile(
+    r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?"
+)
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
 """What a text has that defines or returns something."""
 
@@ -51,7 +56,8 @@ def flexible_answer(prompt: Prompt, completion: str) -> str:
 
 
 def _plain(prompt: Prompt, text: str, *, ahead: bool) -> str:
-    """The part of a text that the prompt's check can read, or all of it; `ahead`: the answer comes first."""
+    """The part of a text that the prompt's check can read, or all of it; `ahead`: the answer comes
+    first."""
     if reads := CHECKS[prompt.check].reads:
         return text if reads(text) else _number(text, ahead)
     if prompt.check == "choice":
@@ -66,8 +72,16 @@ def _number(text: str, ahead: bool) -> str:
 
 def _choice(choices: Sequence[str], text: str, ahead: bool) -> str:
     valid = letters(choices)
-    found = list(re.finditer(rf"\(?\b([{valid}])\)|\*\*([{valid}])\b|^[ \t]*([{valid}])(?:\.(?=\s)|[ \t.]*$)", text, re.MULTILINE))
-    if chosen(text, choices) and (ahead or len({match[match.lastindex or 0] for match in found}) < 2):
+    found = list(
+        re.finditer(
+            rf"\(?\b([{valid}])\)|\*\*([{valid}])\b|^[ \t]*([{valid}])(?:\.(?=\s)|[ \t.]*$)",
+            text,
+            re.MULTILINE,
+        )
+    )
+    if chosen(text, choices) and (
+        ahead or len({match[match.lastindex or 0] for match in found}) < 2
+    ):
         return text
     first = re.match(rf"[(*\s]*([{valid}])\b(?!['’])", text) if ahead else None
     if first:

@@ -11,7 +11,8 @@ from tasks.verification.text import normalise_answer
 
 @dataclass(frozen=True)
 class Number:
-    """A parsed number. `decimals` counts the digits written after the decimal point (negative for 1.2e5); None for a fraction."""
+    """A parsed number. `decimals` counts the digits written after the decimal point (negative for
+    1.2e5); None for a fraction."""
 
     value: Fraction
     decimals: int | None
@@ -30,20 +31,27 @@ _NUMBER = re.compile(
 
 _UNIT = re.compile(r"(?:[^\W\d_]|[°%$€£])(?:[^\W\d_]|[ °%$/.·'()-]|\^-?[0-9])*")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES = {
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
 _MOST_UNIT_WORDS = 3
 
 NO_UNITS = frozenset(
-    _LETTERS.findall(
-        """
-        or and not nor but maybe perhaps between minus plus times over half squared cubed factorial root sqrt pi π τ tau
-        zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
-        """
-    )
+    _LETTERS.findall("""
+        or and not nor but maybe perhaps between minus plus times over half squared cubed factorial
+        root sqrt pi π τ tau zero one two three four five six seven eight nine ten eleven twelve
+        twenty thirty forty fifty sixty seventy eighty ninety
+        """)
 )
 """Words beside a number that make it another one, or two: 5 or six, 5 and a half, 3 pi."""
 
-_LONGEST_NUMBER = 200  # characters; no honest answer is longer, and a model's endless digits must not cost quadratic time
+# characters; no honest answer is longer, and a model's endless digits must not cost quadratic time
+_LONGEST_NUMBER = 200
 
 
 def as_number(text: str) -> str | None:
@@ -55,12 +63,16 @@ def as_number(text: str) -> str | None:
 def parse_number(text: str) -> Number | None:
     """The one number that `text` states, or None.
 
-    Understands thousands separators (1,234), a currency sign, a percent sign or a unit of up to three words after the number (both are
-    ignored: the question fixes the unit), a leading `x =`, fractions (3/4, 1 1/2, ½), scientific notation (1.2e5, 1.2 × 10^5, 1.2×10⁵),
-    the words dozen to trillion, the Unicode minus sign and the decimal digits of every script. Two numbers ("5 or 6", 3:30), a decimal
-    comma, NaN, infinity, a zero denominator, and words that change a number ("5 or six", "3 pi") are no number.
+    Understands thousands separators (1,234), a currency sign, a percent sign or a unit of up to
+    three words after the number (both are ignored: the question fixes the unit), a leading `x =`,
+    fractions (3/4, 1 1/2, ½), scientific notation (1.2e5, 1.2 × 10^5, 1.2×10⁵), the words dozen to
+    trillion, the Unicode minus sign and the decimal digits of every script. Two numbers ("5 or 6",
+    3:30), a decimal comma, NaN, infinity, a zero denominator, and words that change a number ("5 or
+    six", "3 pi") are no number.
     """
-    if len(text) > _LONGEST_NUMBER or any(unicodedata.category(char) in ("Nl", "Lo") and unicodedata.numeric(char, 0) for char in text):
+    if len(text) > _LONGEST_NUMBER or any(
+        unicodedata.category(char) in ("Nl", "Lo") and unicodedata.numeric(char, 0) for char in text
+    ):
         return None  # numbers that are letters: Ⅵ, 五
     match = _NUMBER.fullmatch(_plain(text))
     if match is None or match["name"] in NO_UNITS or (match["sign"] and match["inner_sign"]):
@@ -73,7 +85,15 @@ def parse_number(text: str) -> Number | None:
         denominator = _integer(match["denominator"])
         if denominator == 0:
             return None
-        return Number(sign * scale * (_integer(match["whole"] or "0") + Fraction(_integer(match["numerator"]), denominator)), None)
+        return Number(
+            sign
+            * scale
+            * (
+                _integer(match["whole"] or "0")
+                + Fraction(_integer(match["numerator"]), denominator)
+            ),
+            None,
+        )
     exponent = int(match["exponent"] or match["power"] or 0)
     mantissa = match["mantissa"].replace(",", "")
     value = Fraction(Decimal(mantissa)) * Fraction(10) ** exponent
@@ -86,17 +106,26 @@ _ROUNDING = Fraction(1, 50)
 
 
 def says_two(text: str) -> bool:
-    """Whether a text sets one number equal to another: 4 = 3. Rounded ones are the same: 1/3 = 0.33."""
+    """Whether a text sets one number equal to another: 4 = 3. Rounded ones are the same: 1/3 =
+    0.33."""
     if len(text) > _LONGEST_NUMBER:
         return False
-    numbers = [number.value for part in _CHAIN.split(text) if (number := parse_number(_MARKS.sub(" ", part).strip()))]
+    numbers = [
+        number.value
+        for part in _CHAIN.split(text)
+        if (number := parse_number(_MARKS.sub(" ", part).strip()))
+    ]
     return len(numbers) > 1 and max(numbers) - min(numbers) > _ROUNDING * max(map(abs, numbers))
 
 
 def _plain(text: str) -> str:
-    """Lower-case NFKC text in which ½, ² and the digits of other scripts keep their value (NFKC alone makes 11⁄2 of 1½ and 102 of 10²)."""
+    """Lower-case NFKC text in which ½, ² and the digits of other scripts keep their value (NFKC
+    alone makes 11⁄2 of 1½ and 102 of 10²)."""
     text = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
-    text = "".join(f" {char}" if unicodedata.decomposition(char).startswith("<fraction>") else char for char in text)
+    text = "".join(
+        f" {char}" if unicodedata.decomposition(char).startswith("<fraction>") else char
+        for char in text
+    )
     text = normalise_answer(text).replace("⁄", "/").replace("−", "-").replace("–", "-")
     return "".join(str(unicodedata.decimal(char, char)) for char in text)
 
@@ -106,13 +135,18 @@ def _integer(digits: str) -> int:
 
 
 def _scale(unit: str) -> int | None:
-    """The factor that the text after a number stands for (1 for a unit), or None when that text is no unit."""
+    """The factor that the text after a number stands for (1 for a unit), or None when that text is
+    no unit."""
     if not unit:
         return 1
     words = unit.split()
     scale = _SCALES.get(words[0].removesuffix("s"), 1)
     named = words[1:] if scale > 1 else words
-    if len(named) > _MOST_UNIT_WORDS or any(word.removesuffix("s") in _SCALES for word in named) or not _UNIT.fullmatch(unit):
+    if (
+        len(named) > _MOST_UNIT_WORDS
+        or any(word.removesuffix("s") in _SCALES for word in named)
+        or not _UNIT.fullmatch(unit)
+    ):
         return None
     if not NO_UNITS.isdisjoint(_LETTERS.findall(unit)):
         return None

@@ -13,8 +13,8 @@ LONGEST = 200  # characters
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number as written, its unit's factor and offset to SI, and the dimension as sorted (SI unit, exponent). `things`: words that are no
-    unit. `bare`: nothing stands beside the number."""
+    """A number as written, its unit's factor and offset to SI, and the dimension as sorted (SI
+    unit, exponent). `things`: words that are no unit. `bare`: nothing stands beside the number."""
 
     number: float
     factor: float
@@ -25,11 +25,20 @@ class Quantity:
 
     def unit(self) -> str:
         """The dimension for a person."""
-        return " ".join(name if exponent == 1 else f"{name}^{exponent:g}" for name, exponent in self.dimension) or "no dimension"
+        return (
+            " ".join(
+                name if exponent == 1 else f"{name}^{exponent:g}"
+                for name, exponent in self.dimension
+            )
+            or "no dimension"
+        )
 
 
 _PLAIN = (
-    (r"\\left|\\right|\\[,;:! ]|~|\\hat\s*\{[^{}]*(?:\{[^{}]*\})?[^{}]*\}|\\displaystyle|\\quad", " "),
+    (
+        r"\\left|\\right|\\[,;:! ]|~|\\hat\s*\{[^{}]*(?:\{[^{}]*\})?[^{}]*\}|\\displaystyle|\\quad",
+        " ",
+    ),
     (r"\{\s*,\s*\}", ","),
     (r"\{?\s*\}?\s*\^?\s*\{?\s*\\circ\s*\}?|º|˚|\\degree", "°"),
     (r"\\(?:mathrm|text|rm|mathbf|operatorname|textrm|mathit|bf)\b\s*", " "),
@@ -56,14 +65,17 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-
 _POWER_OF_TEN = r"10 ?\^ ?(?P<%s>[-+]?\d{1,3})"
 
 _NUMBER = re.compile(
-    rf"(?P<sign>[-+]?) ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>\d{{1,3}}(?:,\d{{3}})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?! ?\^|\d)"
+    r"(?P<sign>[-+]?)"
+    rf" ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>\d{{1,3}}(?:,\d{{3}})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?!"
+    r" ?\^|\d)"
     r"(?:[eE](?P<exponent>[-+]?\d{1,3})(?![\w.]))?(?: ?/ ?(?P<denominator>\d+(?:\.\d+)?)(?![\d.]))?"
     rf"(?: ?[*x(]* ?{_POWER_OF_TEN % 'power'} ?\)?)?)(?P<unit>.*)"
 )
 
 
 def parse_quantity(text: str) -> list[Quantity]:
-    """The readings of a text as one number with a unit: one, two where a slash can be read in two ways, none for anything else."""
+    """The readings of a text as one number with a unit: one, two where a slash can be read in two
+    ways, none for anything else."""
     if len(text) > LONGEST:
         return []
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
@@ -73,7 +85,9 @@ def parse_quantity(text: str) -> list[Quantity]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return []
-    number = float((match["mantissa"] or "1").replace(",", "")) * (-1 if match["sign"] == "-" else 1)
+    number = float((match["mantissa"] or "1").replace(",", "")) * (
+        -1 if match["sign"] == "-" else 1
+    )
     denominator = float(match["denominator"] or 1)
     power = int(match["exponent"] or 0) + int(match["power"] or match["alone"] or 0)
     if not denominator or abs(power) > 300:
@@ -89,11 +103,17 @@ def parse_quantity(text: str) -> list[Quantity]:
     return [
         reading
         for reading in readings
-        if reading and reading.factor and math.isfinite(reading.number * reading.factor) and reading.things.isdisjoint(NO_UNITS)
+        if reading
+        and reading.factor
+        and math.isfinite(reading.number * reading.factor)
+        and reading.things.isdisjoint(NO_UNITS)
     ]
 
 
-_WORDS = re.compile(r"(?P<name>°[CF]\b|[°%]|[^\W\d_]+)(?: ?\^ ?(?P<power>[-+]?\d{1,2}(?:\.\d+)?)|(?P<digits>-?[1-9])(?![\d.]))?")
+_WORDS = re.compile(
+    r"(?P<name>°[CF]\b|[°%]|[^\W\d_]+)(?: ?\^"
+    r" ?(?P<power>[-+]?\d{1,2}(?:\.\d+)?)|(?P<digits>-?[1-9])(?![\d.]))?"
+)
 _JOINT = re.compile(r"[ *-]*(?P<slash>/|\bper\b)?[ *(-]*")
 
 _SHAPES = (
@@ -104,7 +124,12 @@ _SHAPES = (
     (re.compile(r"\b(?:cubic|cu\.?)\s+(\w+)"), r"\1^3"),
 )
 
-_POUNDS = {"lb", "lbs", "pound", "pounds"}  # of force as well, where they are part of a unit: lb/in^2
+_POUNDS = {
+    "lb",
+    "lbs",
+    "pound",
+    "pounds",
+}  # of force as well, where they are part of a unit: lb/in^2
 Unit = list[tuple[str, float]]
 
 
@@ -139,7 +164,8 @@ def _units(text: str) -> list[Unit]:
 
 
 def _symbols(name: str, exponent: float) -> Unit:
-    """A name with its exponent; two symbols without a space ("JK^-1", "Jmol") are two names, and the exponent is the second one's."""
+    """A name with its exponent; two symbols without a space ("JK^-1", "Jmol") are two names, and
+    the exponent is the second one's."""
     if _known(name) is None:
         for cut in range(1, len(name)):
             if {name[:cut], name[cut:]} <= _SYMBOLS:
@@ -169,11 +195,16 @@ def _with_unit(number: float, unit: Unit) -> Quantity | None:
 
 
 _SPELLINGS = {
-    "°": "degree", "°C": "degC", "°F": "degF", "%": "percent", "KJ": "kJ", "kPA": "kPa", "Torr": "torr", "AU": "astronomical_unit",
-    "D": "debye", "e": "elementary_charge", "yr": "year", "Year": "year", "hr": "hour", "hrs": "hour", "sec": "second", "secs": "second",
-    "mins": "minute", "ft-lb": "foot_pound", "amu": "unified_atomic_mass_unit", "cc": "cm**3", "mph": "mile/hour", "in": "inch",
-    "Celsius": "degC", "Fahrenheit": "degF", "celsius": "degC", "fahrenheit": "degF", "M": "molar", "G": "gauss", "l": "liter",
-    "photon": "", "photons": "", "electron": "", "electrons": "", "a": "", "an": "", "the": "", "of": "",
+    "°": "degree", "°C": "degC", "°F": "degF", "%": "percent", "KJ": "kJ", "kPA": "kPa",
+    "Torr": "torr", "AU": "astronomical_unit",
+    "D": "debye", "e": "elementary_charge", "yr": "year", "Year": "year", "hr": "hour",
+    "hrs": "hour", "sec": "second", "secs": "second",
+    "mins": "minute", "ft-lb": "foot_pound", "amu": "unified_atomic_mass_unit", "cc": "cm**3",
+    "mph": "mile/hour", "in": "inch",
+    "Celsius": "degC", "Fahrenheit": "degF", "celsius": "degC", "fahrenheit": "degF", "M": "molar",
+    "G": "gauss", "l": "liter",
+    "photon": "", "photons": "", "electron": "", "electrons": "", "a": "", "an": "", "the": "",
+    "of": "",
 }  # fmt: skip
 """Units as they are written, by pint's name; with an empty name: things that are counted."""
 
@@ -187,7 +218,8 @@ def _registry() -> Any:
 
 @lru_cache(maxsize=4096)
 def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | None:
-    """A unit's factor to SI, its SI dimension and its offset (of temperatures); None for a word that is no unit."""
+    """A unit's factor to SI, its SI dimension and its offset (of temperatures); None for a word
+    that is no unit."""
     import pint
 
     registry = _registry()
@@ -196,12 +228,41 @@ def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | No
             continue
         try:
             unit = registry.parse_units(spelling, as_delta=False)
-        except (pint.UndefinedUnitError, pint.DefinitionSyntaxError, AttributeError, TypeError, ValueError):
+        except (
+            pint.UndefinedUnitError,
+            pint.DefinitionSyntaxError,
+            AttributeError,
+            TypeError,
+            ValueError,
+        ):
             continue
         zero, one = (registry.Quantity(number, unit).to_base_units() for number in (0.0, 1.0))
-        dimension = tuple(sorted((str(part), float(power)) for part, power in one.unit_items() if part != "radian"))
+        dimension = tuple(
+            sorted(
+                (str(part), float(power)) for part, power in one.unit_items() if part != "radian"
+            )
+        )
         return float(one.magnitude - zero.magnitude), dimension, float(zero.magnitude)
     return None
 
 
-_SYMBOLS = {"J", "kJ", "K", "mol", "N", "m", "kg", "s", "Pa", "kPa", "W", "V", "A", "C", "L", "g", "cm", "T"}
+_SYMBOLS = {
+    "J",
+    "kJ",
+    "K",
+    "mol",
+    "N",
+    "m",
+    "kg",
+    "s",
+    "Pa",
+    "kPa",
+    "W",
+    "V",
+    "A",
+    "C",
+    "L",
+    "g",
+    "cm",
+    "T",
+}

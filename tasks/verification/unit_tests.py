@@ -6,7 +6,8 @@ from tasks.sandbox.examination import Examined, examine
 
 
 def examined(prompt: Prompt, answer: str, *, every: bool) -> Examined:
-    """What the prompt's tests say of the answer's code; of `every` case, or up to the first that fails.
+    """What the prompt's tests say of the answer's code; of `every` case, or up to the first that
+    fails.
 
     Raises:
         InputError: the prompt has no tests, or there is no sandbox on this machine.

@@ -1,9 +1,11 @@
-"""Answer verification: is a completion a well-formed trace, and does its answer agree with what the prompt knows?
+"""Answer verification: is a completion a well-formed trace, and does its answer agree with what the
+prompt knows?
 
-The rewards, the preference pairs, the teachers' rejection sampling and the evaluations all ask this one function, so what is trained is
-what is measured. A completion whose format is wrong has no answer: an answer outside its tag, a repeated tag or text around the tags
-verifies as nothing. How an answer is judged is the prompt's `check`: a file in `tasks/checks/`, or `none`: free text, never exact, and to
-be left out of every denominator.
+The rewards, the preference pairs, the teachers' rejection sampling and the evaluations all ask this
+one function, so what is trained is what is measured. A completion whose format is wrong has no
+answer: an answer outside its tag, a repeated tag or text around the tags verifies as nothing. How
+an answer is judged is the prompt's `check`: a file in `tasks/checks/`, or `none`: free text, never
+exact, and to be left out of every denominator.
 """
 
 import os
@@ -26,7 +28,8 @@ class Verdict:
         format: a well-formed trace.
         exact: its answer agrees.
         answer: as written; None: malformed.
-        detail: for an answer that does not agree, what was found: the value, the constraint, the failing assertion.
+        detail: for an answer that does not agree, what was found: the value, the constraint, the
+            failing assertion.
     """
 
     format: bool
@@ -39,8 +42,8 @@ def verify(prompt: Prompt, completion: str) -> Verdict:
     """Verify a completion, without the terminator, against its prompt.
 
     Raises:
-        InputError: the prompt's check cannot work with the prompt (a numeric reference that is no number, an unknown constraint), or not on
-            this machine (tests without a sandbox).
+        InputError: the prompt's check cannot work with the prompt (a numeric reference that is no
+            number, an unknown constraint), or not on this machine (tests without a sandbox).
     """
     trace = parse_trace(completion)
     if trace is None:
@@ -52,23 +55,31 @@ def verify(prompt: Prompt, completion: str) -> Verdict:
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
-    """Whether an answer, not empty and without tags, agrees with a prompt whose check is not `none`. Raises InputError as `verify`."""
+    """Whether an answer, not empty and without tags, agrees with a prompt whose check is not
+    `none`. Raises InputError as `verify`."""
     return CHECKS[prompt.check].agrees(prompt, answer)
 
 
 def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:
-    """`verify` for each completion and its prompt, in order, with all cores where a check is slow."""
+    """`verify` for each completion and its prompt, in order, with all cores where a check is
+    slow."""
     pairs = list(zip(prompts, completions, strict=True))
     return for_each(prompts, lambda index: verify(*pairs[index]))
 
 
 def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
-    """`judge(index)` for each prompt, which verifies an answer to it: in order, with all cores where a check is slow.
+    """`judge(index)` for each prompt, which verifies an answer to it: in order, with all cores
+    where a check is slow.
 
-    The threads only wait: slow checks work in processes of their own (`tasks.checks.math`, `tasks.sandbox`), started by command line and
-    never forked, which a process that runs JAX must not be.
+    The threads only wait: slow checks work in processes of their own (`tasks.checks.math`,
+    `tasks.sandbox`), started by command line and never forked, which a process that runs JAX must
+    not be.
     """
-    slow = [index for index, prompt in enumerate(prompts) if (check := check_of(prompt.check)) and check.slow]
+    slow = [
+        index
+        for index, prompt in enumerate(prompts)
+        if (check := check_of(prompt.check)) and check.slow
+    ]
     if not slow:
         return [judge(index) for index in range(len(prompts))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -77,5 +88,6 @@ def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
 
 
 def check_versions(names: Iterable[str] | None = None) -> dict[str, str | int]:
-    """`{"checks.exact": 1}` for each named check, or for all: part of the key of a stage whose bytes depend on verification."""
+    """`{"checks.exact": 1}` for each named check, or for all: part of the key of a stage whose
+    bytes depend on verification."""
     return CHECKS.versions(CHECKS.names() if names is None else sorted(set(names) - {"none"}))

@@ -21,24 +21,33 @@ class Blocks:
     def steps(self) -> Iterator[tuple[str, "Blocks"]]:
         """Every action that can be done, and what comes of it."""
         for stack in self.stacks:
-            rest = tuple(part for other in self.stacks if (part := other[:-1] if other == stack else other))
+            rest = tuple(
+                part for other in self.stacks if (part := other[:-1] if other == stack else other)
+            )
             if len(stack) > 1:
                 yield f"{stack[-1]} to table", Blocks((*rest, stack[-1:]))
             for onto in self.stacks:
                 if onto != stack:
                     yield (
                         f"{stack[-1]} to {onto[-1]}",
-                        Blocks(tuple((*other, stack[-1]) if other == onto else other for other in rest)),
+                        Blocks(
+                            tuple((*other, stack[-1]) if other == onto else other for other in rest)
+                        ),
                     )
 
     def facts(self) -> set[str]:
         """`red on blue` and `blue on table`."""
-        return {f"{block} on {below}" for stack in self.stacks for below, block in zip(("table", *stack), stack, strict=False)}
+        return {
+            f"{block} on {below}"
+            for stack in self.stacks
+            for below, block in zip(("table", *stack), stack, strict=False)
+        }
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A robot on a grid. `things` are (name, cell), 0 for the one that it holds; `power` is None where steps cost nothing."""
+    """A robot on a grid. `things` are (name, cell), 0 for the one that it holds; `power` is None
+    where steps cost nothing."""
 
     width: int
     height: int
@@ -53,7 +62,10 @@ class Grid:
         """Every action that can be done, and what comes of it."""
         if self.power != 0:
             for cell in self.beside(self.robot):
-                yield f"go {cell}", replace(self, robot=cell, power=None if self.power is None else self.power - 1)
+                yield (
+                    f"go {cell}",
+                    replace(self, robot=cell, power=None if self.power is None else self.power - 1),
+                )
         for index, (name, cell) in enumerate(self.things):
             if cell == self.robot and all(other for _, other in self.things):
                 yield f"take {name}", self._with(index, 0)
@@ -66,15 +78,24 @@ class Grid:
         """The cells that can be entered from one."""
         row, column = divmod(cell - 1, self.width)
         around = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
-        cells = [one * self.width + other + 1 for one, other in around if 0 <= one < self.height and 0 <= other < self.width]
+        cells = [
+            one * self.width + other + 1
+            for one, other in around
+            if 0 <= one < self.height and 0 <= other < self.width
+        ]
         return [one for one in cells if one not in self.blocked]
 
     def _with(self, index: int, cell: int) -> "Grid":
-        return replace(self, things=(*self.things[:index], (self.things[index][0], cell), *self.things[index + 1 :]))
+        return replace(
+            self,
+            things=(*self.things[:index], (self.things[index][0], cell), *self.things[index + 1 :]),
+        )
 
     def facts(self) -> set[str]:
         """`robot at 4`, and `key at 5` for each thing that it does not hold."""
-        return {f"robot at {self.robot}"} | {f"{name} at {cell}" for name, cell in self.things if cell}
+        return {f"robot at {self.robot}"} | {
+            f"{name} at {cell}" for name, cell in self.things if cell
+        }
 
 
 World = Blocks | Grid
@@ -83,10 +104,23 @@ World = Blocks | Grid
 def told(state: World, goal: set[str]) -> tuple[Constraint, ...]:
     """The constraints that `world` reads this from."""
     if isinstance(state, Blocks):
-        facts: dict[str, int | str | tuple[str, ...]] = {"stacks": tuple(" ".join(stack) for stack in state.stacks)}
+        facts: dict[str, int | str | tuple[str, ...]] = {
+            "stacks": tuple(" ".join(stack) for stack in state.stacks)
+        }
     else:
         facts = {"grid": (f"{state.width} by {state.height}",), "robot": state.robot}
         facts |= {"blocked": tuple(map(str, sorted(state.blocked)))} if state.blocked else {}
-        facts |= {"things": tuple(f"{name} at {cell}" for name, cell in state.things)} if state.things else {}
-        facts |= {"power": state.power, "full": state.full, "charger": state.charger} if state.power is not None else {}
-    return tuple(Constraint(name=name, value=value) for name, value in {**facts, "goal": tuple(sorted(goal))}.items())
+        facts |= (
+            {"things": tuple(f"{name} at {cell}" for name, cell in state.things)}
+            if state.things
+            else {}
+        )
+        facts |= (
+            {"power": state.power, "full": state.full, "charger": state.charger}
+            if state.power is not None
+            else {}
+        )
+    return tuple(
+        Constraint(name=name, value=value)
+        for name, value in {**facts, "goal": tuple(sorted(goal))}.items()
+    )

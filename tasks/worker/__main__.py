@@ -1,11 +1,13 @@
-"""The worker: `python -m tasks.worker work/<key>/<attempt>/job.json`, one job, the same on a laptop and on a TPU.
+"""The worker: `python -m tasks.worker work/<key>/<attempt>/job.json`, one job, the same on a laptop
+and on a TPU.
 
-Reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and says how it is doing in `status.json` beside the
-spec. Knows nothing of Prefect. Exit codes: 0 done (also when somebody else committed the artifact first), 1 the stage failed, 2 bad input,
-130 cancelled (SIGTERM, SIGINT, or the process that submitted the job is gone).
+Reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and says how
+it is doing in `status.json` beside the spec. Knows nothing of Prefect. Exit codes: 0 done (also
+when somebody else committed the artifact first), 1 the stage failed, 2 bad input, 130 cancelled
+(SIGTERM, SIGINT, or the process that submitted the job is gone).
 
-On several hosts (`tasks.devices.hosts`) every host runs a worker of the same job, and host 0 commits. A stage without devices runs on host
-0 only.
+On several hosts (`tasks.devices.hosts`) every host runs a worker of the same job, and host 0
+commits. A stage without devices runs on host 0 only.
 """
 
 import importlib.metadata
@@ -53,11 +55,17 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m tasks.worker path/to/job.json", file=sys.stderr)  # noqa: T201
         return 2
-    logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
+    )
     log.setLevel(logging.INFO)
     spec = JobSpec.model_validate_json(Path(arguments[0]).read_bytes())
-    os.environ |= {name: value for name, value in spec.environment.items() if name not in os.environ}
-    store = open_store(spec.store, write=False)  # whoever submitted the job has proved that it can be written
+    os.environ |= {
+        name: value for name, value in spec.environment.items() if name not in os.environ
+    }
+    store = open_store(
+        spec.store, write=False
+    )  # whoever submitted the job has proved that it can be written
     meter, parent = Meter(), os.environ.get("LYCEUM_PARENT_PID")
     # Hosts share a directory; of a bucket each has a place of its own.
     status_file = host_status(spec.key, spec.attempt, hosts.host() if store.is_directory else 0)
@@ -68,9 +76,13 @@ def main(arguments: list[str]) -> int:
     )
     with supervisor:
         try:
-            final = _outcome(spec, store, supervisor, meter).model_copy(update={"usage": meter.usage()})
+            final = _outcome(spec, store, supervisor, meter).model_copy(
+                update={"usage": meter.usage()}
+            )
         except KeyboardInterrupt:
-            final = JobStatus(state="cancelled", heartbeat=time.time(), error="cancelled", exit_code=CANCELLED)
+            final = JobStatus(
+                state="cancelled", heartbeat=time.time(), error="cancelled", exit_code=CANCELLED
+            )
         supervisor.finish(final)
     if final.error:
         log.error(final.error)
@@ -78,29 +90,40 @@ def main(arguments: list[str]) -> int:
         hosts.leave()
     if final.state == "cancelled" or hosts.hosts() > 1:
         sys.stdout.flush()
-        # Threads of XLA may still be computing, and crash when the interpreter is torn down under them.
+        # Threads of XLA may still be computing, and crash when the interpreter is torn down under
+        # them.
         os._exit(final.exit_code or 0)
     return final.exit_code or 0
 
 
 def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -> JobStatus:
-    """Run the job and turn whatever happens into its final status. An unfinished output directory is removed."""
+    """Run the job and turn whatever happens into its final status. An unfinished output directory
+    is removed."""
     try:
         artifact = run_job(spec, store, supervisor, meter)
         if hosts.is_committer():
             store.remove(f"work/{spec.key}/{KEPT}")  # nobody needs another attempt
         return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=artifact)
     except hosts.HostLost as error:
-        return JobStatus(state="failed", heartbeat=time.time(), error=str(error), exit_code=1, lost=True)
+        return JobStatus(
+            state="failed", heartbeat=time.time(), error=str(error), exit_code=1, lost=True
+        )
     except InputError as error:
         return _failed(str(error), exit_code=2)
     except StageFailed as error:
         return _failed(str(error))
     except MemoryError as error:
         return _failed(_no_memory(str(error)))
-    except (Exception, SystemExit) as error:  # the last line of defence: a stage may raise anything, and the status must say so
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the last line of defence: a stage may raise anything, and the status must say so
         if is_disk_full(error):
-            return _failed(f"store {store.uri}: no space is left on the disk. Free some, or give --store a place on another disk.", 2)
+            return _failed(
+                f"store {store.uri}: no space is left on the disk. Free some, or give --store a"
+                " place on another disk.",
+                2,
+            )
         if "RESOURCE_EXHAUSTED" in str(error):  # XLA's, which is a RuntimeError
             return _failed(_no_memory(str(error).splitlines()[0]))
         log.exception("stage %s failed", spec.stage)
@@ -110,7 +133,10 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
 
 
 def _no_memory(said: str) -> str:
-    return f"the memory of this machine is too small for the stage ({said or 'it is used up'}). Lower its batch size or its lengths."
+    return (
+        f"the memory of this machine is too small for the stage ({said or 'it is used up'}). Lower"
+        " its batch size or its lengths."
+    )
 
 
 def _failed(message: str, exit_code: int = 1, *, sure: bool = True) -> JobStatus:
@@ -122,7 +148,9 @@ def _workspace(spec: JobSpec, store: Store) -> Workspace:
     return Workspace(store, spec.key, spec.attempt, hosts.host())
 
 
-def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -> ArtifactRef | None:
+def run_job(
+    spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter
+) -> ArtifactRef | None:
     """Run one stage and commit its artifact, or adopt a valid one that exists already.
 
     Returns:
@@ -130,7 +158,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -
 
     Raises:
         InputError: what the recipe's author can fix (config, data, a full disk).
-        StageFailed: an input artifact is missing or damaged, this code is not the code the key was made with, or a metric is not finite.
+        StageFailed: an input artifact is missing or damaged, this code is not the code the key was
+            made with, or a metric is not finite.
         HostLost: the devices of the job do not reach each other.
     """
     settings = Settings.from_environment()
@@ -149,15 +178,18 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -
     try:
         config = kind.config.parse(spec.config)
     except ValidationError as error:
-        raise InputError(explain_validation(error, kind.config, f"stages.{spec.stage}.config")) from error
+        raise InputError(
+            explain_validation(error, kind.config, f"stages.{spec.stage}.config")
+        ) from error
     for model in shipped_models(spec):
         receive_model(store, model, spec.dependencies)
     inputs = {name: _input_directory(store, spec, name, ref) for name, ref in spec.inputs.items()}
     digests = {name: ref.digest for name, ref in spec.inputs.items()}
     if stage_key(spec.kind, kind.version, spec.dependencies, spec.config, digests) != spec.key:
         raise StageFailed(
-            f"stage {spec.stage}: the job was submitted for key {spec.key}, which is not the key of kind {spec.kind!r} version "
-            f"{kind.version} with this config and these inputs. The code changed in between; run the same command again."
+            f"stage {spec.stage}: the job was submitted for key {spec.key}, which is not the key of"
+            f" kind {spec.kind!r} version {kind.version} with this config and these inputs. The"
+            " code changed in between; run the same command again."
         )
 
     def report(progress: Progress) -> None:
@@ -196,7 +228,8 @@ def run_job(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) -
 
 
 def _compiled_programs(spec: JobSpec, store: Store) -> AbstractContextManager[Any]:
-    """On a machine that will be gone: what was compiled for its like before is brought here, and what is compiled now is kept."""
+    """On a machine that will be gone: what was compiled for its like before is brought here, and
+    what is compiled now is kept."""
     if spec.target == "local":
         return nullcontext()
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
@@ -216,26 +249,28 @@ def _input_directory(store: Store, spec: JobSpec, name: str, ref: ArtifactRef) -
         with suppress(Damaged):
             return store.local_dir(manifest)
     raise StageFailed(
-        f"stage {spec.stage}: the artifact of its input {name!r}, {ref.kind}/{ref.key}, is missing, damaged or another one by now. "
-        "Run the same command again: it will be computed again."
+        f"stage {spec.stage}: the artifact of its input {name!r}, {ref.kind}/{ref.key}, is missing,"
+        " damaged or another one by now. Run the same command again: it will be computed again."
     )
 
 
 def _data_directory(spec: JobSpec, store: Store) -> Path | None:
-    """Where the files of `--data` are on this machine. Raises StageFailed when they should have come by way of the store and did not."""
+    """Where the files of `--data` are on this machine. Raises StageFailed when they should have
+    come by way of the store and did not."""
     if spec.data is None or Path(spec.data).is_absolute():
         return None if spec.data is None else Path(spec.data)
     loaded = store.load_tree(spec.data)
     if loaded is None:
         raise StageFailed(
-            f"stage {spec.stage}: the files of --data, {spec.data} in store {store.uri}, are missing or damaged. "
-            "Run the same command again: they will be sent again."
+            f"stage {spec.stage}: the files of --data, {spec.data} in store {store.uri}, are"
+            " missing or damaged. Run the same command again: they will be sent again."
         )
     return loaded[0]
 
 
 def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
-    """Raise StageFailed, naming the metric, for a NaN, an infinity, or something that is not JSON."""
+    """Raise StageFailed, naming the metric, for a NaN, an infinity, or something that is not
+    JSON."""
     if isinstance(metrics, dict):
         for name, value in metrics.items():
             _require_finite(value, stage, f"{path}.{name}")
@@ -248,11 +283,15 @@ def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
         try:
             canonical_json(metrics)
         except TypeError as error:
-            raise StageFailed(f"stage {stage}: {path} is a {type(metrics).__name__}; metrics must be plain JSON values.") from error
+            raise StageFailed(
+                f"stage {stage}: {path} is a {type(metrics).__name__}; metrics must be plain JSON"
+                " values."
+            ) from error
 
 
 def _execution(spec: JobSpec, usage: Usage) -> dict[str, Any]:
-    """What is recorded and never hashed: where, when (seconds since the epoch), with what, and how much memory and time it took."""
+    """What is recorded and never hashed: where, when (seconds since the epoch), with what, and how
+    much memory and time it took."""
     return {
         "target": spec.target,
         "host": socket.gethostname(),
@@ -272,7 +311,8 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout this file is in, with `-dirty` when files were changed; None outside a checkout."""
+    """The commit of the checkout this file is in, with `-dirty` when files were changed; None
+    outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None

@@ -1,9 +1,12 @@
-"""Watches over a job from a thread of the worker: heartbeat, progress, prompt cancellation, and an end when nobody waits for it any more.
+"""Watches over a job from a thread of the worker: heartbeat, progress, prompt cancellation, and an
+end when nobody waits for it any more.
 
-A stage spends its time in compiled code, where Python's signal handlers do not run. Signals are therefore delivered to this thread as well,
-through a pipe (`signal.set_wakeup_fd`): the handler interrupts the stage as soon as it is back in Python, and if the stage has not unwound
-within the grace period the thread ends the process. The parent's end is noticed by looking, not by `PR_SET_PDEATHSIG`: that one fires when
-the *thread* that started the worker ends, which in a thread pool can be long before the process does.
+A stage spends its time in compiled code, where Python's signal handlers do not run. Signals are
+therefore delivered to this thread as well, through a pipe (`signal.set_wakeup_fd`): the handler
+interrupts the stage as soon as it is back in Python, and if the stage has not unwound within the
+grace period the thread ends the process. The parent's end is noticed by looking, not by
+`PR_SET_PDEATHSIG`: that one fires when the *thread* that started the worker ends, which in a thread
+pool can be long before the process does.
 """
 
 import logging
@@ -25,7 +28,8 @@ CANCELLED = 130
 """Exit code of a cancelled job: 128 + SIGINT, as shells have it."""
 
 TICK_SECONDS = 0.2
-"""The thread looks this often: progress is written at most, and a vanished parent noticed at least, once per tick."""
+"""The thread looks this often: progress is written at most, and a vanished parent noticed at least,
+once per tick."""
 
 GRACE_SECONDS = 1.5
 """How long a cancelled stage may take to unwind."""
@@ -35,19 +39,24 @@ _FINISHED = b"\0"
 
 
 class Supervisor:
-    """A context manager around a job, entered in the main thread. SIGTERM and SIGINT raise KeyboardInterrupt there, once.
+    """A context manager around a job, entered in the main thread. SIGTERM and SIGINT raise
+    KeyboardInterrupt there, once.
 
     Args:
-        write: stores a status; when it raises OSError or InputError (a full disk) that status is logged and lost, and the job goes on.
+        write: stores a status; when it raises OSError or InputError (a full disk) that status is
+            logged and lost, and the job goes on.
         heartbeat_seconds: the longest time between two writes.
         parent: the process whose end is the end of this job, or None if the job stands alone.
     """
 
-    def __init__(self, write: Callable[[JobStatus], None], heartbeat_seconds: float, parent: int | None) -> None:
+    def __init__(
+        self, write: Callable[[JobStatus], None], heartbeat_seconds: float, parent: int | None
+    ) -> None:
         self._write = write
         self._heartbeat_seconds = heartbeat_seconds
         self._parent = parent
-        # Replaced as a whole by the stage and read by our thread: there is no lock that an interrupt could leave held.
+        # Replaced as a whole by the stage and read by our thread: there is no lock that an
+        # interrupt could leave held.
         self._progress = Progress()
         self._interrupted = False
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -62,11 +71,17 @@ class Supervisor:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end_thread()
 
     def report(self, progress: Progress) -> None:
-        """Take note of progress; the thread writes it when it looks next. Costs the stage no input or output."""
+        """Take note of progress; the thread writes it when it looks next. Costs the stage no input
+        or output."""
         self._progress = progress
 
     def finish(self, final: JobStatus) -> None:
@@ -108,11 +123,18 @@ class Supervisor:
                 written, beat = progress, time.monotonic()
 
     def _give_up(self) -> None:
-        """End the process although the stage has not unwound. Nothing is lost: an artifact exists only when its manifest does."""
+        """End the process although the stage has not unwound. Nothing is lost: an artifact exists
+        only when its manifest does."""
         try:
             log.warning("cancelled; the stage did not stop within %g s", GRACE_SECONDS)
             self._store(
-                JobStatus(state="cancelled", heartbeat=time.time(), progress=self._progress, error="cancelled", exit_code=CANCELLED)
+                JobStatus(
+                    state="cancelled",
+                    heartbeat=time.time(),
+                    progress=self._progress,
+                    error="cancelled",
+                    exit_code=CANCELLED,
+                )
             )
         finally:
             os._exit(CANCELLED)

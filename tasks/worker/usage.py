@@ -1,6 +1,8 @@
-"""What a job takes: time, memory of its process and of its devices, and the pace of its steps. Recorded, never part of an identity.
+"""What a job takes: time, memory of its process and of its devices, and the pace of its steps.
+Recorded, never part of an identity.
 
-The peak of a device is what its allocator counts (`jax.Device.memory_stats`); a CPU's devices count nothing, their arrays are main memory.
+The peak of a device is what its allocator counts (`jax.Device.memory_stats`); a CPU's devices count
+nothing, their arrays are main memory.
 """
 
 import resource
@@ -19,7 +21,8 @@ class Meter:
         clock: seconds, monotonic.
 
     Attributes:
-        on_devices: the job computes with JAX. Otherwise JAX is left alone: to ask for its devices would be to take them.
+        on_devices: the job computes with JAX. Otherwise JAX is left alone: to ask for its devices
+            would be to take them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,12 +33,16 @@ class Meter:
         self._unit = ""
 
     def note(self, progress: Progress) -> None:
-        """Take note of progress. Where the unit changes, or less is done than before, another part of the work has begun."""
+        """Take note of progress. Where the unit changes, or less is done than before, another part
+        of the work has begun."""
         if not progress.done:
             return
         if progress.unit != self._unit or (self._reports and progress.done < self._reports[-1][0]):
             self._reports, self._unit = [], progress.unit
-        self._reports = [*self._reports[:2], (progress.done, self._clock())]  # the first, the second and the newest say all
+        self._reports = [
+            *self._reports[:2],
+            (progress.done, self._clock()),
+        ]  # the first, the second and the newest say all
 
     def usage(self) -> Usage:
         """What was taken until now."""
@@ -62,10 +69,15 @@ def peak_rss_bytes() -> int:
 
 
 def peak_device_bytes() -> int | None:
-    """The most memory that was in use on one of this host's devices; None where they do not tell, or there are none to be had."""
+    """The most memory that was in use on one of this host's devices; None where they do not tell,
+    or there are none to be had."""
     import jax
 
     with suppress(RuntimeError):  # no devices: that is what the job has failed of, and what it says
-        told = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
+        told = [
+            stats["peak_bytes_in_use"]
+            for device in jax.local_devices()
+            if (stats := device.memory_stats())
+        ]
         return max(told, default=None)
     return None

@@ -1,5 +1,5 @@
-"""Kill-anywhere campaign: SIGKILL workers and flow processes of a whole chain at random points; every
-run must end with the same bytes.
+"""Kill-anywhere campaign: SIGKILL workers and flow processes of a whole chain at random points;
+every run must end with the same bytes.
 
     uv run python -m tests.campaign.crashes [--kills 100] [--store file|gs] [--faults] [--seed 0]
 
@@ -50,7 +50,14 @@ SETTINGS = {
 def run(store: str, environment: dict[str, str]) -> tuple[int, str]:
     """`lyceum run` in a process of its own; returns its exit code and what it printed on stderr."""
     command = [*LYCEUM, "--store", store]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **SETTINGS, **environment}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **SETTINGS, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.returncode, done.stderr
 
 
@@ -80,7 +87,13 @@ def draw(counts: dict[str, Counter[str]], dice: random.Random) -> Point:
     kind = dice.choice(sorted(counts))
     function = dice.choice(sorted(counts[kind]))
     number = dice.randint(1, counts[kind][function])
-    return Point(kind, function, number, dice.choice(("before", "after")), dice.choice(("self", "self", "parent")))
+    return Point(
+        kind,
+        function,
+        number,
+        dice.choice(("before", "after")),
+        dice.choice(("self", "self", "parent")),
+    )
 
 
 def differences(ours: dict[str, Manifest], theirs: dict[str, Manifest]) -> list[str]:
@@ -90,12 +103,14 @@ def differences(ours: dict[str, Manifest], theirs: dict[str, Manifest]) -> list[
         kind
         for kind in kinds
         if (kind not in ours or kind not in theirs)
-        or (ours[kind].files, ours[kind].metrics, ours[kind].key) != (theirs[kind].files, theirs[kind].metrics, theirs[kind].key)
+        or (ours[kind].files, ours[kind].metrics, ours[kind].key)
+        != (theirs[kind].files, theirs[kind].metrics, theirs[kind].key)
     ]
 
 
 class Places:
-    """Where the stores of the campaign are: below a directory, or in a bucket of the fake of Cloud Storage."""
+    """Where the stores of the campaign are: below a directory, or in a bucket of the fake of Cloud
+    Storage."""
 
     def __init__(self, root: Path, emulator: Emulator | None) -> None:
         self._root, self._emulator = root, emulator
@@ -113,7 +128,11 @@ class Places:
 
     def faults(self) -> dict[str, int]:
         """How often each fault struck."""
-        return {action: self._emulator.faults.fired(number) for action, number in self._faults.items()} if self._emulator else {}
+        return (
+            {action: self._emulator.faults.fired(number) for action, number in self._faults.items()}
+            if self._emulator
+            else {}
+        )
 
 
 @contextmanager
@@ -145,7 +164,10 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
             rounds += 1
             spent = root / f"spent-{rounds}"
             spent.mkdir()
-            points = [draw(counts, dice) for _ in range(min(options.per_round, options.kills - kills.total()))]
+            points = [
+                draw(counts, dice)
+                for _ in range(min(options.per_round, options.kills - kills.total()))
+            ]
             armed = {"LYCEUM_CRASH": json.dumps(points), "LYCEUM_CRASH_SPENT": str(spent)}
             tries, code = 0, -1
             while code and tries < options.per_round + 3:
@@ -153,11 +175,17 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
                 tries += 1
             runs += tries
             fired = [point for point in points if (spent / str(point)).exists()]
-            kills.update((point.kind, "flow" if point.victim == "parent" else "worker") for point in fired)
+            kills.update(
+                (point.kind, "flow" if point.victim == "parent" else "worker") for point in fired
+            )
             different = differences(artifacts(open_store(place(f"round-{rounds}"))), undisturbed)
             if code or different:
                 wrong.append((rounds, code, different, points, errors[-2000:]))
-            print(f"round {rounds}: {len(fired)} kills, {tries} runs, exit {code}, different: {different or 'none'}", flush=True)
+            print(
+                f"round {rounds}: {len(fired)} kills, {tries} runs, exit {code}, different:"
+                f" {different or 'none'}",
+                flush=True,
+            )
         seconds = time.monotonic() - began
         struck = place.faults()
     print(f"\n{options.store}:// store, seed {options.seed}, {os.cpu_count()} cores\n")
@@ -165,10 +193,16 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
     for kind in sorted({kind for kind, _ in kills}):
         print(f"| {kind} | {kills[kind, 'worker']} | {kills[kind, 'flow']} |")
     cost = (seconds - rounds * undisturbed_seconds) / kills.total()
-    print(f"\n{kills.total()} kills in {rounds} chains, {runs} runs of the command; chains that ended with other bytes: {len(wrong)}.")
+    print(
+        f"\n{kills.total()} kills in {rounds} chains, {runs} runs of the command; chains that ended"
+        f" with other bytes: {len(wrong)}."
+    )
     print(f"An undisturbed chain took {undisturbed_seconds:.0f} s; a kill cost {cost:.1f} s.")
     if struck:
-        print(f"Faults of the bucket meanwhile: {', '.join(f'{action} {number}' for action, number in struck.items())}.")
+        print(
+            "Faults of the bucket meanwhile:"
+            f" {', '.join(f'{action} {number}' for action, number in struck.items())}."
+        )
     for one in wrong:
         print(one)
     return 1 if wrong else 0
@@ -180,7 +214,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--per-round", type=int, default=10)
     parser.add_argument("--store", choices=("file", "gs"), default="file")
-    parser.add_argument("--faults", action="store_true", help="of the bucket, all the while; needs --store gs")
+    parser.add_argument(
+        "--faults", action="store_true", help="of the bucket, all the while; needs --store gs"
+    )
     parser.add_argument("--seed", type=int, default=0)
     with tempfile.TemporaryDirectory(prefix="lyceum-crashes-") as directory:
         options = parser.parse_args()

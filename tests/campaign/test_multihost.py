@@ -1,4 +1,5 @@
-"""A job on several hosts: the same worker on each, a process of its own here, with CPU devices, a cache of its own, and one bucket."""
+"""A job on several hosts: the same worker on each, a process of its own here, with CPU devices, a
+cache of its own, and one bucket."""
 
 import json
 import socket
@@ -27,12 +28,23 @@ Point = tuple[str, str, int, str]
 
 
 class Slice(Chain):
-    """The micro chain on `hosts` hosts of `devices` devices each, with its artifacts below one URI."""
+    """The micro chain on `hosts` hosts of `devices` devices each, with its artifacts below one
+    URI."""
 
-    def __init__(self, uri: str, root: Path, workers: Workers, hosts: int = 2, devices: int = 2, overrides: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        uri: str,
+        root: Path,
+        workers: Workers,
+        hosts: int = 2,
+        devices: int = 2,
+        overrides: tuple[str, ...] = (),
+    ) -> None:
         self.uri, self.root, self.hosts, self.devices = uri, root, hosts, devices
         super().__init__(self.seen_by(0), workers)
-        self.stages = {stage.name: stage for stage in resolve(str(CHAIN), [*BATCHES, *overrides]).stages}
+        self.stages = {
+            stage.name: stage for stage in resolve(str(CHAIN), [*BATCHES, *overrides]).stages
+        }
 
     def seen_by(self, host: int) -> Store:
         """The store as a host sees it: its files of this machine are its own."""
@@ -51,10 +63,16 @@ class Slice(Chain):
             store.write_here(name, spec)
             environment = {
                 "LYCEUM_CACHE": str(self.root / f"host-{host}"),
-                "XLA_FLAGS": f"--xla_force_host_platform_device_count={self.devices} {QUICK_COMPILE}",
+                "XLA_FLAGS": (
+                    f"--xla_force_host_platform_device_count={self.devices} {QUICK_COMPILE}"
+                ),
             }
             if self.hosts > 1:
-                environment |= {"LYCEUM_HOST": str(host), "LYCEUM_HOSTS": str(self.hosts), "LYCEUM_COORDINATOR": coordinator}
+                environment |= {
+                    "LYCEUM_HOST": str(host),
+                    "LYCEUM_HOSTS": str(self.hosts),
+                    "LYCEUM_COORDINATOR": coordinator,
+                }
             starts.append(Start(str(store.path(name)), points if host == on else (), environment))
         return self.workers.run_together(starts)
 
@@ -62,13 +80,18 @@ class Slice(Chain):
         return max(self.run_hosts(spec, *points))
 
     def status(self, spec: JobSpec, host: int) -> JobStatus:
-        status = self.seen_by(host).read_here(f"work/{spec.key}/{spec.attempt}/status.json", JobStatus)
+        status = self.seen_by(host).read_here(
+            f"work/{spec.key}/{spec.attempt}/status.json", JobStatus
+        )
         assert status is not None
         return status
 
     def log(self, spec: JobSpec, host: int | None = None) -> str:
         hosts = range(self.hosts) if host is None else [host]
-        return "\n".join(self.seen_by(k).path(f"work/{spec.key}/{spec.attempt}/log.txt").read_text() for k in hosts)
+        return "\n".join(
+            self.seen_by(k).path(f"work/{spec.key}/{spec.attempt}/log.txt").read_text()
+            for k in hosts
+        )
 
     def curve(self, name: str) -> list[dict[str, Any]]:
         directory = self.store.local_dir(self.undisturbed(name))
@@ -80,18 +103,24 @@ SliceOf = Callable[..., Slice]
 
 @pytest.fixture(scope="module")
 def workers(gcs: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    compiled = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("jax")), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    compiled = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("jax")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     with Workers({**SETTINGS, **compiled, **gcs.environment}) as workers:
         yield workers
 
 
 @pytest.fixture
 def slice_of(workers: Workers, gcs_bucket: str, tmp_path: Path) -> SliceOf:
-    return lambda name="slice", **shape: Slice(f"gs://{gcs_bucket}/{name}", tmp_path / name, workers, **shape)
+    return lambda name="slice", **shape: Slice(
+        f"gs://{gcs_bucket}/{name}", tmp_path / name, workers, **shape
+    )
 
 
 def resumed(slice: Slice, kind: str, point: Point, victim: int) -> tuple[Manifest, JobSpec]:
-    """Kill a host of the job at a point and run the job again; returns what came of it (the same bytes as ever) and the second job."""
+    """Kill a host of the job at a point and run the job again; returns what came of it (the same
+    bytes as ever) and the second job."""
     undisturbed = slice.undisturbed(kind)
     slice.store.discard(kind, undisturbed.key)
     first, second = slice.spec(kind, f"{victim}-killed"), slice.spec(kind, f"{victim}-successor")
@@ -103,7 +132,9 @@ def resumed(slice: Slice, kind: str, point: Point, victim: int) -> tuple[Manifes
     assert manifest is not None
     assert manifest.files == undisturbed.files
     assert manifest.metrics == undisturbed.metrics
-    assert slice.store.children(f"work/{manifest.key}") == []  # nothing but the artifact is left in the bucket
+    assert (
+        slice.store.children(f"work/{manifest.key}") == []
+    )  # nothing but the artifact is left in the bucket
     return manifest, second
 
 
@@ -116,15 +147,21 @@ def test_two_hosts_train_and_the_first_one_commits(slice_of: SliceOf) -> None:
         assert slice.status(spec, host).state == "succeeded"
         assert slice.status(spec, host).artifact == manifest.ref()
         assert ("checkpoint at step 2 saved" in slice.log(spec, host)) == (host == 0)
-    assert slice.store.children(f"work/{manifest.key}") == []  # nothing but the artifact is left in the bucket
+    assert (
+        slice.store.children(f"work/{manifest.key}") == []
+    )  # nothing but the artifact is left in the bucket
     for stage in ("distill", "rebalance"):
         assert slice.undisturbed(stage).execution["hosts"] == 1
         assert slice.status(slice.spec(stage, "undisturbed"), host=1).artifact is None
 
 
-def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(slice_of: SliceOf) -> None:
+def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(
+    slice_of: SliceOf,
+) -> None:
     slice = slice_of()
-    manifest, second = resumed(slice, "sft", ("sft", "tasks.training.trainer:Trainer.step", 6, "before"), victim=1)
+    manifest, second = resumed(
+        slice, "sft", ("sft", "tasks.training.trainer:Trainer.step", 6, "before"), victim=1
+    )
     for host in range(2):
         assert "resuming at step 4 of 8" in slice.log(second, host)
         assert slice.status(second, host).artifact == manifest.ref()
@@ -133,18 +170,33 @@ def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(s
 @pytest.mark.parametrize(
     ("kind", "point", "victim"),
     [
-        ("sft", ("tasks.training.checkpoints:Checkpoints.save", 2, "before"), 0),  # the committer dies while the other one waits for it
+        (
+            "sft",
+            ("tasks.training.checkpoints:Checkpoints.save", 2, "before"),
+            0,
+        ),  # the committer dies while the other one waits for it
         ("simpo", ("tasks.contract.journal:Journal.put", 1, "after"), 0),  # all samples are kept
-        ("grpo", ("tasks.training.trainer:Trainer.step", 4, "before"), 1),  # in the middle of a rollout
-        ("reasoning_eval", ("tasks.sampling.slots:SlotSampler._advance", 2, "before"), 1),  # in the middle of its answers
+        (
+            "grpo",
+            ("tasks.training.trainer:Trainer.step", 4, "before"),
+            1,
+        ),  # in the middle of a rollout
+        (
+            "reasoning_eval",
+            ("tasks.sampling.slots:SlotSampler._advance", 2, "before"),
+            1,
+        ),  # in the middle of its answers
     ],
 )
-def test_any_host_may_be_killed(slice_of: SliceOf, kind: str, point: tuple[str, int, str], victim: int) -> None:
+def test_any_host_may_be_killed(
+    slice_of: SliceOf, kind: str, point: tuple[str, int, str], victim: int
+) -> None:
     resumed(slice_of(), kind, (kind, *point), victim)
 
 
 def test_hosts_compute_what_one_device_computes(slice_of: SliceOf) -> None:
-    """All seven kinds: the same data in the same order, the same text, and losses that differ by the order of sums only."""
+    """All seven kinds: the same data in the same order, the same text, and losses that differ by
+    the order of sums only."""
     several, one = slice_of("several"), slice_of("one", hosts=1, devices=1)
 
     def text(slice: Slice, stage: str, name: str) -> str:
@@ -158,12 +210,20 @@ def test_hosts_compute_what_one_device_computes(slice_of: SliceOf) -> None:
     assert text(several, "simpo", "pairs.jsonl") == text(one, "simpo", "pairs.jsonl")
     for stage in ("simpo", "grpo"):
         assert several.curve(stage)[0] == pytest.approx(one.curve(stage)[0], rel=2e-2, abs=2e-3)
-    first = [json.loads(text(slice, "grpo", "rollouts.jsonl").splitlines()[0]) for slice in (several, one)]
+    first = [
+        json.loads(text(slice, "grpo", "rollouts.jsonl").splitlines()[0])
+        for slice in (several, one)
+    ]
     assert first[0]["completion"] == first[1]["completion"]
     for stage in ("reasoning_eval", "safety_eval"):
         assert several.undisturbed(stage).metrics["n"] == one.undisturbed(stage).metrics["n"]
-    assert several.undisturbed("grpo").metrics["compiles"] == one.undisturbed("grpo").metrics["compiles"]
-    assert [path.name for path in (several.root / "host-1").rglob("artifacts")] != []  # host 1 read from the bucket
+    assert (
+        several.undisturbed("grpo").metrics["compiles"]
+        == one.undisturbed("grpo").metrics["compiles"]
+    )
+    assert [
+        path.name for path in (several.root / "host-1").rglob("artifacts")
+    ] != []  # host 1 read from the bucket
 
 
 def test_a_batch_that_cannot_be_spread_is_refused_by_all_hosts(slice_of: SliceOf) -> None:
@@ -172,13 +232,20 @@ def test_a_batch_that_cannot_be_spread_is_refused_by_all_hosts(slice_of: SliceOf
     assert slice.run_hosts(spec) == [2, 2], slice.log(spec)
     for host in range(2):
         error = slice.status(spec, host).error
-        assert error == "batch_size = 6: 2 hosts have 4 devices, and all take part. Set batch_size to a multiple of 4 (4, 8, 12, ...)."
+        assert (
+            error
+            == "batch_size = 6: 2 hosts have 4 devices, and all take part. Set batch_size to a"
+            " multiple of 4 (4, 8, 12, ...)."
+        )
 
 
 def test_hosts_on_one_directory_do_not_meet(workers: Workers, tmp_path: Path) -> None:
     slice = Slice(str(tmp_path / "store"), tmp_path, workers)
     manifest = slice.undisturbed("sft")
-    status = [slice.store.read_json(f"work/{manifest.key}/undisturbed/{name}.json", JobStatus) for name in ("status", "hosts/1")]
+    status = [
+        slice.store.read_json(f"work/{manifest.key}/undisturbed/{name}.json", JobStatus)
+        for name in ("status", "hosts/1")
+    ]
     assert all(found is not None and found.artifact == manifest.ref() for found in status)
     assert slice.store.children(f"work/{manifest.key}/undisturbed/hosts") == ["1", "1.json"]
     assert slice.store.children(f"work/{manifest.key}/undisturbed/hosts/1") == []

@@ -49,18 +49,27 @@ config = { prompt_length = 20, response_length = 40, batch_size = 40, min_items 
 def write_sums(data: Path, first: int) -> None:
     """300 sums whose first terms begin at `first`."""
     sums = [(one, other) for one in range(first, first + 20) for other in range(15)]
-    write_jsonl(data / "rows.jsonl", [{"question": f"{a} + {b}?", "work": f"{a} and {b}", "answer": str(a + b)} for a, b in sums])
+    write_jsonl(
+        data / "rows.jsonl",
+        [
+            {"question": f"{a} + {b}?", "work": f"{a} and {b}", "answer": str(a + b)}
+            for a, b in sums
+        ],
+    )
 
 
 def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:
-    """The first trains, has the base evaluated, and promotes; the second has nothing to do; then all rows are others, and in the third the
-    first night's model answers the new held-out prompts before it is compared."""
+    """The first trains, has the base evaluated, and promotes; the second has nothing to do; then
+    all rows are others, and in the third the first night's model answers the new held-out prompts
+    before it is compared."""
     recipe, data, place = tmp_path / "small.toml", tmp_path / "data", tmp_path / "store"
     data.mkdir()
     recipe.write_text(SMALL)
 
     def night() -> State[Any]:
-        state: State[Any] = nightly(recipe=str(recipe), store=str(place), data=str(data), return_state=True)
+        state: State[Any] = nightly(
+            recipe=str(recipe), store=str(place), data=str(data), return_state=True
+        )
         return state
 
     write_sums(data, 0)
@@ -71,7 +80,10 @@ def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:
     entry = current(store, "small")
     assert entry is not None
     assert store.path(f"{entry.weights}/model.safetensors").is_file()
-    assert night().message == f"nothing is new since run {entry.run_id}; the champion stays run {entry.run_id}"
+    assert (
+        night().message
+        == f"nothing is new since run {entry.run_id}; the champion stays run {entry.run_id}"
+    )
     assert len(store.list_runs()) == 1
 
     write_sums(data, 20)

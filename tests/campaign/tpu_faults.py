@@ -1,15 +1,18 @@
-"""Fault campaign on TPUs: whatever goes wrong in whatever state, a job comes to the defined end, says why, and leaves nothing behind.
+"""Fault campaign on TPUs: whatever goes wrong in whatever state, a job comes to the defined end,
+says why, and leaves nothing behind.
 
     python -m tests.campaign.tpu_faults [WORD...] [--jobs 3] [--patience 1] [--list]
 
-Each case drives a real job (a distill stage, which needs no JAX) through `infra.targets.open_backend` against the fakes of Cloud TPU and
-Cloud Storage in tests/, as `tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel, close. One fault
-strikes it in one state. Then it is asked: was there an end, the right one, with the right words? Is the artifact committed where it should
-be, and what is left? `tests/fakes/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the end; exits 1 when
-anything is wrong.
+Each case drives a real job (a distill stage, which needs no JAX) through
+`infra.targets.open_backend` against the fakes of Cloud TPU and Cloud Storage in tests/, as
+`tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel,
+close. One fault strikes it in one state. Then it is asked: was there an end, the right one, with
+the right words? Is the artifact committed where it should be, and what is left?
+`tests/fakes/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the
+end; exits 1 when anything is wrong.
 
-WORDs choose the cases that contain all of them, and none after a `!`: `preempted running`, `!API`. All times are multiplied by
-`--patience`, for slow machines.
+WORDs choose the cases that contain all of them, and none after a `!`: `preempted running`, `!API`.
+All times are multiplied by `--patience`, for slow machines.
 """
 
 import argparse
@@ -46,7 +49,13 @@ grounded = {}
 
 def settings(patience: float, scratch: str) -> dict[str, str]:
     """Settings that hurry. Two zones, so that there is another one to go to."""
-    seconds = {"TPU_QUEUE_SECONDS": 4, "TPU_BOOT_SECONDS": 15, "TPU_SILENCE_SECONDS": 6, "TPU_DELETE_SECONDS": 16, "LEASE_SECONDS": 5}
+    seconds = {
+        "TPU_QUEUE_SECONDS": 4,
+        "TPU_BOOT_SECONDS": 15,
+        "TPU_SILENCE_SECONDS": 6,
+        "TPU_DELETE_SECONDS": 16,
+        "LEASE_SECONDS": 5,
+    }
     return {
         "LYCEUM_ZONES": "us-central1-a,us-west4-a",
         "LYCEUM_FAR_BUCKET": "true",
@@ -62,7 +71,9 @@ def settings(patience: float, scratch: str) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--jobs", type=int, default=3, help="cases side by side")
     parser.add_argument("--patience", type=float, default=1.0)
@@ -82,9 +93,18 @@ def main() -> int:
         recipe = Path(scratch) / "tiny.toml"
         recipe.write_text(TINY)
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=_begin, initargs=(gcs.environment,)) as pool:
+        with ProcessPoolExecutor(
+            options.jobs, mp_context=context, initializer=_begin, initargs=(gcs.environment,)
+        ) as pool:
             waiting = [
-                pool.submit(_play, case.fault, case.state, f"gs://{BUCKET}/{number}", str(recipe), options.patience)
+                pool.submit(
+                    _play,
+                    case.fault,
+                    case.state,
+                    f"gs://{BUCKET}/{number}",
+                    str(recipe),
+                    options.patience,
+                )
                 for number, case in enumerate(chosen, 1)
             ]
             results = []
@@ -94,9 +114,11 @@ def main() -> int:
     _table(results)
     wrong = [result for result in results if result["wrong"]]
     print(
-        f"\n{len(results)} cases in {time.monotonic() - began:.0f} s: {len(wrong)} wrong, "
-        f"{sum(not result['ended'] for result in results)} without an end, {sum(len(result['left']) for result in results)} things left. "
-        f"From the end of a job to nothing left: {max((result['cleaned_seconds'] for result in results), default=0.0):.1f} s at most."
+        f"\n{len(results)} cases in {time.monotonic() - began:.0f} s: {len(wrong)} wrong,"
+        f" {sum(not result['ended'] for result in results)} without an end,"
+        f" {sum(len(result['left']) for result in results)} things left. From the end of a job to"
+        f" nothing left: {max((result['cleaned_seconds'] for result in results), default=0.0):.1f}"
+        " s at most."
     )
     for result in wrong:
         print(f"WRONG {result['fault']} while {result['state']}: {'; '.join(result['wrong'])}")
@@ -125,12 +147,23 @@ def _play(fault: str, state: str, store: str, recipe: str, patience: float) -> d
 
 def _table(results: Sequence[dict[str, Any]]) -> None:
     cells = {(result["fault"], result["state"]): result for result in results}
-    faults = list(dict.fromkeys(case.fault for case in cases() if any(case.fault == fault for fault, _ in cells)))
+    faults = list(
+        dict.fromkeys(
+            case.fault for case in cases() if any(case.fault == fault for fault, _ in cells)
+        )
+    )
     width = max(map(len, faults))
     print("\n" + " " * width + "".join(f"  {state:15}" for state in STATES))
     for fault in faults:
         row = [cells.get((fault, state)) for state in STATES]
-        texts = ["" if one is None else f"{'WRONG ' if one['wrong'] else ''}{one['outcome']} {one['seconds']:.1f} s" for one in row]
+        texts = [
+            (
+                ""
+                if one is None
+                else f"{'WRONG ' if one['wrong'] else ''}{one['outcome']} {one['seconds']:.1f} s"
+            )
+            for one in row
+        ]
         print(f"{fault:{width}}" + "".join(f"  {text:15}" for text in texts))
 
 

@@ -1,4 +1,5 @@
-"""Whole runs with their store in a bucket: the same artifacts as in a directory, whatever the bucket does meanwhile."""
+"""Whole runs with their store in a bucket: the same artifacts as in a directory, whatever the
+bucket does meanwhile."""
 
 import json
 import shutil
@@ -15,7 +16,9 @@ from tests.fakes.gcs_emulator import Emulator
 class Runs:
     """`lyceum run` of one recipe in this process."""
 
-    def __init__(self, recipe: Path, bucket: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, recipe: Path, bucket: str, root: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         self.recipe, self.bucket, self.root, self._capsys = recipe, bucket, root, capsys
         self.uri = f"gs://{bucket}/runs"
 
@@ -59,17 +62,25 @@ def runs(
     return Runs(tiny_recipe, gcs_bucket, tmp_path, capsys)
 
 
-def test_a_bucket_holds_what_a_directory_holds(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_a_bucket_holds_what_a_directory_holds(
+    runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]
+) -> None:
     first = runs.run()
     assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
     report = first["report"]
     assert report.startswith(f"{runs.uri}/runs/")
-    assert gcs.read(runs.bucket, report.removeprefix(f"gs://{runs.bucket}/")).lower().startswith(b"<!doctype html>")
+    assert (
+        gcs.read(runs.bucket, report.removeprefix(f"gs://{runs.bucket}/"))
+        .lower()
+        .startswith(b"<!doctype html>")
+    )
     assert runs.statuses() == ["cached", "cached"]
     assert runs.files() == runs.files(str(finished[0]))
 
 
-def test_damage_is_computed_again(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_damage_is_computed_again(
+    runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]
+) -> None:
     runs.run()
     undamaged = runs.files(str(finished[0]))
     gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"), recompute=True)
@@ -78,8 +89,11 @@ def test_damage_is_computed_again(runs: Runs, gcs: Emulator, finished: tuple[Pat
     assert runs.files() == undamaged
 
 
-def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs: Runs, gcs: Emulator) -> None:
-    """The metadata still tells the old checksum: the reader's sha256 finds out, and the stage is computed again within the same run."""
+def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(
+    runs: Runs, gcs: Emulator
+) -> None:
+    """The metadata still tells the old checksum: the reader's sha256 finds out, and the stage is
+    computed again within the same run."""
     runs.run()
     undamaged = runs.files()
     gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"))
@@ -92,7 +106,9 @@ def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs: Ru
     assert (runs.store.local_dir(manifest) / "examples.jsonl").is_file()
 
 
-def test_a_run_survives_a_bucket_at_its_worst(runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_a_run_survives_a_bucket_at_its_worst(
+    runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]
+) -> None:
     faults = gcs.faults.add_all()
     runs.run()
     struck = {action: gcs.faults.fired(number) for action, number in faults.items()}
@@ -102,7 +118,10 @@ def test_a_run_survives_a_bucket_at_its_worst(runs: Runs, gcs: Emulator, finishe
 
 
 def test_a_command_that_only_looks_gives_up_soon_and_says_why(
-    gcs_bucket: str, gcs: Emulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    gcs_bucket: str,
+    gcs: Emulator,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LYCEUM_STORE_SECONDS", "1")
     gcs.faults.add("status", code=503)

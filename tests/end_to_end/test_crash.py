@@ -1,7 +1,9 @@
-"""Kill a worker anywhere, run the same command again, and the artifact has the same bytes as if nothing had happened.
+"""Kill a worker anywhere, run the same command again, and the artifact has the same bytes as if
+nothing had happened.
 
-These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may interrupt a stage, at every step, is tested
-in-process, in test_resume.py; more points are in tests/campaign; the whole chain, flow process included, is `tests/campaign/crashes.py`.
+These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may
+interrupt a stage, at every step, is tested in-process, in test_resume.py; more points are in
+tests/campaign; the whole chain, flow process included, is `tests/campaign/crashes.py`.
 """
 
 from collections.abc import Iterator
@@ -19,12 +21,16 @@ CHAIN = Path(__file__).parent / "crash" / "chain.toml"
 
 
 class Chain:
-    """The stages of `chain.toml`, run one worker at a time in one store, each after those that feed it."""
+    """The stages of `chain.toml`, run one worker at a time in one store, each after those that feed
+    it."""
 
     def __init__(self, store: Store, workers: Workers) -> None:
         self.store, self.workers = store, workers
         self.stages: dict[str, ResolvedStage] = {
-            stage.name: stage for stage in resolve(str(CHAIN), ["stages.rebalance.config.near_duplicates=false"]).stages
+            stage.name: stage
+            for stage in resolve(
+                str(CHAIN), ["stages.rebalance.config.near_duplicates=false"]
+            ).stages
         }
 
     def spec(self, name: str, attempt: str) -> JobSpec:
@@ -63,12 +69,19 @@ class Chain:
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     directory = tmp_path_factory.mktemp("crash")
-    with Workers({"LYCEUM_TEST_LAYERS": "1", "LYCEUM_CHECKPOINT_STEPS": "2", "LYCEUM_CHECKPOINT_SECONDS": "3600"}) as workers:
+    with Workers(
+        {
+            "LYCEUM_TEST_LAYERS": "1",
+            "LYCEUM_CHECKPOINT_STEPS": "2",
+            "LYCEUM_CHECKPOINT_SECONDS": "3600",
+        }
+    ) as workers:
         yield Chain(open_store(directory / "store"), workers)
 
 
 def killed_and_resumed(chain: Chain, point: tuple[str, str, int, str]) -> JobSpec:
-    """A worker is killed there, and a successor ends as if nothing had happened; returns the successor's job."""
+    """A worker is killed there, and a successor ends as if nothing had happened; returns the
+    successor's job."""
     kind = point[0]
     undisturbed = chain.undisturbed(kind)
     first = chain.spec(kind, "-".join(map(str, point[1:])).replace(":", "-"))
@@ -81,7 +94,9 @@ def killed_and_resumed(chain: Chain, point: tuple[str, str, int, str]) -> JobSpe
         assert resumed is not None
         assert resumed.files == undisturbed.files
         assert resumed.metrics == undisturbed.metrics
-        assert [name for name in chain.store.children(f"work/{undisturbed.key}") if name == "kept"] == []
+        assert [
+            name for name in chain.store.children(f"work/{undisturbed.key}") if name == "kept"
+        ] == []
     finally:
         chain.store.discard(kind, undisturbed.key)
         name = f"artifacts/{kind}/{undisturbed.key}/manifest.json"

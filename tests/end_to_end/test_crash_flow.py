@@ -1,4 +1,5 @@
-"""Kill the flow process, or the worker under it: the same command ends the work, in the same bytes."""
+"""Kill the flow process, or the worker under it: the same command ends the work, in the same
+bytes."""
 
 import json
 import os
@@ -32,10 +33,17 @@ class Command:
         return ["run", str(self.recipe), "--store", str(self.store_path), "--json"]
 
     def crashing(self, *points: tuple[str, str, int, str, str], **settings: str) -> dict[str, str]:
-        """An environment. The points fire whenever they are reached, or once each when `LYCEUM_CRASH_SPENT` is set."""
-        return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(CRASH)]), "LYCEUM_CRASH": json.dumps(points), **settings}
+        """An environment. The points fire whenever they are reached, or once each when
+        `LYCEUM_CRASH_SPENT` is set."""
+        return {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(CRASH)]),
+            "LYCEUM_CRASH": json.dumps(points),
+            **settings,
+        }
 
-    def run(self, *points: tuple[str, str, int, str, str], **settings: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *points: tuple[str, str, int, str, str], **settings: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "flows.cli.main", *self.arguments],
             env={**os.environ, **self.crashing(*points, **settings)},
@@ -46,7 +54,10 @@ class Command:
         )
 
     def digests(self, store: Path | None = None) -> dict[str, Any]:
-        return {one.kind: one.files for one in open_store(store or self.store_path, write=False).artifacts()}
+        return {
+            one.kind: one.files
+            for one in open_store(store or self.store_path, write=False).artifacts()
+        }
 
 
 @pytest.fixture
@@ -55,9 +66,13 @@ def command(prefect_api: str, tiny_recipe: Path, tmp_path: Path) -> Command:
 
 
 def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(
-    command: Command, finished: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command,
+    finished: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Two workers die inside a commit; then the flow dies while the second stage works; the same command finishes."""
+    """Two workers die inside a commit; then the flow dies while the second stage works; the same
+    command finishes."""
     spent = tmp_path / "spent"
     spent.mkdir()
     killed = command.run(
@@ -78,7 +93,9 @@ def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(
 def test_a_worker_that_is_killed_every_time_fails_the_stage(
     command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in command.crashing(("distill", "infra.store.store:Store.commit", 1, "before", "self"), LYCEUM_RESTARTS="1").items():
+    for name, value in command.crashing(
+        ("distill", "infra.store.store:Store.commit", 1, "before", "self"), LYCEUM_RESTARTS="1"
+    ).items():
         monkeypatch.setenv(name, value)
     assert main(command.arguments) == 1
     stage = json.loads(capsys.readouterr().out)["stages"][0]

@@ -1,4 +1,5 @@
-"""A job on several hosts: the same worker on each, a process of its own here, with CPU devices, a cache of its own, and one bucket."""
+"""A job on several hosts: the same worker on each, a process of its own here, with CPU devices, a
+cache of its own, and one bucket."""
 
 import os
 import socket
@@ -20,14 +21,20 @@ SETTINGS = {
 }
 
 
-def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LYCEUM_HOSTS", "2")
-    worker = Worker(open_store(tmp_path), "key", "1", command=[sys.executable, "-c", "import os; os.abort()"])
+    worker = Worker(
+        open_store(tmp_path), "key", "1", command=[sys.executable, "-c", "import os; os.abort()"]
+    )
     worker.start("")
     while (status := worker.poll(1)).state == "running":
         time.sleep(0.01)
     assert status.lost
-    assert "killed by signal 6 (Aborted), as JAX does when another host of the job is gone" in str(status.error)
+    assert "killed by signal 6 (Aborted), as JAX does when another host of the job is gone" in str(
+        status.error
+    )
 
 
 FAILURES = """
@@ -54,10 +61,20 @@ def test_all_hosts_say_of_what_the_first_one_failed() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
-    shared = {**os.environ, **SETTINGS, "JAX_PLATFORMS": "cpu", "LYCEUM_HOSTS": "2", "LYCEUM_COORDINATOR": coordinator}
+    shared = {
+        **os.environ,
+        **SETTINGS,
+        "JAX_PLATFORMS": "cpu",
+        "LYCEUM_HOSTS": "2",
+        "LYCEUM_COORDINATOR": coordinator,
+    }
     hosts = [
         subprocess.Popen(
-            [sys.executable, "-c", FAILURES], cwd=ROOT, env={**shared, "LYCEUM_HOST": str(host)}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FAILURES],
+            cwd=ROOT,
+            env={**shared, "LYCEUM_HOST": str(host)},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for host in range(2)
     ]

@@ -1,4 +1,5 @@
-"""The data of the recipe open_data: the real records of ../shared/data, every count as their SOURCE.txt states it."""
+"""The data of the recipe open_data: the real records of ../shared/data, every count as their
+SOURCE.txt states it."""
 
 import json
 import tomllib
@@ -21,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 RECIPE = tomllib.loads((ROOT / "flows/recipes/open_data.toml").read_text(encoding="utf-8"))
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}")
+pytestmark = pytest.mark.skipif(
+    not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}"
+)
 
 SOURCES = {
     "gsm8k": ({"train_first1000.jsonl": 1000}, 1000),
@@ -34,7 +37,8 @@ SOURCES = {
     "pubmedqa.unanswerable": ({"ori_pqal.json": 600}, 600),
     "pubmedqa.out_of_domain": ({"ori_pqal.json": 600}, 600),
 }
-"""Family -> rows of each file as SOURCE.txt states them ("here: first N" where the copy is cut), and how many are usable.
+"""Family -> rows of each file as SOURCE.txt states them ("here: first N" where the copy is cut),
+and how many are usable.
 
 MT-bench gives reference answers for 39 first turns, of which one is empty."""
 
@@ -44,7 +48,12 @@ def real_rows() -> list[Example | Dropped]:
     """Every row of every source, without the recipe's limits on length."""
     (teacher,) = RECIPE["stages"]["distill"]["config"]["teachers"]
     unlimited = {"max_prompt_characters": 10**6, "max_response_characters": 10**6}
-    return list(dataset.teach(TEACHERS.parse({**teacher, **unlimited}, "test"), Lesson(seed=0, data=SHARED, answers=None)))
+    return list(
+        dataset.teach(
+            TEACHERS.parse({**teacher, **unlimited}, "test"),
+            Lesson(seed=0, data=SHARED, answers=None),
+        )
+    )
 
 
 def _counts(rows: list[Example | Dropped], family: str) -> tuple[Counter, int]:
@@ -81,12 +90,19 @@ def test_the_first_real_rows_are_what_their_files_say(real_rows):
     gsm8k = json.loads((SHARED / "gsm8k/train_first1000.jsonl").open(encoding="utf-8").readline())
     assert first("gsm8k").prompt == gsm8k["question"]
     assert f"{first('gsm8k').reasoning}\n#### {first('gsm8k').answer}" == gsm8k["answer"]
-    pubmed = next(iter(json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values()))
+    pubmed = next(
+        iter(json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values())
+    )
     answerable = first("pubmedqa.answerable")
-    assert (answerable.answer, answerable.reasoning) == (pubmed["final_decision"], pubmed["LONG_ANSWER"])
+    assert (answerable.answer, answerable.reasoning) == (
+        pubmed["final_decision"],
+        pubmed["LONG_ANSWER"],
+    )
     assert first("pubmedqa.unanswerable").context == " ".join(pubmed["CONTEXTS"])
     assert pubmed["QUESTION"] not in first("pubmedqa.unanswerable").prompt
-    assert first("humaneval").answer.startswith("for idx, elem in enumerate(numbers):\n        for idx2")
+    assert first("humaneval").answer.startswith(
+        "for idx, elem in enumerate(numbers):\n        for idx2"
+    )
 
 
 def test_real_grounded_rows_hold_their_context_and_refuse_where_they_must(real_rows):
@@ -106,14 +122,28 @@ def test_the_recipes_data_stages_fill_every_quota_from_the_real_records(tmp_path
     stages = RECIPE["stages"]
     config = distill.Config.parse(stages["distill"]["config"])
     store = open_store(tmp_path / "store")
-    metrics = distill.run(Job(config, {}, directories["distill"], Workspace(store, "distill", "0"), SHARED))
+    metrics = distill.run(
+        Job(config, {}, directories["distill"], Workspace(store, "distill", "0"), SHARED)
+    )
     assert set(metrics["dropped"]) == {"left_out", "too_long"}
-    assert all(source["read"] == source["kept"] + sum(source["dropped"].values()) for source in metrics["sources"])
+    assert all(
+        source["read"] == source["kept"] + sum(source["dropped"].values())
+        for source in metrics["sources"]
+    )
     assert metrics["rows"] == sum(source["kept"] for source in metrics["sources"])
     quotas = rebalance.Config.parse(stages["rebalance"]["config"])
     work = Workspace(store, "rebalance", "0")
-    metrics = rebalance.run(Job(quotas, {"examples": directories["distill"]}, directories["rebalance"], work, SHARED))
-    assert set(metrics["domains"]) == {"math", "coding", "science", "creative", "summarization", "general"}
+    metrics = rebalance.run(
+        Job(quotas, {"examples": directories["distill"]}, directories["rebalance"], work, SHARED)
+    )
+    assert set(metrics["domains"]) == {
+        "math",
+        "coding",
+        "science",
+        "creative",
+        "summarization",
+        "general",
+    }
     for table in ("domains", "groundings"):
         for splits in metrics[table].values():
             assert all(split["achieved"] == split["requested"] > 0 for split in splits.values())

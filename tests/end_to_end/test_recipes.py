@@ -1,4 +1,5 @@
-"""The shipped recipes: each says where it comes from and what is ours, and runs end to end on a laptop with --tiny.
+"""The shipped recipes: each says where it comes from and what is ours, and runs end to end on a
+laptop with --tiny.
 
 Three run here; the others in `tests/campaign/test_recipes.py`.
 """
@@ -18,7 +19,15 @@ from infra.process import ROOT
 
 RECIPES = sorted(shipped_recipes().keys() - {"quickstart", "open_data"})
 OF_SEEDS = {
-    *("g_rar", "pinocchio", "idea_e", "on_policy_distillation", "gemma2_deep", "dipg_safety", "scaling_logical_inference"),
+    *(
+        "g_rar",
+        "pinocchio",
+        "idea_e",
+        "on_policy_distillation",
+        "gemma2_deep",
+        "dipg_safety",
+        "scaling_logical_inference",
+    ),
     *("medical", "chemistry", "legal", "robotics"),
 }
 
@@ -32,9 +41,13 @@ def test_a_recipe_says_what_was_reported_what_is_ours_and_what_was_measured(name
     text = (ROOT / "flows" / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     header = text.partition("\nname = ")[0]
     for word in ("Source", "Reported", "Ours", "Measured"):
-        assert re.search(rf"^# {word}: \S", header, re.MULTILINE), f"{name}.toml has no line '# {word}: ...'"
+        assert re.search(rf"^# {word}: \S", header, re.MULTILINE), (
+            f"{name}.toml has no line '# {word}: ...'"
+        )
     for command in (rf"lyceum plan {name} --target v\S+ --hours 9", rf"lyceum run {name} --tiny"):
-        assert re.search(rf"^#   {command}$", header, re.MULTILINE), f"{name}.toml does not say: {command}"
+        assert re.search(rf"^#   {command}$", header, re.MULTILINE), (
+            f"{name}.toml does not say: {command}"
+        )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -42,11 +55,23 @@ def test_the_small_variant_has_the_same_stages_and_rewards_and_needs_nobody_else
     full, tiny = resolve(name, need_data=False), resolve(name, ["tiny"])
 
     def outline(stages: Any) -> list[Any]:
-        return [(one.name, one.kind, one.inputs, [reward["name"] for reward in one.config_json.get("rewards", ())]) for one in stages]
+        return [
+            (
+                one.name,
+                one.kind,
+                one.inputs,
+                [reward["name"] for reward in one.config_json.get("rewards", ())],
+            )
+            for one in stages
+        ]
 
     assert outline(tiny.stages) == outline(full.stages)
     assert {one.config_json.get("model") for one in tiny.stages} <= {None, "gemma3-tiny"}
-    assert not [one.name for one in tiny.stages if one.kind != "rubrics" and '"provider"' in json.dumps(one.config_json)]
+    assert not [
+        one.name
+        for one in tiny.stages
+        if one.kind != "rubrics" and '"provider"' in json.dumps(one.config_json)
+    ]
 
 
 RUN_HERE = ("chemistry", "dipg_safety", "evaluate")
@@ -66,7 +91,17 @@ def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: s
 def runs_on_a_laptop(name: str, shared_store: Path) -> None:
     pytest.importorskip("torch", reason="an export is proven in transformers")
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", "run", name, "--tiny", "--store", str(shared_store), "--json"],
+        [
+            sys.executable,
+            "-m",
+            "flows.cli.main",
+            "run",
+            name,
+            "--tiny",
+            "--store",
+            str(shared_store),
+            "--json",
+        ],
         cwd=ROOT,
         env={**os.environ, "XLA_FLAGS": ""},  # as for users
         capture_output=True,

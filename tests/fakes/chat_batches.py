@@ -1,4 +1,5 @@
-"""The batch files of `tests.fakes.chat_server`: /v1/files and /v1/batches as OpenAI documents them, finished when a test says so."""
+"""The batch files of `tests.fakes.chat_server`: /v1/files and /v1/batches as OpenAI documents them,
+finished when a test says so."""
 
 import json
 import re
@@ -39,16 +40,24 @@ class Batches:
             connection.send(200, json.dumps(self._create(request.body)).encode())
         elif parts == ["batches"]:
             data = list(reversed(self.created))
-            connection.send(200, json.dumps({"object": "list", "data": data, "has_more": False}).encode())
-        elif parts[0] == "batches" and (batch := next((batch for batch in self.created if batch["id"] == parts[1]), None)):
+            connection.send(
+                200, json.dumps({"object": "list", "data": data, "has_more": False}).encode()
+            )
+        elif parts[0] == "batches" and (
+            batch := next((batch for batch in self.created if batch["id"] == parts[1]), None)
+        ):
             self.polls += 1
             if self.ready and batch["status"] == "in_progress":
                 self._finish(batch)
             connection.send(200, json.dumps(batch).encode())
         elif parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
-            connection.send(200, self._files[parts[1]], {"content-type": "application/octet-stream"})
+            connection.send(
+                200, self._files[parts[1]], {"content-type": "application/octet-stream"}
+            )
         else:
-            connection.send(404, json.dumps({"error": {"message": f"no {path}", "code": "not_found"}}).encode())
+            connection.send(
+                404, json.dumps({"error": {"message": f"no {path}", "code": "not_found"}}).encode()
+            )
 
     def _keep(self, content: bytes) -> str:
         name = f"file-{len(self._files)}"
@@ -79,7 +88,12 @@ class Batches:
 
         batch["status"] = self.ending
         if self.ending == "failed":
-            problem = {"code": "invalid", "message": "the model has no batches", "line": 1, "param": None}
+            problem = {
+                "code": "invalid",
+                "message": "the model has no batches",
+                "line": 1,
+                "param": None,
+            }
             batch["errors"] = {"object": "list", "data": [problem]}
             return
         output, errors = [], []
@@ -96,14 +110,30 @@ class Batches:
             response = {"status_code": 200, "request_id": "r", "body": answer}
             output.append({"id": "x", "custom_id": name, "response": response, "error": None})
         if output:
-            batch["output_file_id"] = self._keep(b"".join(json.dumps(line).encode() + b"\n" for line in reversed(output)))
+            batch["output_file_id"] = self._keep(
+                b"".join(json.dumps(line).encode() + b"\n" for line in reversed(output))
+            )
         if errors:
-            batch["error_file_id"] = self._keep(b"".join(json.dumps(line).encode() + b"\n" for line in errors))
-        batch["request_counts"] = {"total": len(output) + len(errors), "completed": len(output), "failed": len(errors)}
+            batch["error_file_id"] = self._keep(
+                b"".join(json.dumps(line).encode() + b"\n" for line in errors)
+            )
+        batch["request_counts"] = {
+            "total": len(output) + len(errors),
+            "completed": len(output),
+            "failed": len(errors),
+        }
 
 
 def _file(name: str, size: int) -> dict[str, Any]:
-    return {"id": name, "object": "file", "bytes": size, "created_at": 1, "filename": "x.jsonl", "purpose": "batch", "status": "processed"}
+    return {
+        "id": name,
+        "object": "file",
+        "bytes": size,
+        "created_at": 1,
+        "filename": "x.jsonl",
+        "purpose": "batch",
+        "status": "processed",
+    }
 
 
 def _file_in(request: "Request") -> bytes:

@@ -22,7 +22,14 @@ def endpoint(url: str) -> Endpoint:
     return endpoint_of("test", {"TEST_BASE_URL": url, "TEST_API_KEY": KEY})
 
 
-def engine(url: str, store: Path | str, *, budget: Budget | None = None, longer: bool = False, **settings: Any) -> ChatEngine:
+def engine(
+    url: str,
+    store: Path | str,
+    *,
+    budget: Budget | None = None,
+    longer: bool = False,
+    **settings: Any,
+) -> ChatEngine:
     """An engine whose settings are the defaults but for `settings`, given without `teacher_`."""
     given = {f"teacher_{name}": value for name, value in settings.items()}
     return ChatEngine(
@@ -36,7 +43,9 @@ def engine(url: str, store: Path | str, *, budget: Budget | None = None, longer:
 
 
 def question(text: str | int, **parameters: Any) -> ChatRequest:
-    return ChatRequest("m", ({"role": "user", "content": f"say {text}"},), {"max_tokens": 64, **parameters})
+    return ChatRequest(
+        "m", ({"role": "user", "content": f"say {text}"},), {"max_tokens": 64, **parameters}
+    )
 
 
 def questions(count: int, **parameters: Any) -> Iterable[tuple[int, ChatRequest]]:

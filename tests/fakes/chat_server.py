@@ -1,10 +1,12 @@
 """An OpenAI-compatible server that misbehaves as it is told: for tests and benchmarks.
 
-In a test: `with ChatServer(faults=...) as server:`, a thread of the test's process. As a process, `python -m tests.fakes.chat_server`
-prints its URL and runs until its parent ends; `GET /counts` and `/billed` tell what it has seen. Batch files are in `chat_batches.py`.
+In a test: `with ChatServer(faults=...) as server:`, a thread of the test's process. As a process,
+`python -m tests.fakes.chat_server` prints its URL and runs until its parent ends; `GET /counts` and
+`/billed` tell what it has seen. Batch files are in `chat_batches.py`.
 
-It has so many slots: requests beyond them wait, as in a real server. It counts every answer that it made in full as billed, whether or not
-somebody received it; with `idempotent` it makes one answer per Idempotency-Key and bills it once.
+It has so many slots: requests beyond them wait, as in a real server. It counts every answer that it
+made in full as billed, whether or not somebody received it; with `idempotent` it makes one answer
+per Idempotency-Key and bills it once.
 """
 
 import argparse
@@ -36,9 +38,10 @@ Reply = Callable[[dict[str, Any]], str]
 class Fault:
     """What goes wrong with one request. Kinds:
 
-    `status`: answer `code` with `headers` and `text`; `hang`: say nothing for `seconds`; `reset`: close before a byte is sent;
-    `cut`: close in the middle of the body; `drip`: a byte of the body every `seconds`; `body`: answer 200 with `text`;
-    `change`: answer well but for what `change` does to the JSON; `slow`: answer after `seconds`, and when `ready` says so.
+    `status`: answer `code` with `headers` and `text`; `hang`: say nothing for `seconds`; `reset`:
+    close before a byte is sent; `cut`: close in the middle of the body; `drip`: a byte of the body
+    every `seconds`; `body`: answer 200 with `text`; `change`: answer well but for what `change`
+    does to the JSON; `slow`: answer after `seconds`, and when `ready` says so.
     """
 
     kind: str
@@ -52,7 +55,8 @@ class Fault:
 
 @dataclass
 class Request:
-    """A request as it arrived. `number` counts from 0, `again` how often this question was seen before."""
+    """A request as it arrived. `number` counts from 0, `again` how often this question was seen
+    before."""
 
     method: str
     path: str
@@ -75,7 +79,10 @@ def echo(body: dict[str, Any]) -> str:
     """A trace whose answer is the question's last number."""
     question = body["messages"][-1]["content"] if body["messages"] else ""
     numbers = re.findall(r"\d+", question)
-    return f"<reasoning>The question is: {question[-80:]}</reasoning>\n<answer>{numbers[-1] if numbers else 'none'}</answer>"
+    return (
+        "<reasoning>The question is:"
+        f" {question[-80:]}</reasoning>\n<answer>{numbers[-1] if numbers else 'none'}</answer>"
+    )
 
 
 class ChatServer:
@@ -105,7 +112,14 @@ class ChatServer:
         record: bool = True,
         port: int = 0,
     ) -> None:
-        self.faults, self.latency, self.slots, self.idempotent, self.reply, self.record = faults, latency, slots, idempotent, reply, record
+        self.faults, self.latency, self.slots, self.idempotent, self.reply, self.record = (
+            faults,
+            latency,
+            slots,
+            idempotent,
+            reply,
+            record,
+        )
         self.paths: tuple[str, ...] = ("/v1/chat/completions",)
         self.seen: list[Request] = []
         self.billed: Counter[str] = Counter()
@@ -118,7 +132,9 @@ class ChatServer:
 
     def __enter__(self) -> Self:
         started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self.serve(started)), name="chat-server", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self.serve(started)), name="chat-server", daemon=True
+        )
         self._thread.start()
         assert started.wait(20)
         return self
@@ -131,7 +147,9 @@ class ChatServer:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._free = asyncio.Semaphore(self.slots)
-        server = await self.loop.create_server(lambda: _Connection(self), "127.0.0.1", self._port, backlog=1024)
+        server = await self.loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", self._port, backlog=1024
+        )
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         started.set()
         await self._stop.wait()
@@ -204,7 +222,12 @@ class ChatServer:
             connection.send(200, json.dumps(value).encode(), fault.headers)
 
     def counts(self) -> dict[str, Any]:
-        return {"requests": self.count, "billed": self.billed.total(), "questions": len(self.billed), "most": self.most}
+        return {
+            "requests": self.count,
+            "billed": self.billed.total(),
+            "questions": len(self.billed),
+            "most": self.most,
+        }
 
 
 def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
@@ -215,8 +238,14 @@ def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
         "object": "chat.completion",
         "created": int(time.time()),
         "model": body["model"],
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": inputs, "completion_tokens": outputs, "total_tokens": inputs + outputs},
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        ],
+        "usage": {
+            "prompt_tokens": inputs,
+            "completion_tokens": outputs,
+            "total_tokens": inputs + outputs,
+        },
     }
 
 
@@ -249,7 +278,9 @@ class _Connection(asyncio.Protocol):
         if end < 0:
             return
         first, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
+        }
         whole = end + 4 + int(headers.get("content-length", "0"))
         if len(self._buffer) < whole:
             return
@@ -263,7 +294,12 @@ class _Connection(asyncio.Protocol):
         if request.path in self._server.paths:
             handler = self._server.chat
         elif request.path in ("/counts", "/billed"):
-            self.send(200, json.dumps(self._server.counts() if request.path == "/counts" else self._server.billed).encode())
+            self.send(
+                200,
+                json.dumps(
+                    self._server.counts() if request.path == "/counts" else self._server.billed
+                ).encode(),
+            )
             return
         await handler(request, self)
 
@@ -278,7 +314,9 @@ class _Connection(asyncio.Protocol):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="An OpenAI-compatible server for tests. Prints its URL.")
+    parser = argparse.ArgumentParser(
+        description="An OpenAI-compatible server for tests. Prints its URL."
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.2)
     parser.add_argument("--slots", type=int, default=64)
@@ -291,7 +329,12 @@ def main() -> None:
         return echo(body).replace("</reasoning>", " word" * options.words + "</reasoning>")
 
     server = ChatServer(
-        latency=options.latency, slots=options.slots, idempotent=options.idempotent, reply=reply, record=False, port=options.port
+        latency=options.latency,
+        slots=options.slots,
+        idempotent=options.idempotent,
+        reply=reply,
+        record=False,
+        port=options.port,
     )
     with server:
         sys.stdout.write(server.url + "\n")

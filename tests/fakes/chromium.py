@@ -32,7 +32,9 @@ def chromium(*more: str) -> Iterator[Browser]:
         try:
             browser = playwright.chromium.launch(executable_path=found, args=list(arguments))
         except Error as error:
-            pytest.skip(f"no Chromium: install the package `chromium` ({error.message.splitlines()[0]})")
+            pytest.skip(
+                f"no Chromium: install the package `chromium` ({error.message.splitlines()[0]})"
+            )
         yield browser
         browser.close()
 

@@ -3,11 +3,12 @@
     python -m tests.fakes.fake_cloud lyceum run quickstart --target v5e-8 --store gs://demo/lyceum
     python -m tests.fakes.fake_cloud                    # prints variables to paste into another terminal, and serves until Ctrl-C
 
-It starts the fakes of Cloud Storage (`tests/fakes/gcs_emulator.py`, with the bucket `demo`) and of Cloud TPU (`tests/fakes/tpu_fake.py`),
-lets the
-command find them, and says every state of every TPU as it comes. The VMs are processes of this machine that run the real startup script,
-and JAX computes on the CPU. At the end it says what was made, for how long it would have been billed, and what is left; then all is gone.
-The exit code is the command's, or 1 when the command left something behind.
+It starts the fakes of Cloud Storage (`tests/fakes/gcs_emulator.py`, with the bucket `demo`) and of
+Cloud TPU (`tests/fakes/tpu_fake.py`), lets the command find them, and says every state of every TPU
+as it comes. The VMs are processes of this machine that run the real startup script, and JAX
+computes on the CPU. At the end it says what was made, for how long it would have been billed, and
+what is left; then all is gone. The exit code is the command's, or 1 when the command left something
+behind.
 """
 
 import argparse
@@ -30,23 +31,42 @@ from tests.fakes.tpu_fake import FakeTpu, Resource
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "demo"
-STATE_SECONDS = {"CREATING": 0.5, "WAITING_FOR_RESOURCES": 1.5, "PROVISIONING": 1.5, "DELETING": 1.0, "SUSPENDING": 1.0}
+STATE_SECONDS = {
+    "CREATING": 0.5,
+    "WAITING_FOR_RESOURCES": 1.5,
+    "PROVISIONING": 1.5,
+    "DELETING": 1.0,
+    "SUSPENDING": 1.0,
+}
 """Long enough to be seen, short enough not to bore."""
-SETTINGS = {"LYCEUM_TPU_POLL_SECONDS": "0.3", "LYCEUM_HEARTBEAT_SECONDS": "1", "LYCEUM_PLAN": "false"}
+SETTINGS = {
+    "LYCEUM_TPU_POLL_SECONDS": "0.3",
+    "LYCEUM_HEARTBEAT_SECONDS": "1",
+    "LYCEUM_PLAN": "false",
+}
 _WATCH_SECONDS = 0.2
 _USUAL = ("CREATING", "READY", "DELETING", "GONE")
 """States of a node that tell nothing that its request has not told."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run in this cloud; nothing: print the variables and wait")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="what to run in this cloud; nothing: print the variables and wait",
+    )
     command: list[str] = parser.parse_args(arguments).command
     say = Console(stderr=True, highlight=False)
     with Emulator(BUCKET) as gcs, FakeTpu(vm_environment=gcs.environment) as tpu:
         tpu.set_seconds(**STATE_SECONDS)
         environment = {**gcs.environment, **tpu.environment, **SETTINGS}
-        say.print(f"[bold]A cloud of your own[/bold]: bucket gs://{BUCKET}, TPUs of any type in any zone. Nothing of it is real.")
+        say.print(
+            f"[bold]A cloud of your own[/bold]: bucket gs://{BUCKET}, TPUs of any type in any zone."
+            " Nothing of it is real."
+        )
         watch = Watch(tpu, say)
         code = _run(command, environment) if command else _wait(environment)
         watch.stop()
@@ -76,7 +96,11 @@ class Watch:
             for index, resource in enumerate(self._tpu.resources()):
                 if index == len(self._said):
                     self._said.append(0)
-                    self._line(resource.history[0][0], index, f"asked for: {resource.accelerator} ({resource.tier}) in {resource.zone}")
+                    self._line(
+                        resource.history[0][0],
+                        index,
+                        f"asked for: {resource.accelerator} ({resource.tier}) in {resource.zone}",
+                    )
                 for moment, what, state, why in resource.history[self._said[index] :]:
                     if what == "request" or state not in _USUAL:
                         self._line(moment, index, f"[bold]{state}[/bold] {why}")
@@ -105,8 +129,12 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 def _wait(environment: dict[str, str]) -> int:
     with contextlib.suppress(KeyboardInterrupt):  # which may come as soon as the last line is read
-        sys.stdout.write("".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()))
-        sys.stdout.write(f"# e.g. lyceum run quickstart --target v5e-8 --store gs://{BUCKET}/lyceum\n")
+        sys.stdout.write(
+            "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+        )
+        sys.stdout.write(
+            f"# e.g. lyceum run quickstart --target v5e-8 --store gs://{BUCKET}/lyceum\n"
+        )
         sys.stdout.flush()
         threading.Event().wait()
     return 0
@@ -114,10 +142,26 @@ def _wait(environment: dict[str, str]) -> int:
 
 def _report(say: Console, made: Sequence[Resource], left: Sequence[str]) -> None:
     if made:
-        table = Table("TPU", "name", "type", "zone", "boots", "billed", "now", title="What was made", title_justify="left")
+        table = Table(
+            "TPU",
+            "name",
+            "type",
+            "zone",
+            "boots",
+            "billed",
+            "now",
+            title="What was made",
+            title_justify="left",
+        )
         for number, one in enumerate(made, 1):
             table.add_row(
-                f"{number}", one.id, f"{one.accelerator} {one.tier}", one.zone, f"{one.starts}", f"{one.billed_seconds:.1f} s", one.state
+                f"{number}",
+                one.id,
+                f"{one.accelerator} {one.tier}",
+                one.zone,
+                f"{one.starts}",
+                f"{one.billed_seconds:.1f} s",
+                one.state,
             )
         say.print(table, soft_wrap=True)
         chip_hours = sum(one.billed_seconds * one.chips for one in made) / 3600
@@ -125,7 +169,9 @@ def _report(say: Console, made: Sequence[Resource], left: Sequence[str]) -> None
     else:
         say.print("No TPU was asked for.")
     if left:
-        say.print("[bold red]Left behind[/bold red], and in a real cloud billed on, or holding quota:")
+        say.print(
+            "[bold red]Left behind[/bold red], and in a real cloud billed on, or holding quota:"
+        )
         for name in left:
             say.print(f"  {name}", soft_wrap=True)
     else:

@@ -1,4 +1,5 @@
-"""A fake of the Hugging Face hub and of Kaggle's model service, in a thread: what `huggingface_hub` and `kagglehub` ask for a download.
+"""A fake of the Hugging Face hub and of Kaggle's model service, in a thread: what `huggingface_hub`
+and `kagglehub` ask for a download.
 
 Hub: https://huggingface.co/docs/hub/api; Kaggle: `kagglesdk.models.services.model_api_service`.
 """
@@ -16,7 +17,8 @@ class FakeHub:
     """The server, as a context manager.
 
     Attributes:
-        repositories: ORGANISATION/NAME, or OWNER/MODEL/FRAMEWORK/VARIATION of Kaggle, -> directory with its files.
+        repositories: ORGANISATION/NAME, or OWNER/MODEL/FRAMEWORK/VARIATION of Kaggle, -> directory
+            with its files.
         gated: names that ask for a token; `token` opens them, any other does not.
         requests: what was asked: (method, path).
     """
@@ -36,7 +38,9 @@ class FakeHub:
         Handler.hub = hub
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
         return self
 
@@ -47,7 +51,9 @@ class FakeHub:
 
     def commit(self, name: str) -> str:
         """The revision of a repository: it changes with its files."""
-        files = sorted((path.name, path.stat().st_size) for path in self.repositories[name].rglob("*"))
+        files = sorted(
+            (path.name, path.stat().st_size) for path in self.repositories[name].rglob("*")
+        )
         return hashlib.sha1(json.dumps([name, files]).encode()).hexdigest()
 
     def downloads(self) -> list[str]:
@@ -85,19 +91,35 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in ("main", commit):
             return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if what and what[0] == "tree":
-            files = [{"type": "file", "path": path, "size": size, "oid": path} for path, size in _files(directory)]
+            files = [
+                {"type": "file", "path": path, "size": size, "oid": path}
+                for path, size in _files(directory)
+            ]
             return self._json(files)
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
-        return self._json({"id": name, "sha": commit, "siblings": siblings, "gated": name in self.hub.gated})
+        return self._json(
+            {"id": name, "sha": commit, "siblings": siblings, "gated": name in self.hub.gated}
+        )
 
     def _file(self, name: str, revision: str, path: str) -> None:
         if name in self.hub.gated and (refusal := self._refusal()):
-            return self._send(refusal, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": f"Access to model {name} is restricted."})
+            return self._send(
+                refusal,
+                b"",
+                {
+                    "X-Error-Code": "GatedRepo",
+                    "X-Error-Message": f"Access to model {name} is restricted.",
+                },
+            )
         file = self.hub.repositories[name] / path
         if not file.is_file():
             return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
         data = file.read_bytes()
-        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.hub.commit(name), "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
+            "X-Repo-Commit": self.hub.commit(name),
+            "Accept-Ranges": "bytes",
+        }
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
         return self._send(206 if start else 200, data[start:], headers)
 
@@ -119,12 +141,25 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({"code": refusal, "message": "Permission denied"}, refusal)
         if call == "GetModelInstance":
             return self._json(
-                {"slug": wish["instanceSlug"], "versionNumber": 3, "totalUncompressedBytes": sum(size for _, size in _files(directory))}
+                {
+                    "slug": wish["instanceSlug"],
+                    "versionNumber": 3,
+                    "totalUncompressedBytes": sum(size for _, size in _files(directory)),
+                }
             )
         if call == "ListModelInstanceVersionFiles":
-            return self._json({"files": [{"name": path, "size": size} for path, size in _files(directory)], "nextPageToken": ""})
+            return self._json(
+                {
+                    "files": [{"name": path, "size": size} for path, size in _files(directory)],
+                    "nextPageToken": "",
+                }
+            )
         self.hub.requests.append(("FILE", wish["path"]))
-        return self._send(200, (directory / wish["path"]).read_bytes(), {"Content-Type": "application/octet-stream"})
+        return self._send(
+            200,
+            (directory / wish["path"]).read_bytes(),
+            {"Content-Type": "application/octet-stream"},
+        )
 
     def _json(self, value: Any, status: int = 200) -> None:
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
@@ -142,4 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _files(directory: Path) -> list[tuple[str, int]]:
-    return sorted((path.relative_to(directory).as_posix(), path.stat().st_size) for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        (path.relative_to(directory).as_posix(), path.stat().st_size)
+        for path in directory.rglob("*")
+        if path.is_file()
+    )

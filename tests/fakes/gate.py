@@ -1,4 +1,5 @@
-"""A TCP gate in front of a server: it forwards, refuses connections, or hangs (accepts and passes nothing on), as a test says."""
+"""A TCP gate in front of a server: it forwards, refuses connections, or hangs (accepts and passes
+nothing on), as a test says."""
 
 import socket
 import threading
@@ -61,7 +62,9 @@ class Gate:
                 server = socket.create_connection(("127.0.0.1", self._upstream))
                 self._open += [client, server]
                 for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=self._pump, args=(source, sink, source is client), daemon=True).start()
+                    threading.Thread(
+                        target=self._pump, args=(source, sink, source is client), daemon=True
+                    ).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, watched: bool) -> None:
         with suppress(OSError):

@@ -1,7 +1,9 @@
-"""The JSON API of the fake of Cloud Storage: which request is which call, and what answers it. Sockets are in `tests/fakes/gcs_http.py`.
+"""The JSON API of the fake of Cloud Storage: which request is which call, and what answers it.
+Sockets are in `tests/fakes/gcs_http.py`.
 
-Paths, parameters, headers and errors are those of https://cloud.google.com/storage/docs/json_api/v1. What is not offered is refused, never
-ignored: a listing's unknown parameters, and unknown paths.
+Paths, parameters, headers and errors are those of
+https://cloud.google.com/storage/docs/json_api/v1. What is not offered is refused, never ignored: a
+listing's unknown parameters, and unknown paths.
 """
 
 import json
@@ -16,7 +18,15 @@ from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Preconditions, S
 from tests.fakes.gcs_uploads import Chunk, Session, Uploads
 
 Json = dict[str, Any]
-LISTING = {"prefix", "delimiter", "matchGlob", "startOffset", "endOffset", "maxResults", "pageToken"}
+LISTING = {
+    "prefix",
+    "delimiter",
+    "matchGlob",
+    "startOffset",
+    "endOffset",
+    "maxResults",
+    "pageToken",
+}
 ANYWHERE = {"projection", "prettyPrint", "fields", "alt", "userProject", "quotaUser", "key"}
 OFF = {"versions", "includeFoldersAsPrefixes"}  # refused unless they are false
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?')
@@ -64,7 +74,8 @@ class Response:
 
 @dataclass(frozen=True)
 class Call:
-    """A request understood, not yet executed: `kind` is one of KINDS; `name` is the object's, or a listing's prefix."""
+    """A request understood, not yet executed: `kind` is one of KINDS; `name` is the object's, or a
+    listing's prefix."""
 
     kind: str
     bucket: str
@@ -85,13 +96,24 @@ class Api:
     def execute(self, call: Call, request: Request) -> Response:
         """The answer to a call, an error's included."""
         try:
-            payer = {"userProject", "upload_id"} & request.query.keys()  # an upload was begun by who pays
+            payer = {
+                "userProject",
+                "upload_id",
+            } & request.query.keys()  # an upload was begun by who pays
             if call.bucket and self.buckets.bucket(call.bucket).requester_pays and not payer:
-                raise ApiError(400, "required", "Bucket is a requester pays bucket but no user project provided.")
+                raise ApiError(
+                    400,
+                    "required",
+                    "Bucket is a requester pays bucket but no user project provided.",
+                )
             answer = call.run(request)
         except ApiError as error:
             return error_response(error, media=call.kind == "download")
-        return answer if isinstance(answer, Response) else json_response(answer, request.query.get("fields", ""))
+        return (
+            answer
+            if isinstance(answer, Response)
+            else json_response(answer, request.query.get("fields", ""))
+        )
 
     def understand(self, request: Request) -> Call:
         """Changes nothing. Raises ApiError for what this fake does not have."""
@@ -99,7 +121,13 @@ class Api:
         match [request.method, *request.path]:
             case ["GET", "storage", "v1", "b"]:
                 return Call(
-                    "bucket", "", "", lambda _: {"kind": "storage#buckets", "items": [b.resource for b in buckets.buckets.values()]}
+                    "bucket",
+                    "",
+                    "",
+                    lambda _: {
+                        "kind": "storage#buckets",
+                        "items": [b.resource for b in buckets.buckets.values()],
+                    },
                 )
             case ["POST", "storage", "v1", "b"]:
                 return Call("bucket", "", "", lambda request: buckets.create_bucket(request.json()))
@@ -108,42 +136,114 @@ class Api:
             case ["DELETE", "storage", "v1", "b", bucket]:
                 return Call("bucket", bucket, "", lambda _: self._delete_bucket(bucket))
             case ["GET", "storage", "v1", "b", bucket, "o"]:
-                return Call("list", bucket, request.query.get("prefix", ""), lambda request: self._list(request, bucket))
-            case ["GET", "storage", "v1", "b", bucket, "o", name] if request.query.get("alt") != "media":
-                return Call("metadata", bucket, name, lambda request: self._resource(request, _get(buckets, request, bucket, name)))
-            case ["GET", "storage", "v1", "b", bucket, "o", name] | ["GET", "download", "storage", "v1", "b", bucket, "o", name]:
-                return Call("download", bucket, name, lambda request: _media(request, _get(buckets, request, bucket, name)))
+                return Call(
+                    "list",
+                    bucket,
+                    request.query.get("prefix", ""),
+                    lambda request: self._list(request, bucket),
+                )
+            case ["GET", "storage", "v1", "b", bucket, "o", name] if (
+                request.query.get("alt") != "media"
+            ):
+                return Call(
+                    "metadata",
+                    bucket,
+                    name,
+                    lambda request: self._resource(request, _get(buckets, request, bucket, name)),
+                )
+            case ["GET", "storage", "v1", "b", bucket, "o", name] | [
+                "GET",
+                "download",
+                "storage",
+                "v1",
+                "b",
+                bucket,
+                "o",
+                name,
+            ]:
+                return Call(
+                    "download",
+                    bucket,
+                    name,
+                    lambda request: _media(request, _get(buckets, request, bucket, name)),
+                )
             case ["PATCH", "storage", "v1", "b", bucket, "o", name]:
-                return Call("metadata", bucket, name, lambda request: self._patch(request, bucket, name))
+                return Call(
+                    "metadata", bucket, name, lambda request: self._patch(request, bucket, name)
+                )
             case ["DELETE", "storage", "v1", "b", bucket, "o", name]:
-                return Call("delete", bucket, name, lambda request: self._delete(request, bucket, name))
+                return Call(
+                    "delete", bucket, name, lambda request: self._delete(request, bucket, name)
+                )
             case ["POST", "storage", "v1", "b", bucket, "o", name, "compose"]:
-                return Call("copy", bucket, name, lambda request: self._compose(request, bucket, name))
-            case ["POST", "storage", "v1", "b", source, "o", old, ("rewriteTo" | "copyTo") as verb, "b", bucket, "o", name]:
-                return Call("copy", bucket, name, lambda request: self._copy(request, verb, (source, old), (bucket, name)))
+                return Call(
+                    "copy", bucket, name, lambda request: self._compose(request, bucket, name)
+                )
+            case [
+                "POST",
+                "storage",
+                "v1",
+                "b",
+                source,
+                "o",
+                old,
+                ("rewriteTo" | "copyTo") as verb,
+                "b",
+                bucket,
+                "o",
+                name,
+            ]:
+                return Call(
+                    "copy",
+                    bucket,
+                    name,
+                    lambda request: self._copy(request, verb, (source, old), (bucket, name)),
+                )
             case ["POST", "storage", "v1", "b", bucket, "o", old, "moveTo", "o", name]:
-                return Call("copy", bucket, name, lambda request: self._copy(request, "moveTo", (bucket, old), (bucket, name)))
+                return Call(
+                    "copy",
+                    bucket,
+                    name,
+                    lambda request: self._copy(request, "moveTo", (bucket, old), (bucket, name)),
+                )
             case ["POST" | "PUT" | "DELETE", "upload", "storage", "v1", "b", bucket, "o"]:
                 return self._upload(request, bucket)
-        raise ApiError(404, "notFound", f"This fake of Cloud Storage has no {request.method} /{'/'.join(request.path)}")
+        raise ApiError(
+            404,
+            "notFound",
+            f"This fake of Cloud Storage has no {request.method} /{'/'.join(request.path)}",
+        )
 
     def _resource(self, request: Request, found: StoredObject) -> Json:
         return found.resource(request.host)
 
     def _list(self, request: Request, bucket: str) -> Json:
-        refused = {name for name in set(request.query) - LISTING - ANYWHERE if name not in OFF or request.query[name].lower() != "false"}
+        refused = {
+            name
+            for name in set(request.query) - LISTING - ANYWHERE
+            if name not in OFF or request.query[name].lower() != "false"
+        }
         if refused:
-            raise ApiError(400, "invalid", f"This fake of Cloud Storage lists without {', '.join(sorted(refused))}")
+            raise ApiError(
+                400,
+                "invalid",
+                f"This fake of Cloud Storage lists without {', '.join(sorted(refused))}",
+            )
         page = self.buckets.list(bucket, request.query, request.changes_ago)
         listing: Json = {"kind": "storage#objects"}
         listing |= {"nextPageToken": page.token} if page.token else {}
         listing |= {"prefixes": page.prefixes} if page.prefixes else {}
-        listing |= {"items": [self._resource(request, one) for one in page.items]} if page.items else {}
+        listing |= (
+            {"items": [self._resource(request, one) for one in page.items]} if page.items else {}
+        )
         return listing
 
     def _patch(self, request: Request, bucket: str, name: str) -> Json:
         generation = request.query.get("generation")
-        return self._resource(request, self.buckets.patch(bucket, name, generation, request.json(), request.preconditions()))
+        return self._resource(
+            request,
+            self.buckets.patch(bucket, name, generation, request.json(), request.preconditions()),
+        )
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
         self.buckets.delete(bucket, name, request.query.get("generation"), request.preconditions())
@@ -155,29 +255,56 @@ class Api:
 
     def _compose(self, request: Request, bucket: str, name: str) -> Json:
         body = request.json()
-        made = self.buckets.compose(bucket, name, body.get("sourceObjects", []), body.get("destination", {}), request.preconditions())
+        made = self.buckets.compose(
+            bucket,
+            name,
+            body.get("sourceObjects", []),
+            body.get("destination", {}),
+            request.preconditions(),
+        )
         return self._resource(request, made)
 
-    def _copy(self, request: Request, verb: str, source: tuple[str, str], target: tuple[str, str]) -> Json:
-        """One answer completes any rewrite, as it does in the real service within a location and storage class."""
+    def _copy(
+        self, request: Request, verb: str, source: tuple[str, str], target: tuple[str, str]
+    ) -> Json:
+        """One answer completes any rewrite, as it does in the real service within a location and
+        storage class."""
         with self.buckets.lock:
             old = self.buckets.get(*source, request.query.get("sourceGeneration"), Preconditions())
             request.preconditions("ifSource").check(old)
             changes = request.json() if request.body.size else {}
-            new = self.buckets.insert(*target, old.content, {**old.fields, **changes}, request.preconditions(), old.components)
+            new = self.buckets.insert(
+                *target,
+                old.content,
+                {**old.fields, **changes},
+                request.preconditions(),
+                old.components,
+            )
             if verb == "moveTo":
                 self.buckets.delete(*source, None, Preconditions())
         resource, size = self._resource(request, new), str(new.size)
         if verb != "rewriteTo":
             return resource
-        return {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size, "done": True, "resource": resource}
+        return {
+            "kind": "storage#rewriteResponse",
+            "totalBytesRewritten": size,
+            "objectSize": size,
+            "done": True,
+            "resource": resource,
+        }
 
     def _upload(self, request: Request, bucket: str) -> Call:
-        """An upload in one of its forms; the name is in the query, in the first part of the body, or with the session."""
+        """An upload in one of its forms; the name is in the query, in the first part of the body,
+        or with the session."""
         query, headers = request.query, request.headers
         if "upload_id" in query:
             session = self.uploads.find(query["upload_id"])
-            return Call("upload", session.bucket, session.name, lambda request: self._session(request, session))
+            return Call(
+                "upload",
+                session.bucket,
+                session.name,
+                lambda request: self._session(request, session),
+            )
         form = query.get("uploadType")
         content, fields = request.body, dict[str, Any]()
         if request.method == "POST" and form == "resumable":
@@ -188,14 +315,23 @@ class Api:
         elif request.method == "POST" and form == "media":
             fields = {"contentType": headers.get("content-type")}
         else:
-            raise ApiError(400, "badRequest", f"Bad Request: uploadType {form!r} with {request.method}")
+            raise ApiError(
+                400, "badRequest", f"Bad Request: uploadType {form!r} with {request.method}"
+            )
         fields |= _checksums(headers)
         name = query.get("name") or fields.get("name", "")
         if form == "resumable":
-            return Call("upload", bucket, name, lambda request: self._begin(request, bucket, name, fields))
+            return Call(
+                "upload", bucket, name, lambda request: self._begin(request, bucket, name, fields)
+            )
         insert = self.buckets.insert
         return Call(
-            "upload", bucket, name, lambda request: self._resource(request, insert(bucket, name, content, fields, request.preconditions()))
+            "upload",
+            bucket,
+            name,
+            lambda request: self._resource(
+                request, insert(bucket, name, content, fields, request.preconditions())
+            ),
         )
 
     def _begin(self, request: Request, bucket: str, name: str, fields: Json) -> Response:
@@ -207,7 +343,9 @@ class Api:
         if request.method == "DELETE":
             self.uploads.cancel(session)
         chunk = Chunk.of(request.headers.get("content-range"), request.declared)
-        self.uploads.append(session, chunk, request.body, _checksums(request.headers), broken=request.broken)
+        self.uploads.append(
+            session, chunk, request.body, _checksums(request.headers), broken=request.broken
+        )
         if isinstance(session.outcome, StoredObject):
             return self._resource(request, session.outcome)
         headers = {"X-GUploader-UploadID": session.id}
@@ -226,14 +364,23 @@ def error_response(error: ApiError, *, media: bool = False) -> Response:
     if error.status == 304:
         return Response(304)
     if media:
-        return Response(error.status, {"Content-Type": "text/html; charset=UTF-8"}, Content.of(error.message.encode()))
+        return Response(
+            error.status,
+            {"Content-Type": "text/html; charset=UTF-8"},
+            Content.of(error.message.encode()),
+        )
     detail = {"message": error.message, "domain": "global", "reason": error.reason}
-    body = json.dumps({"error": {"code": error.status, "message": error.message, "errors": [detail]}}).encode()
-    return Response(error.status, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body))
+    body = json.dumps(
+        {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
+    ).encode()
+    return Response(
+        error.status, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body)
+    )
 
 
 def select(value: Any, fields: str) -> Any:
-    """The partial response that a `fields` parameter asks for, e.g. `items(name,size),nextPageToken` or `items/name`."""
+    """The partial response that a `fields` parameter asks for, e.g.
+    `items(name,size),nextPageToken` or `items/name`."""
     if isinstance(value, list):
         return [select(one, fields) for one in value]
     chosen: Json = {}
@@ -253,7 +400,8 @@ def _get(buckets: Buckets, request: Request, bucket: str, name: str) -> StoredOb
 
 
 def _media(request: Request, found: StoredObject) -> Response:
-    """An object's bytes, or the range of them that was asked for. The hashes are always those of the whole object."""
+    """An object's bytes, or the range of them that was asked for. The hashes are always those of
+    the whole object."""
     headers = {
         "Content-Type": found.fields.get("contentType", "application/octet-stream"),
         "Accept-Ranges": "bytes",
@@ -287,9 +435,15 @@ def _multipart(content_type: str, body: Content) -> tuple[Json, Content]:
         raise malformed
     head = bytes(body.slice(0, 1 << 16))
     tail = bytes(body.slice(max(body.size - 1024, 0), body.size))
-    line = rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"  # of one kind throughout: media may end in CR
+    line = (
+        rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"
+    )  # of one kind throughout: media may end in CR
     mark = re.escape(b"--" + boundary[1].encode())
-    parts = re.match(mark + line + b".*?" + line * 2 + b"(.*?)" + line + mark + line + b"(.*?)" + line * 2, head, re.DOTALL)
+    parts = re.match(
+        mark + line + b".*?" + line * 2 + b"(.*?)" + line + mark + line + b"(.*?)" + line * 2,
+        head,
+        re.DOTALL,
+    )
     end = re.search(line + mark + rb"--\s*\Z", tail)
     if not parts or not end:
         raise malformed
@@ -308,6 +462,9 @@ def _json(text: bytes) -> Json:
 
 
 def _checksums(headers: Mapping[str, str]) -> Json:
-    """Checksums of the whole object from an `x-goog-hash: crc32c=...,md5=...` header, under their names in the metadata."""
-    pairs = (pair.strip().partition("=") for pair in headers.get("x-goog-hash", "").split(",") if pair)
+    """Checksums of the whole object from an `x-goog-hash: crc32c=...,md5=...` header, under their
+    names in the metadata."""
+    pairs = (
+        pair.strip().partition("=") for pair in headers.get("x-goog-hash", "").split(",") if pair
+    )
     return {{"crc32c": "crc32c", "md5": "md5Hash"}[label]: value for label, _, value in pairs}

@@ -1,8 +1,11 @@
-"""What the fake of Cloud Storage keeps: buckets, objects, generations, preconditions, listings. No HTTP, no faults.
+"""What the fake of Cloud Storage keeps: buckets, objects, generations, preconditions, listings. No
+HTTP, no faults.
 
-Behaviour follows the JSON API's reference: https://cloud.google.com/storage/docs/json_api/v1. Every change is made under one lock, so
-preconditions are atomic. Buckets are not versioned: an overwritten generation is gone, though a download that has begun keeps its bytes.
-Unlike the real service, objects over `MD5_LIMIT` carry an `md5Hash` only when the client sent one, because computing it bounds throughput.
+Behaviour follows the JSON API's reference: https://cloud.google.com/storage/docs/json_api/v1. Every
+change is made under one lock, so preconditions are atomic. Buckets are not versioned: an
+overwritten generation is gone, though a download that has begun keeps its bytes. Unlike the real
+service, objects over `MD5_LIMIT` carry an `md5Hash` only when the client sent one, because
+computing it bounds throughput.
 """
 
 import base64
@@ -20,12 +23,21 @@ from urllib.parse import quote
 import google_crc32c
 
 MD5_LIMIT = 1 << 20  # bytes
-WRITABLE = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl", "customTime", "metadata")
+WRITABLE = (
+    "contentType",
+    "contentEncoding",
+    "contentDisposition",
+    "contentLanguage",
+    "cacheControl",
+    "customTime",
+    "metadata",
+)
 _PIECE = 1 << 20
 
 
 class ApiError(Exception):
-    """An answer that is not a success: HTTP `status`, the API's `reason`, and the `message` for people."""
+    """An answer that is not a success: HTTP `status`, the API's `reason`, and the `message` for
+    people."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -40,7 +52,8 @@ CONDITION_NOT_MET = "At least one of the pre-conditions you specified did not ho
 
 
 class Content:
-    """Bytes in read-only pieces, so that an upload in chunks, a composed object and a range need no copy."""
+    """Bytes in read-only pieces, so that an upload in chunks, a composed object and a range need no
+    copy."""
 
     def __init__(self, parts: Iterable[memoryview] = ()) -> None:
         self.parts = tuple(part.toreadonly() for part in parts if len(part))
@@ -70,7 +83,8 @@ class Content:
         return self.slice(0, offset) + Content.of(flipped) + self.slice(offset + 1, self.size)
 
     def crc32c(self) -> str:
-        """The checksum as the API writes it: base64 of four big-endian bytes. About 0.1 s per GB."""
+        """The checksum as the API writes it: base64 of four big-endian bytes. About 0.1 s per
+        GB."""
         crc = 0
         for part in self.parts:
             for start in range(0, len(part), _PIECE):
@@ -106,13 +120,16 @@ class StoredObject:
         return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
 
     def resource(self, host: str) -> dict[str, Any]:
-        """The object's metadata in the API's words; `host` is the service's URL, for the links in it."""
+        """The object's metadata in the API's words; `host` is the service's URL, for the links in
+        it."""
         path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
         resource: dict[str, Any] = {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
             "selfLink": f"{host}/storage/v1/{path}",
-            "mediaLink": f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media",
+            "mediaLink": (
+                f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media"
+            ),
             "name": self.name,
             "bucket": self.bucket,
             "generation": str(self.generation),
@@ -136,7 +153,8 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Preconditions:
-    """What a request demands of the live object: generations, 0 meaning that there is none; None demands nothing."""
+    """What a request demands of the live object: generations, 0 meaning that there is none; None
+    demands nothing."""
 
     generation: int | None = None
     not_generation: int | None = None
@@ -145,18 +163,29 @@ class Preconditions:
 
     @classmethod
     def of(cls, query: Mapping[str, str], prefix: str = "if") -> "Preconditions":
-        """From the parameters `ifGenerationMatch` and its kin; `prefix` is `ifSource` for the source of a copy."""
-        names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
+        """From the parameters `ifGenerationMatch` and its kin; `prefix` is `ifSource` for the
+        source of a copy."""
+        names = (
+            "GenerationMatch",
+            "GenerationNotMatch",
+            "MetagenerationMatch",
+            "MetagenerationNotMatch",
+        )
         try:
-            return cls(*(int(query[prefix + name]) if prefix + name in query else None for name in names))
+            return cls(
+                *(int(query[prefix + name]) if prefix + name in query else None for name in names)
+            )
         except ValueError as error:
             raise ApiError(400, "invalid", f"Invalid value for a precondition: {error}") from error
 
     def check(self, live: StoredObject | None, *, reading: bool = False) -> None:
-        """Raise ApiError 412, or 304 where a reader asked for what differs, unless `live` is as demanded."""
+        """Raise ApiError 412, or 304 where a reader asked for what differs, unless `live` is as
+        demanded."""
         generation = live.generation if live else 0
         metageneration = live.metageneration if live else 0
-        if (self.generation not in (None, generation)) or (self.metageneration not in (None, metageneration)):
+        if (self.generation not in (None, generation)) or (
+            self.metageneration not in (None, metageneration)
+        ):
             raise ApiError(412, "conditionNotMet", CONDITION_NOT_MET)
         if generation == self.not_generation or metageneration == self.not_metageneration:
             raise ApiError(304 if reading else 412, "conditionNotMet", CONDITION_NOT_MET)
@@ -164,11 +193,14 @@ class Preconditions:
 
 @dataclass
 class Bucket:
-    """A bucket; `history` holds what each change of an object replaced, newest last, without the bytes."""
+    """A bucket; `history` holds what each change of an object replaced, newest last, without the
+    bytes."""
 
     resource: dict[str, Any]
     objects: dict[str, StoredObject] = field(default_factory=dict)
-    history: deque[tuple[str, StoredObject | None]] = field(default_factory=lambda: deque(maxlen=10_000))
+    history: deque[tuple[str, StoredObject | None]] = field(
+        default_factory=lambda: deque(maxlen=10_000)
+    )
 
     @property
     def requester_pays(self) -> bool:
@@ -215,9 +247,25 @@ class Buckets:
         kind = "multi-region" if location in ("US", "EU", "ASIA") else "region"
         with self.lock:
             if name in self.buckets:
-                raise ApiError(409, "conflict", "Your previous request to create the named bucket succeeded and you already own it.")
-            made = {"kind": "storage#bucket", "id": name, "projectNumber": "0", "timeCreated": _now(), "storageClass": "STANDARD"}
-            made |= {"metageneration": "1", **resource, "location": location, "locationType": resource.get("locationType", kind)}
+                raise ApiError(
+                    409,
+                    "conflict",
+                    "Your previous request to create the named bucket succeeded and you already"
+                    " own it.",
+                )
+            made = {
+                "kind": "storage#bucket",
+                "id": name,
+                "projectNumber": "0",
+                "timeCreated": _now(),
+                "storageClass": "STANDARD",
+            }
+            made |= {
+                "metageneration": "1",
+                **resource,
+                "location": location,
+                "locationType": resource.get("locationType", kind),
+            }
             self.buckets[name] = Bucket(made)
             return made
 
@@ -234,18 +282,32 @@ class Buckets:
             del self.buckets[name]
 
     def insert(
-        self, bucket: str, name: str, content: Content, fields: Mapping[str, Any], preconditions: Preconditions, components: int = 0
+        self,
+        bucket: str,
+        name: str,
+        content: Content,
+        fields: Mapping[str, Any],
+        preconditions: Preconditions,
+        components: int = 0,
     ) -> StoredObject:
-        """Create or replace an object. `fields` are the client's; a `crc32c` or `md5Hash` among them must be that of the bytes."""
+        """Create or replace an object. `fields` are the client's; a `crc32c` or `md5Hash` among
+        them must be that of the bytes."""
         if not name or len(name.encode()) > 1024:
             raise ApiError(400, "invalid", f"The specified object name is not valid: {name[:80]!r}")
         with self.lock:
             preconditions.check(self.bucket(bucket).objects.get(name))
         crc32c = content.crc32c()
-        md5 = content.md5() if "md5Hash" in fields or (content.size <= MD5_LIMIT and not components) else None
+        md5 = (
+            content.md5()
+            if "md5Hash" in fields or (content.size <= MD5_LIMIT and not components)
+            else None
+        )
         for label, key, computed in (("CRC32C", "crc32c", crc32c), ("MD5 hash", "md5Hash", md5)):
             if fields.get(key, computed) != computed:
-                message = f'Provided {label} "{fields[key]}" doesn\'t match calculated {label} "{computed}".'
+                message = (
+                    f'Provided {label} "{fields[key]}" doesn\'t match calculated {label}'
+                    f' "{computed}".'
+                )
                 raise ApiError(400, "invalid", message)
         kept = {key: fields[key] for key in WRITABLE if fields.get(key) is not None}
         with self.lock:
@@ -253,11 +315,26 @@ class Buckets:
             preconditions.check(place.objects.get(name))
             self._generation = max(self._generation + 1, time.time_ns() // 1000)
             now = _now()
-            new = StoredObject(bucket, name, self._generation, 1, content.size, crc32c, md5, now, now, kept, content, components)
+            new = StoredObject(
+                bucket,
+                name,
+                self._generation,
+                1,
+                content.size,
+                crc32c,
+                md5,
+                now,
+                now,
+                kept,
+                content,
+                components,
+            )
             place.put(name, new)
             return new
 
-    def get(self, bucket: str, name: str, generation: str | None, preconditions: Preconditions) -> StoredObject:
+    def get(
+        self, bucket: str, name: str, generation: str | None, preconditions: Preconditions
+    ) -> StoredObject:
         with self.lock:
             live = self.bucket(bucket).objects.get(name)
             if live is None or generation not in (None, str(live.generation)):
@@ -266,48 +343,72 @@ class Buckets:
             return live
 
     def patch(
-        self, bucket: str, name: str, generation: str | None, changes: Mapping[str, Any], preconditions: Preconditions
+        self,
+        bucket: str,
+        name: str,
+        generation: str | None,
+        changes: Mapping[str, Any],
+        preconditions: Preconditions,
     ) -> StoredObject:
         """Change metadata; a null removes a field, or a key of `metadata`."""
         with self.lock:
             live = self.get(bucket, name, generation, Preconditions())
             preconditions.check(live)
-            fields = {**live.fields, **{key: value for key, value in changes.items() if key in WRITABLE}}
+            fields = {
+                **live.fields,
+                **{key: value for key, value in changes.items() if key in WRITABLE},
+            }
             if changes.get("metadata") is not None:
                 fields["metadata"] = {**live.fields.get("metadata", {}), **changes["metadata"]}
-                fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
+                fields["metadata"] = {
+                    key: value for key, value in fields["metadata"].items() if value is not None
+                }
             fields = {key: value for key, value in fields.items() if value is not None}
-            new = replace(live, fields=fields, metageneration=live.metageneration + 1, updated=_now())
+            new = replace(
+                live, fields=fields, metageneration=live.metageneration + 1, updated=_now()
+            )
             self.bucket(bucket).put(name, new)
             return new
 
-    def delete(self, bucket: str, name: str, generation: str | None, preconditions: Preconditions) -> None:
+    def delete(
+        self, bucket: str, name: str, generation: str | None, preconditions: Preconditions
+    ) -> None:
         with self.lock:
             live = self.get(bucket, name, generation, Preconditions())
             preconditions.check(live)
             self.bucket(bucket).put(name, None)
 
     def list(self, bucket: str, query: Mapping[str, str], changes_ago: int = 0) -> Page:
-        """A page in the order of names; `maxResults` counts objects and prefixes together. `changes_ago` > 0 lists the past."""
+        """A page in the order of names; `maxResults` counts objects and prefixes together.
+        `changes_ago` > 0 lists the past."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         start, end = query.get("startOffset", ""), query.get("endOffset")
         glob = _glob(query["matchGlob"]) if "matchGlob" in query else None
         limit = min(max(int(query.get("maxResults", 1000)), 1), 1000)
-        after = base64.urlsafe_b64decode(query["pageToken"]).decode() if "pageToken" in query else None
+        after = (
+            base64.urlsafe_b64decode(query["pageToken"]).decode() if "pageToken" in query else None
+        )
         with self.lock:
             objects = self.bucket(bucket).as_of(changes_ago)
         items: list[StoredObject] = []
         prefixes: list[str] = []
         last: str | None = None
         for name in sorted(objects):
-            if not name.startswith(prefix) or name < start or (end is not None and name >= end) or (glob and not glob.fullmatch(name)):
+            if (
+                not name.startswith(prefix)
+                or name < start
+                or (end is not None and name >= end)
+                or (glob and not glob.fullmatch(name))
+            ):
                 continue
             head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             entry = prefix + head + found if found else name
             if (after is not None and entry <= after) or (prefixes and entry == prefixes[-1]):
                 continue
             if len(items) + len(prefixes) == limit:
-                return Page(items, prefixes, base64.urlsafe_b64encode((last or "").encode()).decode())
+                return Page(
+                    items, prefixes, base64.urlsafe_b64encode((last or "").encode()).decode()
+                )
             if found:
                 prefixes.append(entry)
             else:
@@ -316,26 +417,52 @@ class Buckets:
         return Page(items, prefixes, None)
 
     def compose(
-        self, bucket: str, name: str, sources: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], preconditions: Preconditions
+        self,
+        bucket: str,
+        name: str,
+        sources: Iterable[Mapping[str, Any]],
+        fields: Mapping[str, Any],
+        preconditions: Preconditions,
     ) -> StoredObject:
         """Concatenate objects of the bucket into one, which keeps no md5Hash."""
         with self.lock:
             found = []
             for source in sources:
-                generation, wanted = source.get("generation"), source.get("objectPreconditions", {}).get("ifGenerationMatch")
-                one = self.get(bucket, source["name"], None if generation is None else str(generation), Preconditions())
+                generation, wanted = (
+                    source.get("generation"),
+                    source.get("objectPreconditions", {}).get("ifGenerationMatch"),
+                )
+                one = self.get(
+                    bucket,
+                    source["name"],
+                    None if generation is None else str(generation),
+                    Preconditions(),
+                )
                 Preconditions(generation=None if wanted is None else int(wanted)).check(one)
                 found.append(one)
             if not 1 <= len(found) <= 32:
-                raise ApiError(400, "invalid", "The number of source components provided must be between 1 and 32.")
+                raise ApiError(
+                    400,
+                    "invalid",
+                    "The number of source components provided must be between 1 and 32.",
+                )
             content = Content(part for one in found for part in one.content.parts)
-            return self.insert(bucket, name, content, fields, preconditions, components=sum(one.components or 1 for one in found))
+            return self.insert(
+                bucket,
+                name,
+                content,
+                fields,
+                preconditions,
+                components=sum(one.components or 1 for one in found),
+            )
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
     """Of the service's globs those with `*` alone, which stands for anything but a slash."""
     if set(pattern) & set("?[]{}\\") or "**" in pattern:
-        raise ApiError(400, "invalid", f"This fake of Cloud Storage knows only * in a matchGlob: {pattern}")
+        raise ApiError(
+            400, "invalid", f"This fake of Cloud Storage knows only * in a matchGlob: {pattern}"
+        )
     return re.compile("[^/]*".join(map(re.escape, pattern.split("*"))))
 
 

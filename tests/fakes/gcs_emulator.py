@@ -1,11 +1,13 @@
-"""A fake of Cloud Storage for tests: a process that speaks the JSON API over HTTP, and the handle tests hold on it.
+"""A fake of Cloud Storage for tests: a process that speaks the JSON API over HTTP, and the handle
+tests hold on it.
 
-By hand: `python tests/fakes/gcs_emulator.py --port 0 --bucket lyceum-test` prints its URL and runs until SIGTERM, SIGINT or its parent's
-end.
-Clients find it through `STORAGE_EMULATOR_HOST` and need no credentials (gcsfs: `token="anon"`). Objects live in memory.
+By hand: `python tests/fakes/gcs_emulator.py --port 0 --bucket lyceum-test` prints its URL and runs
+until SIGTERM, SIGINT or its parent's end. Clients find it through `STORAGE_EMULATOR_HOST` and need
+no credentials (gcsfs: `token="anon"`). Objects live in memory.
 
-`gcs_http.py` is the wire, `gcs_api.py` the calls, `gcs_buckets.py` and `gcs_uploads.py` what is kept, `gcs_faults.py` what can go wrong.
-Packaged emulators ignore preconditions on some verbs, so leases and commits cannot be tested on them.
+`gcs_http.py` is the wire, `gcs_api.py` the calls, `gcs_buckets.py` and `gcs_uploads.py` what is
+kept, `gcs_faults.py` what can go wrong. Packaged emulators ignore preconditions on some verbs, so
+leases and commits cannot be tested on them.
 """
 
 import argparse
@@ -44,7 +46,8 @@ class Emulator:
 
     Attributes:
         faults: what shall go wrong.
-        environment: variables with which a client process finds it; set them before the process imports a client library.
+        environment: variables with which a client process finds it; set them before the process
+            imports a client library.
     """
 
     def __init__(self, *buckets: str, location: str = "US-CENTRAL1") -> None:
@@ -53,11 +56,15 @@ class Emulator:
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.fakes.gcs_emulator", "--port=0", *self._arguments]
         # A process group of its own: on Ctrl-C whoever uses it cleans up first.
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0)
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
+        )
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
-            raise RuntimeError(f"the fake of Cloud Storage did not start: exit code {self._process.wait()}")
+            raise RuntimeError(
+                f"the fake of Cloud Storage did not start: exit code {self._process.wait()}"
+            )
         self.environment = environment(self.url)
         self.faults = Faults(self)
         return self
@@ -68,9 +75,15 @@ class Emulator:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def create_bucket(self, name: str, location: str = "US-CENTRAL1", *, requester_pays: bool = False) -> str:
+    def create_bucket(
+        self, name: str, location: str = "US-CENTRAL1", *, requester_pays: bool = False
+    ) -> str:
         """Create a bucket; returns its name."""
-        resource = {"name": name, "location": location, "billing": {"requesterPays": requester_pays}}
+        resource = {
+            "name": name,
+            "location": location,
+            "billing": {"requesterPays": requester_pays},
+        }
         self._post("/storage/v1/b", resource)
         return name
 
@@ -84,22 +97,30 @@ class Emulator:
 
     def fill(self, bucket: str, objects: Mapping[str, bytes]) -> None:
         """Create or replace objects, name -> bytes."""
-        self.control("fill", bucket=bucket, objects={name: base64.b64encode(content).decode() for name, content in objects.items()})
+        self.control(
+            "fill",
+            bucket=bucket,
+            objects={name: base64.b64encode(content).decode() for name, content in objects.items()},
+        )
 
     def delete(self, bucket: str, name: str) -> None:
         """Remove an object."""
         self.control("delete", bucket=bucket, name=name)
 
-    def corrupt(self, bucket: str, name: str, offset: int | None = None, recompute: bool = False) -> None:
+    def corrupt(
+        self, bucket: str, name: str, offset: int | None = None, recompute: bool = False
+    ) -> None:
         """Flip a bit of the byte at `offset` (the middle one) of an object, whose generation stays.
 
         Args:
-            recompute: let the checksums in the metadata tell; False is rot behind the service's back.
+            recompute: let the checksums in the metadata tell; False is rot behind the service's
+                back.
         """
         self.control("corrupt", bucket=bucket, name=name, offset=offset, recompute=recompute)
 
     def requests(self) -> dict[str, int]:
-        """API requests since the start or `forget_requests`, by method and kind: {"GET download": 3, ...}. Kinds are `gcs_api.KINDS`."""
+        """API requests since the start or `forget_requests`, by method and kind: {"GET download":
+        3, ...}. Kinds are `gcs_api.KINDS`."""
         return json.loads(self.control("requests"))
 
     def forget_requests(self) -> None:
@@ -112,13 +133,18 @@ class Emulator:
     def _post(self, path: str, value: Any) -> bytes:
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         try:
-            connection.request("POST", path, json.dumps(value), {"Content-Type": "application/json"})
+            connection.request(
+                "POST", path, json.dumps(value), {"Content-Type": "application/json"}
+            )
             answer = connection.getresponse()
             body = answer.read()
         finally:
             connection.close()
         if answer.status != 200:
-            raise RuntimeError(f"the fake of Cloud Storage answered {answer.status} to {path} {value}: {body.decode()}")
+            raise RuntimeError(
+                f"the fake of Cloud Storage answered {answer.status} to {path} {value}:"
+                f" {body.decode()}"
+            )
         return body
 
 
@@ -144,29 +170,43 @@ class Faults:
         """Add a fault; returns its number, for `fired`.
 
         Args:
-            action: one of
-                `status`: answer `code`, not executed, with `message`, `reason` (by default the service's) and `retry_after` (seconds);
-                `reset_before`: connection reset, nothing executed; `reset_after`: executed, then reset: the acknowledgement is lost;
-                `slow`: wait `delay` seconds before executing, then send the answer's body at `rate` bytes per second;
-                `stale`: list the bucket as it was `changes` changes ago;
-                `partial`: take only the first `keep` (half) bytes of a resumable chunk, in units of 256 KiB;
-                `duplicate`: execute twice and send the second answer;
-                `flip`: flip a bit of the byte at `offset` (the middle one) of a download; the stored object is sound;
+            action: one of `status`: answer `code`, not executed, with `message`, `reason` (by
+                default the service's) and `retry_after` (seconds); `reset_before`: connection
+                reset, nothing executed; `reset_after`: executed, then reset: the acknowledgement is
+                lost; `slow`: wait `delay` seconds before executing, then send the answer's body at
+                `rate` bytes per second; `stale`: list the bucket as it was `changes` changes ago;
+                `partial`: take only the first `keep` (half) bytes of a resumable chunk, in units of
+                256 KiB; `duplicate`: execute twice and send the second answer; `flip`: flip a bit
+                of the byte at `offset` (the middle one) of a download; the stored object is sound;
                 `truncate`: end the connection after `keep` (half) bytes of a download.
             method: strike requests of this HTTP method.
             kind: strike requests of this kind, one of `gcs_api.KINDS`.
-            name: strike requests in whose `bucket/object`, for a listing `bucket/prefix`, this occurs.
+            name: strike requests in whose `bucket/object`, for a listing `bucket/prefix`, this
+                occurs.
             skip: let so many of them pass first.
             times: strike at most so often; None for always.
             probability: of striking each, drawn from a generator with the seed `seed`.
         """
-        wish = {"action": action, "method": method, "kind": kind, "name": name, "skip": skip, "times": times}
-        answer = self._emulator.control("add_fault", **wish, probability=probability, seed=seed, parameters=parameters)
+        wish = {
+            "action": action,
+            "method": method,
+            "kind": kind,
+            "name": name,
+            "skip": skip,
+            "times": times,
+        }
+        answer = self._emulator.control(
+            "add_fault", **wish, probability=probability, seed=seed, parameters=parameters
+        )
         return json.loads(answer)["fault"]
 
     def add_all(self, seed: int = 0) -> dict[str, int]:
-        """Add every fault that a client should overcome by itself, at random: a bucket at its worst. Returns action -> number."""
-        return {action: self.add(action, seed=seed + index, **parameters) for index, (action, parameters) in enumerate(WORST.items())}
+        """Add every fault that a client should overcome by itself, at random: a bucket at its
+        worst. Returns action -> number."""
+        return {
+            action: self.add(action, seed=seed + index, **parameters)
+            for index, (action, parameters) in enumerate(WORST.items())
+        }
 
     def fired(self, fault: int) -> int:
         """How often a fault struck so far."""
@@ -182,8 +222,12 @@ def environment(url: str) -> dict[str, str]:
         "STORAGE_EMULATOR_HOST": url,
         "GOOGLE_CLOUD_PROJECT": "lyceum-test",
         "NO_GCE_CHECK": "true",  # no search for a metadata server
-        "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",  # else a thread asks for each bucket, and may be struck by faults
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # else gcsfs asks a gRPC endpoint for about 60 s per bucket
+        "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": (
+            "true"
+        ),  # else a thread asks for each bucket, and may be struck by faults
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": (
+            "false"
+        ),  # else gcsfs asks a gRPC endpoint for about 60 s per bucket
         "FSSPEC_GCS_USE_LISTINGS_CACHE": "false",
         "FSSPEC_GS_USE_LISTINGS_CACHE": "false",
         "TENSORSTORE_GCS_HTTP_URL": url,
@@ -194,9 +238,13 @@ def environment(url: str) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="A fake of Cloud Storage's JSON API on 127.0.0.1. Prints its URL.")
+    parser = argparse.ArgumentParser(
+        description="A fake of Cloud Storage's JSON API on 127.0.0.1. Prints its URL."
+    )
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--bucket", action="append", default=[], help="a bucket to begin with; may be repeated")
+    parser.add_argument(
+        "--bucket", action="append", default=[], help="a bucket to begin with; may be repeated"
+    )
     parser.add_argument("--location", default="US-CENTRAL1", help="where those buckets are")
     options = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT))

@@ -1,7 +1,9 @@
-"""What can go wrong between a client and the fake of Cloud Storage: faults, the requests they strike, and how often.
+"""What can go wrong between a client and the fake of Cloud Storage: faults, the requests they
+strike, and how often.
 
-Several faults may strike one request: `slow`, then `status` or `reset_before` in place of an execution, then what changes the execution
-(`stale`, `partial`, `duplicate`), then what befalls the answer (`reset_after`, `flip`, `truncate`).
+Several faults may strike one request: `slow`, then `status` or `reset_before` in place of an
+execution, then what changes the execution (`stale`, `partial`, `duplicate`), then what befalls the
+answer (`reset_after`, `flip`, `truncate`).
 """
 
 import random
@@ -24,15 +26,25 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "flip": {"offset": None},
     "truncate": {"keep": None},
 }
-"""Every fault's own parameters and their defaults; `tests.fakes.gcs_emulator.Faults.add` says what they mean."""
+"""Every fault's own parameters and their defaults; `tests.fakes.gcs_emulator.Faults.add` says what
+they mean."""
 
 STATUSES = {
     400: ("required", "Bucket is a requester pays bucket but no user project provided."),
     401: ("authError", "Invalid Credentials"),
-    403: ("forbidden", "anonymous caller does not have access. Permission denied on resource (or it may not exist)."),
+    403: (
+        "forbidden",
+        (
+            "anonymous caller does not have access. Permission denied on resource (or it may not"
+            " exist)."
+        ),
+    ),
     404: ("notFound", "The specified bucket does not exist."),
     408: ("requestTimeout", "Request Timeout"),
-    429: ("rateLimitExceeded", "The rate of requests to this bucket exceeded the limit. Please reduce your request rate."),
+    429: (
+        "rateLimitExceeded",
+        "The rate of requests to this bucket exceeded the limit. Please reduce your request rate.",
+    ),
     500: ("internalError", "We encountered an internal error. Please try again."),
     502: ("badGateway", "Bad Gateway"),
     503: ("backendError", "We encountered an internal error. Please try again."),
@@ -48,7 +60,8 @@ class Fault:
     Attributes:
         action: one of PARAMETERS.
         method: strikes requests of this HTTP method; None for any. Likewise `kind` (one of KINDS).
-        name: strikes requests in whose `bucket/object` (for a listing `bucket/prefix`) this occurs; None for any.
+        name: strikes requests in whose `bucket/object` (for a listing `bucket/prefix`) this occurs;
+            None for any.
         skip: how many such requests pass before the first is struck.
         times: strikes at most so often; None for always.
         probability: of striking each, decided by a generator with the seed `seed`.
@@ -68,17 +81,30 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.action not in PARAMETERS:
-            raise ApiError(400, "invalid", f"no fault {self.action!r}; there are {', '.join(PARAMETERS)}")
+            raise ApiError(
+                400, "invalid", f"no fault {self.action!r}; there are {', '.join(PARAMETERS)}"
+            )
         if self.kind not in (None, *KINDS):
-            raise ApiError(400, "invalid", f"no kind of request {self.kind!r}; there are {', '.join(KINDS)}")
+            raise ApiError(
+                400, "invalid", f"no kind of request {self.kind!r}; there are {', '.join(KINDS)}"
+            )
         if unknown := set(self.parameters) - set(PARAMETERS[self.action]):
-            raise ApiError(400, "invalid", f"{self.action} has no {', '.join(unknown)}; it has {', '.join(PARAMETERS[self.action])}")
+            raise ApiError(
+                400,
+                "invalid",
+                f"{self.action} has no {', '.join(unknown)}; it has"
+                f" {', '.join(PARAMETERS[self.action])}",
+            )
         self.parameters = PARAMETERS[self.action] | self.parameters
         self._random = random.Random(self.seed)
 
     def strikes(self, call: Call, request: Request) -> bool:
         """Whether this request is struck; counts it."""
-        if self.method not in (None, request.method) or self.kind not in (None, call.kind) or not self._can_strike(call, request):
+        if (
+            self.method not in (None, request.method)
+            or self.kind not in (None, call.kind)
+            or not self._can_strike(call, request)
+        ):
             return False
         if self.name is not None and self.name not in f"{call.bucket}/{call.name}":
             return False
@@ -127,19 +153,28 @@ class FaultList:
             return self._faults[number].fired
 
     def striking(self, call: Call, request: Request) -> dict[str, dict[str, Any]]:
-        """The faults that strike this request: action -> parameters. Of two with one action the older counts."""
+        """The faults that strike this request: action -> parameters. Of two with one action the
+        older counts."""
         with self._lock:
-            return {fault.action: fault.parameters for fault in [*self._faults.values()][::-1] if fault.strikes(call, request)}
+            return {
+                fault.action: fault.parameters
+                for fault in [*self._faults.values()][::-1]
+                if fault.strikes(call, request)
+            }
 
 
 def status_response(parameters: Mapping[str, Any], *, media: bool) -> Response:
     """The answer of a `status` fault."""
     reason, message = STATUSES.get(parameters["code"], ("backendError", "Error"))
-    error = ApiError(parameters["code"], parameters["reason"] or reason, parameters["message"] or message)
+    error = ApiError(
+        parameters["code"], parameters["reason"] or reason, parameters["message"] or message
+    )
     response = error_response(error, media=media)
     if parameters["retry_after"] is None:
         return response
-    return replace(response, headers={**response.headers, "Retry-After": str(parameters["retry_after"])})
+    return replace(
+        response, headers={**response.headers, "Retry-After": str(parameters["retry_after"])}
+    )
 
 
 def changed_request(request: Request, striking: Mapping[str, Mapping[str, Any]]) -> Request:
@@ -148,7 +183,9 @@ def changed_request(request: Request, striking: Mapping[str, Mapping[str, Any]])
         request = replace(request, changes_ago=striking["stale"]["changes"])
     if "partial" in striking:
         keep = striking["partial"]["keep"]
-        request = replace(request, body=request.body.slice(0, request.body.size // 2 if keep is None else keep))
+        request = replace(
+            request, body=request.body.slice(0, request.body.size // 2 if keep is None else keep)
+        )
     return request
 
 
@@ -157,4 +194,6 @@ def flipped_response(response: Response, parameters: Mapping[str, Any]) -> Respo
     if not response.body.size:
         return response
     offset = parameters["offset"]
-    return replace(response, body=response.body.flipped(response.body.size // 2 if offset is None else offset))
+    return replace(
+        response, body=response.body.flipped(response.body.size // 2 if offset is None else offset)
+    )

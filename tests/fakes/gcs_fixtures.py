@@ -10,8 +10,13 @@ import pytest
 
 from tests.fakes.gcs_emulator import Emulator, environment
 
-# gcsfs and fsspec read these when they are imported, which some other test may cause before a fixture runs.
-os.environ |= {name: value for name, value in environment("").items() if name.startswith(("GCSFS", "FSSPEC", "EPATH"))}
+# gcsfs and fsspec read these when they are imported, which some other test may cause before a
+# fixture runs.
+os.environ |= {
+    name: value
+    for name, value in environment("").items()
+    if name.startswith(("GCSFS", "FSSPEC", "EPATH"))
+}
 
 _numbers = count(1)
 
@@ -25,7 +30,8 @@ def gcs() -> Iterator[Emulator]:
 
 @pytest.fixture
 def gcs_bucket(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of an empty bucket of the test's own; no faults, no requests counted, and clients in this process find the fake.
+    """The name of an empty bucket of the test's own; no faults, no requests counted, and clients in
+    this process find the fake.
 
     This machine's cache is the test's own, too: buckets of all sessions have the same few names.
     """

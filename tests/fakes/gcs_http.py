@@ -1,4 +1,5 @@
-"""The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection, bodies received into the memory objects live in."""
+"""The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection, bodies received into
+the memory objects live in."""
 
 import base64
 import mmap
@@ -60,14 +61,24 @@ class Server(ThreadingTCPServer):
                     return Response(200, {}, objects[wish["name"]].content)
                 case "fill":
                     for name, content in wish["objects"].items():
-                        buckets.insert(wish["bucket"], name, Content.of(base64.b64decode(content)), {}, Preconditions())
+                        buckets.insert(
+                            wish["bucket"],
+                            name,
+                            Content.of(base64.b64decode(content)),
+                            {},
+                            Preconditions(),
+                        )
                 case "delete":
                     buckets.bucket(wish["bucket"]).put(wish["name"], None)
                 case "corrupt":
                     old = objects[wish["name"]]
                     offset = old.size // 2 if wish["offset"] is None else wish["offset"]
                     if not 0 <= offset < old.size:
-                        raise ApiError(400, "invalid", f"{wish['name']} has {old.size} bytes; there is none at {offset}")
+                        raise ApiError(
+                            400,
+                            "invalid",
+                            f"{wish['name']} has {old.size} bytes; there is none at {offset}",
+                        )
                     content = old.content.flipped(offset)
                     crc32c = content.crc32c() if wish["recompute"] else old.crc32c
                     md5 = content.md5() if old.md5 and wish["recompute"] else old.md5
@@ -161,7 +172,15 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection |= body.size < declared
         segments = [unquote(segment) for segment in url.path.strip("/").split("/")]
         host = f"http://{headers.get('host', '127.0.0.1')}"
-        return Request(self.command, segments, dict(parse_qsl(url.query, keep_blank_values=True)), headers, body, declared, host)
+        return Request(
+            self.command,
+            segments,
+            dict(parse_qsl(url.query, keep_blank_values=True)),
+            headers,
+            body,
+            declared,
+            host,
+        )
 
     def _receive(self, size: int) -> memoryview:
         """The next `size` bytes, fewer if the connection ends before."""
@@ -182,9 +201,14 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return parts
 
-    def _write(self, response: Response, stop: int | None = None, rate: float | None = None) -> None:
-        """Send an answer: its body only up to `stop`, then the connection's end; `rate` bytes per second."""
-        length = "" if response.status in (204, 304) else f"Content-Length: {response.body.size}\r\n"
+    def _write(
+        self, response: Response, stop: int | None = None, rate: float | None = None
+    ) -> None:
+        """Send an answer: its body only up to `stop`, then the connection's end; `rate` bytes per
+        second."""
+        length = (
+            "" if response.status in (204, 304) else f"Content-Length: {response.body.size}\r\n"
+        )
         head = f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}\r\n{length}"
         head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items()) + "\r\n"
         body = response.body
@@ -206,12 +230,15 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _memory(size: int) -> memoryview:
-    """Writable memory. A large one is a mapping, which is used again when nothing refers to it: fresh pages can cost seconds per GB."""
+    """Writable memory. A large one is a mapping, which is used again when nothing refers to it:
+    fresh pages can cost seconds per GB."""
     if size < _HUGE:
         return memoryview(bytearray(size))
     with _mapping:
         for mapped in _mappings:
-            if size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3:  # the list's, the loop's, the argument: no view's
+            if (
+                size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3
+            ):  # the list's, the loop's, the argument: no view's
                 return memoryview(mapped)[:size]
         mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -1,7 +1,8 @@
 """Resumable uploads of the fake of Cloud Storage: sessions, chunks, status queries, cancelling.
 
-Behaviour follows https://cloud.google.com/storage/docs/performing-resumable-uploads: an unfinished upload keeps whole units of 256 KiB,
-bytes that were kept already are skipped, and preconditions are checked at the start and at the end.
+Behaviour follows https://cloud.google.com/storage/docs/performing-resumable-uploads: an unfinished
+upload keeps whole units of 256 KiB, bytes that were kept already are skipped, and preconditions are
+checked at the start and at the end.
 """
 
 import re
@@ -36,7 +37,8 @@ class Chunk:
     """What one request adds to an upload.
 
     Attributes:
-        start: the offset of its first byte; None for a request that only asks how far the upload is.
+        start: the offset of its first byte; None for a request that only asks how far the upload
+            is.
         stop: the offset after the last byte that the request's header promises.
         total: the size of the whole object, None while unknown.
     """
@@ -47,7 +49,8 @@ class Chunk:
 
     @classmethod
     def of(cls, header: str | None, size: int) -> "Chunk":
-        """From the Content-Range header (None: the body is the whole object) and the body's declared size."""
+        """From the Content-Range header (None: the body is the whole object) and the body's
+        declared size."""
         if header is None:
             return cls(0, size, size)
         match = _RANGE.fullmatch(header)
@@ -58,8 +61,14 @@ class Chunk:
             return cls(None, 0, total)
         start, stop = int(match[2]), int(match[3]) + 1
         if stop - start != size:
-            message = f"Invalid request.  There were {size} byte(s) in the request body.  There should have been {stop - start} byte(s)"
-            message += f" (starting at offset {start} and ending at offset {stop - 1}) according to the Content-Range header."
+            message = (
+                f"Invalid request.  There were {size} byte(s) in the request body.  There should"
+                f" have been {stop - start} byte(s)"
+            )
+            message += (
+                f" (starting at offset {start} and ending at offset {stop - 1}) according to the"
+                " Content-Range header."
+            )
             raise ApiError(400, "badRequest", message)
         return cls(start, stop, total)
 
@@ -71,7 +80,9 @@ class Uploads:
         self.buckets = buckets
         self.sessions: dict[str, Session] = {}
 
-    def begin(self, bucket: str, name: str, fields: Mapping[str, Any], preconditions: Preconditions) -> Session:
+    def begin(
+        self, bucket: str, name: str, fields: Mapping[str, Any], preconditions: Preconditions
+    ) -> Session:
         with self.buckets.lock:
             preconditions.check(self.buckets.bucket(bucket).objects.get(name))
         session = Session(uuid.uuid4().hex, bucket, name, dict(fields), preconditions)
@@ -87,15 +98,28 @@ class Uploads:
         """Ends with the API's odd status for success, 499, now and for every later request."""
         with session.lock:
             if session.outcome is None:
-                session.outcome, session.content = ApiError(499, "clientClosedRequest", "Client Closed Request"), Content()
+                session.outcome, session.content = (
+                    ApiError(499, "clientClosedRequest", "Client Closed Request"),
+                    Content(),
+                )
             raise ApiError(499, "clientClosedRequest", "Client Closed Request")
 
-    def append(self, session: Session, chunk: Chunk, body: Content, checksums: Mapping[str, str], *, broken: bool = False) -> Session:
-        """Add what arrived of a chunk and, when that completes the object, create it; the session's `outcome` tells.
+    def append(
+        self,
+        session: Session,
+        chunk: Chunk,
+        body: Content,
+        checksums: Mapping[str, str],
+        *,
+        broken: bool = False,
+    ) -> Session:
+        """Add what arrived of a chunk and, when that completes the object, create it; the session's
+        `outcome` tells.
 
         Args:
             checksums: of the whole object, from the request's x-goog-hash.
-            broken: the connection was lost before the whole body had come: keep what arrived, finish nothing.
+            broken: the connection was lost before the whole body had come: keep what arrived,
+                finish nothing.
         """
         with session.lock:
             if isinstance(session.outcome, ApiError):
@@ -106,13 +130,30 @@ class Uploads:
             session.fields |= checksums
             if chunk.start is not None:
                 if chunk.start > have:
-                    message = f"Invalid request.  According to the Content-Range header, the upload offset is {chunk.start} byte(s), "
-                    raise ApiError(400, "badRequest", message + f"which exceeds already uploaded size of {have} byte(s).")
+                    message = (
+                        "Invalid request.  According to the Content-Range header, the upload"
+                        f" offset is {chunk.start} byte(s), "
+                    )
+                    raise ApiError(
+                        400,
+                        "badRequest",
+                        message + f"which exceeds already uploaded size of {have} byte(s).",
+                    )
                 final = chunk.stop == chunk.total
                 if not final and body.size < CHUNK_UNIT and not broken:
-                    message = "Invalid request.  The number of bytes uploaded is required to be equal or greater than 262144, except for "
-                    message += "the final request (it's recommended to be the exact multiple of 262144).  The received request contained "
-                    raise ApiError(400, "badRequest", message + f"{body.size} bytes, which does not meet this requirement.")
+                    message = (
+                        "Invalid request.  The number of bytes uploaded is required to be equal or"
+                        " greater than 262144, except for "
+                    )
+                    message += (
+                        "the final request (it's recommended to be the exact multiple of 262144). "
+                        " The received request contained "
+                    )
+                    raise ApiError(
+                        400,
+                        "badRequest",
+                        message + f"{body.size} bytes, which does not meet this requirement.",
+                    )
                 reached = chunk.start + body.size
                 if broken or not final:
                     reached -= reached % CHUNK_UNIT
@@ -124,8 +165,12 @@ class Uploads:
 
     def _finish(self, session: Session) -> None:
         try:
-            made = self.buckets.insert(session.bucket, session.name, session.content, session.fields, session.preconditions)
-            session.outcome = replace(made, content=Content())  # later requests want its metadata; its bytes may be deleted
+            made = self.buckets.insert(
+                session.bucket, session.name, session.content, session.fields, session.preconditions
+            )
+            session.outcome = replace(
+                made, content=Content()
+            )  # later requests want its metadata; its bytes may be deleted
         except ApiError as error:
             session.outcome = error
             raise

@@ -11,12 +11,15 @@ from tasks.judging.judge import Judge, Question, Ruling
 Reply = Callable[[Question], "str | tuple[float, ...] | Ruling"]
 
 QUESTION = re.compile(
-    r"(?P<before>.*)\n=== data (?P<mark>\w{16}) ===\n(?P<data>.*)\n=== end of data (?P=mark) ===\n(?P<after>.*)", re.DOTALL
+    r"(?P<before>.*)\n=== data (?P<mark>\w{16}) ===\n(?P<data>.*)\n=== end of data (?P=mark)"
+    r" ===\n(?P<after>.*)",
+    re.DOTALL,
 )
 
 
 class FakeJudge(Judge):
-    """Says what `reply` makes of a question: a text, probabilities, or a whole ruling. `asked` are all questions so far."""
+    """Says what `reply` makes of a question: a text, probabilities, or a whole ruling. `asked` are
+    all questions so far."""
 
     def __init__(self, reply: Reply, max_abstained: float = 1.0) -> None:
         super().__init__(max_abstained)
@@ -32,7 +35,11 @@ class FakeJudge(Judge):
         if isinstance(said, Ruling):
             return said
         key = digest([question.messages[0]["content"], question.sample])
-        return Ruling(text=said, digest=key) if isinstance(said, str) else Ruling(probabilities=said, digest=key)
+        return (
+            Ruling(text=said, digest=key)
+            if isinstance(said, str)
+            else Ruling(probabilities=said, digest=key)
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -59,5 +66,9 @@ def items_in(question: Question) -> list[str]:
 
 def ruling(question: Question, *grades: bool | int, **changes: Any) -> str:
     """A ruling in the right form."""
-    value = {"mark": mark_in(question), "reason": "because", "grades": {str(number): grade for number, grade in enumerate(grades, 1)}}
+    value = {
+        "mark": mark_in(question),
+        "reason": "because",
+        "grades": {str(number): grade for number, grade in enumerate(grades, 1)},
+    }
     return json.dumps(value | changes)

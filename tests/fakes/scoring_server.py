@@ -1,4 +1,5 @@
-"""A server that scores prompts as vLLM's `/v1/completions` does (echo, return_tokens_as_token_ids), with a model's true numbers."""
+"""A server that scores prompts as vLLM's `/v1/completions` does (echo, return_tokens_as_token_ids),
+with a model's true numbers."""
 
 import json
 import threading
@@ -13,7 +14,8 @@ import numpy as np
 from tasks.models.loading import LoadedModel
 
 Fault = Callable[[int, dict[str, Any]], int | dict[str, Any] | None]
-"""(number of the request, from 0; a right answer) -> a status to refuse it with, another answer, or None."""
+"""(number of the request, from 0; a right answer) -> a status to refuse it with, another answer, or
+None."""
 
 
 class ScoringServer:
@@ -26,13 +28,17 @@ class ScoringServer:
         seen: the bodies of all requests.
     """
 
-    def __init__(self, loaded: LoadedModel, length: int, fault: Fault = lambda number, answer: None) -> None:
+    def __init__(
+        self, loaded: LoadedModel, length: int, fault: Fault = lambda number, answer: None
+    ) -> None:
         self.seen: list[dict[str, Any]] = []
         self._length, self._fault, self._lock = length, fault, threading.Lock()
 
         @jax.jit
         def logps(tokens: jax.Array) -> jax.Array:
-            hidden, _ = loaded.model(tokens, jnp.arange(length)[None], (tokens != 0).astype(jnp.int32))
+            hidden, _ = loaded.model(
+                tokens, jnp.arange(length)[None], (tokens != 0).astype(jnp.int32)
+            )
             found = jax.nn.log_softmax(loaded.model.unembed(hidden))[0, :-1]
             return jnp.take_along_axis(found, tokens[0, 1:, None], axis=-1)[:, 0]
 
@@ -80,13 +86,42 @@ class ScoringServer:
 
     def _scored(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = body["prompt"]
-        assert body.items() >= {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 1}.items(), body
+        assert (
+            body.items() >= {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 1}.items()
+        ), body
         tokens = np.zeros((1, self._length), np.int32)
         tokens[0, : len(ids)] = ids
         values = [None, *np.asarray(self._logps(tokens))[: len(ids) - 1].tolist()]
-        names = [f"token_id:{token}" if body.get("return_tokens_as_token_ids") else str(token) for token in ids]
-        top = [None, *({name: value, "token_id:9": -0.5} for name, value in zip(names[1:], values[1:], strict=True))]
-        logprobs = {"text_offset": [0] * len(ids), "token_logprobs": values, "tokens": names, "top_logprobs": top}
+        names = [
+            f"token_id:{token}" if body.get("return_tokens_as_token_ids") else str(token)
+            for token in ids
+        ]
+        top = [
+            None,
+            *(
+                {name: value, "token_id:9": -0.5}
+                for name, value in zip(names[1:], values[1:], strict=True)
+            ),
+        ]
+        logprobs = {
+            "text_offset": [0] * len(ids),
+            "token_logprobs": values,
+            "tokens": names,
+            "top_logprobs": top,
+        }
         usage = {"prompt_tokens": len(ids), "total_tokens": len(ids), "completion_tokens": 0}
-        choice = {"index": 0, "text": "...", "logprobs": logprobs, "finish_reason": "length", "prompt_logprobs": None}
-        return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice], "usage": usage}
+        choice = {
+            "index": 0,
+            "text": "...",
+            "logprobs": logprobs,
+            "finish_reason": "length",
+            "prompt_logprobs": None,
+        }
+        return {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [choice],
+            "usage": usage,
+        }

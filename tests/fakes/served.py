@@ -1,4 +1,5 @@
-"""`lyceum serve` as a process of its own, with a Prefect home of its own, and its API as Prefect's UI speaks to it."""
+"""`lyceum serve` as a process of its own, with a Prefect home of its own, and its API as Prefect's
+UI speaks to it."""
 
 import json
 import os
@@ -19,7 +20,8 @@ from schemas.reports import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0
-"""Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be starting."""
+"""Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
+starting."""
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
@@ -28,11 +30,17 @@ SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
 
 
 class Served:
-    """A context manager; inside, runs can be started. `root` holds everything: Prefect's home, the working directory, the store."""
+    """A context manager; inside, runs can be started. `root` holds everything: Prefect's home, the
+    working directory, the store."""
 
     def __init__(self, root: Path, *arguments: str) -> None:
         self.arguments = arguments
-        self.root, self.work, self.log, self.port = root, root / "work", root / "serve.log", free_port()
+        self.root, self.work, self.log, self.port = (
+            root,
+            root / "work",
+            root / "serve.log",
+            free_port(),
+        )
         self.ui, self.api = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port}/api"
         self.mark = f"LYCEUM_TEST_MARK={root}"
 
@@ -45,16 +53,34 @@ class Served:
     def environment(self) -> dict[str, str]:
         """With a mark, by which every process of ours can be found whoever its parent is."""
         name, _, value = self.mark.partition("=")
-        kept = {key: text for key, text in os.environ.items() if key not in ("PREFECT_API_URL", "LYCEUM_STORE")}
+        kept = {
+            key: text
+            for key, text in os.environ.items()
+            if key not in ("PREFECT_API_URL", "LYCEUM_STORE")
+        }
         return {**kept, "PREFECT_HOME": str(self.root / "prefect"), name: value}
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "flows.cli.main", "serve", *self.arguments, "--port", str(self.port)]
+        return [
+            sys.executable,
+            "-m",
+            "flows.cli.main",
+            "serve",
+            *self.arguments,
+            "--port",
+            str(self.port),
+        ]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(self.command(), cwd=self.work, env=self.environment, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                self.command(),
+                cwd=self.work,
+                env=self.environment,
+                stderr=log,
+                start_new_session=True,
+            )
         until(lambda: "Ctrl-C" in self.said or self.process.poll() is not None)
         assert self.process.poll() is None, self.said
         return self
@@ -92,16 +118,27 @@ class Served:
         found = {}
         for directory in Path("/proc").glob("[0-9]*"):
             try:
-                if self.mark in (directory / "environ").read_bytes().decode(errors="replace").split("\0"):
-                    found[int(directory.name)] = (directory / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                if self.mark in (directory / "environ").read_bytes().decode(errors="replace").split(
+                    "\0"
+                ):
+                    found[int(directory.name)] = (
+                        (directory / "cmdline")
+                        .read_bytes()
+                        .decode(errors="replace")
+                        .replace("\0", " ")
+                    )
             except (OSError, ValueError):
                 continue
         return found
 
     def ask(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
-        """One request to Prefect's REST API, again when the server is busy, as Prefect's own clients do."""
+        """One request to Prefect's REST API, again when the server is busy, as Prefect's own
+        clients do."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {as_header(self.reach.key or '')}"}
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Basic {as_header(self.reach.key or '')}",
+        }
         request = urllib.request.Request(f"{self.api}{path}", data, headers, method=method)
         while True:
             try:
@@ -115,16 +152,24 @@ class Served:
     def start(self, deployment: str = "post-train", **parameters: Any) -> str:
         """Start a run of a deployment; returns the flow run's id."""
         found = self.ask(f"/deployments/name/{deployment}/{deployment}")
-        run = self.ask(f"/deployments/{found['id']}/create_flow_run", {"parameters": parameters, "state": {"type": "SCHEDULED"}})
+        run = self.ask(
+            f"/deployments/{found['id']}/create_flow_run",
+            {"parameters": parameters, "state": {"type": "SCHEDULED"}},
+        )
         return str(run["id"])
 
     def retry(self, run: str) -> None:
         """What the UI's Retry does."""
-        self.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
+        self.ask(
+            f"/flow_runs/{run}/set_state",
+            {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True},
+        )
 
     def cancel(self, run: str) -> None:
         """What the UI's Cancel does."""
-        self.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+        self.ask(
+            f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+        )
 
     def state(self, run: str) -> dict[str, Any]:
         state = self.ask(f"/flow_runs/{run}")["state"]
@@ -147,12 +192,18 @@ class Served:
 
     def artifacts(self, run: str) -> dict[str, Any]:
         """Prefect artifacts of a run: key -> data."""
-        found = self.ask("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}, "sort": "CREATED_DESC"})
+        found = self.ask(
+            "/artifacts/filter",
+            {"artifacts": {"flow_run_id": {"any_": [run]}}, "sort": "CREATED_DESC"},
+        )
         return {one["key"]: one["data"] for one in reversed(found)}
 
     def records(self) -> list[RunRecord]:
         """The store's run records, the oldest first."""
-        found = [self.store.read_json(f"runs/{run}/run.json", RunRecord) for run in self.store.list_runs()]
+        found = [
+            self.store.read_json(f"runs/{run}/run.json", RunRecord)
+            for run in self.store.list_runs()
+        ]
         return sorted((one for one in found if one is not None), key=lambda one: one.started)
 
 

@@ -11,10 +11,14 @@ TERRAFORM = REPOSITORY / "infra" / "terraform"
 
 
 def _parsed() -> dict[str, Any]:
-    options = SerializationOptions(strip_string_quotes=True, explicit_blocks=False, with_comments=False)
+    options = SerializationOptions(
+        strip_string_quotes=True, explicit_blocks=False, with_comments=False
+    )
     found: dict[str, Any] = {}
     for path in sorted(TERRAFORM.glob("*.tf")):
-        for kind, blocks in hcl2.loads(path.read_text(encoding="utf-8"), serialization_options=options).items():
+        for kind, blocks in hcl2.loads(
+            path.read_text(encoding="utf-8"), serialization_options=options
+        ).items():
             for block in blocks:
                 for name, body in block.items():
                     known = found.setdefault(kind, {})
@@ -23,5 +27,5 @@ def _parsed() -> dict[str, Any]:
 
 
 FILES = _parsed()
-"""All of them as one: `{"variable": {name: body}, "resource": {type: {name: body}}, "output": ..., "locals": {name: value}, ...}`.
-Expressions are text: `"${...}"`."""
+"""All of them as one: `{"variable": {name: body}, "resource": {type: {name: body}}, "output": ...,
+"locals": {name: value}, ...}`. Expressions are text: `"${...}"`."""

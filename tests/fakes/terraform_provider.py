@@ -1,7 +1,9 @@
-"""A stand-in for Terraform's google provider, so that the real `terraform` checks and applies our files without a registry or a cloud.
+"""A stand-in for Terraform's google provider, so that the real `terraform` checks and applies our
+files without a registry or a cloud.
 
-It speaks the plugin protocol, version 5 (github.com/hashicorp/terraform, docs/plugin-protocol/tfplugin5.proto), over gRPC. Applying keeps
-what the files say and makes up what Google would answer: e-mail addresses, URLs, ids.
+It speaks the plugin protocol, version 5 (github.com/hashicorp/terraform,
+docs/plugin-protocol/tfplugin5.proto), over gRPC. Applying keeps what the files say and makes up
+what Google would answer: e-mail addresses, URLs, ids.
 """
 
 import json
@@ -13,13 +15,18 @@ from typing import Any
 
 import grpc
 import msgpack
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
 Block = dict[str, Any]
-"""`{"attributes": {name: {"type": ..., "required" | "optional" | "computed": True}}, "blocks": {name: {"nesting": ..., "block": Block}}}`:
-types as Terraform writes them in JSON; a block is nested as a `list` or a `set`."""
+"""`{"attributes": {name: {"type": ..., "required" | "optional" | "computed": True}}, "blocks":
+{name: {"nesting": ..., "block": Block}}}`: types as Terraform writes them in JSON; a block is
+nested as a `list` or a `set`."""
 
 UNKNOWN = msgpack.ExtType(0, b"\x00")
 NESTING = {"list": 2, "set": 3}
@@ -28,7 +35,9 @@ _MESSAGES = {
     "Dynamic": "bytes:msgpack:1 bytes:json:2",
     "Raw": "bytes:json:1",
     "Attribute": "string:name:1 bytes:type:2 bool:required:4 bool:optional:5 bool:computed:6",
-    "Nested": "string:type_name:1 Block:block:2 int32:nesting:3 int64:min_items:4 int64:max_items:5",
+    "Nested": (
+        "string:type_name:1 Block:block:2 int32:nesting:3 int64:min_items:4 int64:max_items:5"
+    ),
     "Block": "int64:version:1 *Attribute:attributes:2 *Nested:block_types:3",
     "Schema": "int64:version:1 Block:block:2",
     "Entry": "string:key:1 Schema:value:2",
@@ -54,17 +63,25 @@ def _message_classes() -> dict[str, Any]:
         message = DescriptorProto(name=name)
         for field in fields.split():
             kind, label, number = field.split(":")
-            added = message.field.add(name=label, number=int(number), label=FieldDescriptorProto.LABEL_OPTIONAL)
+            added = message.field.add(
+                name=label, number=int(number), label=FieldDescriptorProto.LABEL_OPTIONAL
+            )
             if kind.startswith("*"):
                 added.label = FieldDescriptorProto.LABEL_REPEATED
             if kind.lstrip("*")[0].isupper():
-                added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".tfplugin5.{kind.lstrip('*')}"
+                added.type, added.type_name = (
+                    FieldDescriptorProto.TYPE_MESSAGE,
+                    f".tfplugin5.{kind.lstrip('*')}",
+                )
             else:
                 added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
         file.message_type.append(message)
     pool = DescriptorPool()
     pool.Add(file)
-    return {name.rpartition(".")[2]: made for name, made in GetMessageClassesForFiles([file.name], pool).items()}
+    return {
+        name.rpartition(".")[2]: made
+        for name, made in GetMessageClassesForFiles([file.name], pool).items()
+    }
 
 
 _M = _message_classes()
@@ -72,16 +89,32 @@ _M = _message_classes()
 
 @contextmanager
 def google_provider(provider: Block, resources: dict[str, Block]) -> Iterator[dict[str, str]]:
-    """Serve on a free port of 127.0.0.1 while inside; yields the environment in which `terraform` uses it."""
+    """Serve on a free port of 127.0.0.1 while inside; yields the environment in which `terraform`
+    uses it."""
     server = grpc.server(ThreadPoolExecutor(4))
     port = server.add_insecure_port("127.0.0.1:0")
-    handlers = {name: _handler(request, method) for name, (request, method) in _methods(provider, resources).items()}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tfplugin5.Provider", handlers),))
+    handlers = {
+        name: _handler(request, method)
+        for name, (request, method) in _methods(provider, resources).items()
+    }
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("tfplugin5.Provider", handlers),)
+    )
     server.start()
     address = {"Network": "tcp", "String": f"127.0.0.1:{port}"}
-    attached = {"Protocol": "grpc", "ProtocolVersion": 5, "Pid": os.getpid(), "Test": True, "Addr": address}
+    attached = {
+        "Protocol": "grpc",
+        "ProtocolVersion": 5,
+        "Pid": os.getpid(),
+        "Test": True,
+        "Addr": address,
+    }
     try:
-        yield {"TF_REATTACH_PROVIDERS": json.dumps({"registry.terraform.io/hashicorp/google": attached})}
+        yield {
+            "TF_REATTACH_PROVIDERS": json.dumps(
+                {"registry.terraform.io/hashicorp/google": attached}
+            )
+        }
     finally:
         server.stop(None).wait()
 
@@ -94,13 +127,18 @@ def _handler(request: str, method: Callable[[Any], Any]) -> grpc.RpcMethodHandle
     )
 
 
-def _methods(provider: Block, resources: dict[str, Block]) -> dict[str, tuple[str, Callable[[Any], Any]]]:
+def _methods(
+    provider: Block, resources: dict[str, Block]
+) -> dict[str, tuple[str, Callable[[Any], Any]]]:
     def schema(_: Any) -> Any:
         entries = [_M["Entry"](key=name, value=_schema(block)) for name, block in resources.items()]
         return _M["GetSchema"](provider=_schema(provider), resource_schemas=entries)
 
     def plan(request: Any) -> Any:
-        proposed, prior = (msgpack.unpackb(state.msgpack) for state in (request.proposed_new_state, request.prior_state))
+        proposed, prior = (
+            msgpack.unpackb(state.msgpack)
+            for state in (request.proposed_new_state, request.prior_state)
+        )
         if prior is None:
             for name, attribute in resources[request.type_name]["attributes"].items():
                 if attribute.get("computed") and proposed[name] is None:
@@ -116,11 +154,17 @@ def _methods(provider: Block, resources: dict[str, Block]) -> dict[str, tuple[st
 
     return {
         "GetSchema": ("Nothing", schema),
-        "PrepareProviderConfig": ("Config", lambda request: _M["Prepared"](prepared_config=request.config)),
+        "PrepareProviderConfig": (
+            "Config",
+            lambda request: _M["Prepared"](prepared_config=request.config),
+        ),
         "ValidateResourceTypeConfig": ("Request", lambda request: _M["Nothing"]()),
         "Configure": ("Nothing", lambda request: _M["Nothing"]()),
         "UpgradeResourceState": ("UpgradeRequest", upgrade),
-        "ReadResource": ("ReadRequest", lambda request: _M["State"](new_state=request.current_state)),
+        "ReadResource": (
+            "ReadRequest",
+            lambda request: _M["State"](new_state=request.current_state),
+        ),
         "PlanResourceChange": ("PlanRequest", plan),
         "ApplyResourceChange": ("ApplyRequest", apply),
         "Stop": ("Nothing", lambda request: _M["Nothing"]()),
@@ -137,7 +181,9 @@ def _block(block: Block) -> Any:
             _M["Attribute"](
                 name=name,
                 type=json.dumps(attribute["type"]).encode(),
-                **{flag: bool(attribute.get(flag)) for flag in ("required", "optional", "computed")},
+                **{
+                    flag: bool(attribute.get(flag)) for flag in ("required", "optional", "computed")
+                },
             )
             for name, attribute in block["attributes"].items()
         ],
@@ -163,10 +209,17 @@ def _made(block: Block, planned: dict[str, Any] | None) -> dict[str, Any] | None
     if planned is None:
         return None
     # A value of dynamic type comes as [type, value].
-    account, title = (value[1] if isinstance(value, list) else value for value in map(planned.get, ("account_id", "name")))
+    account, title = (
+        value[1] if isinstance(value, list) else value
+        for value in map(planned.get, ("account_id", "name"))
+    )
     email = f"{account}@demo-project.iam.gserviceaccount.com"
     known = {"email": email, "member": f"serviceAccount:{email}", "url": f"gs://{title}"}
     made = dict(planned)
     for name in [name for name, value in planned.items() if value == UNKNOWN]:
-        made[name] = known.get(name, f"made-up-{name}") if block["attributes"][name]["type"] == "string" else None
+        made[name] = (
+            known.get(name, f"made-up-{name}")
+            if block["attributes"][name]["type"] == "string"
+            else None
+        )
     return made

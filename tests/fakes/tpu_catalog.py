@@ -1,7 +1,8 @@
-"""What the fake of the Cloud TPU service offers: accelerator types by zone, runtime versions, and the names of quotas.
+"""What the fake of the Cloud TPU service offers: accelerator types by zone, runtime versions, and
+the names of quotas.
 
-Zones and names are those of the real service as far as they are known (autumn 2026), a superset of what any one project sees. The sizes
-count TensorCores up to v4 and for v5p, chips for v5e and v6e.
+Zones and names are those of the real service as far as they are known (autumn 2026), a superset of
+what any one project sees. The sizes count TensorCores up to v4 and for v5p, chips for v5e and v6e.
 """
 
 from dataclasses import dataclass
@@ -57,7 +58,14 @@ _CONFIGS = {
     "v5p": AcceleratorConfig.Type.V5P,
     "v6e": AcceleratorConfig.Type.V6E,
 }
-_QUOTAS = {"v2": "V2s", "v3": "V3s", "v4": "V4s", "v5litepod": "V5sLitepod", "v5p": "V5P", "v6e": "V6E"}
+_QUOTAS = {
+    "v2": "V2s",
+    "v3": "V3s",
+    "v4": "V4s",
+    "v5litepod": "V5sLitepod",
+    "v5p": "V5P",
+    "v6e": "V6E",
+}
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,15 @@ class Accelerator:
         return _CONFIGS[self.generation]
 
     def quota(self, tier: str) -> str:
-        """The quota that a request of this type and tier draws on. Spot v5e: TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI."""
+        """The quota that a request of this type and tier draws on. Spot v5e:
+        TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI."""
         name = _QUOTAS[self.generation]
         if tier in ("spot", "best_effort"):
-            name = name.replace("Litepod", "PreemptibleLitepod") if "Litepod" in name else f"{name}Preemptible"
+            name = (
+                name.replace("Litepod", "PreemptibleLitepod")
+                if "Litepod" in name
+                else f"{name}Preemptible"
+            )
         pod = "Pod" if self.hosts > 1 and self.generation in ("v2", "v3", "v4") else ""
         return f"TPU{name}{pod}PerProjectPerZoneForTPUAPI"
 
@@ -92,9 +105,16 @@ class Accelerator:
 def _accelerator(generation: str, size: int) -> Accelerator:
     chips = size // _CORES_PER_CHIP[generation]
     one_host = generation in ("v5litepod", "v6e") and chips <= 2 * _CHIPS_PER_HOST
-    return Accelerator(f"{generation}-{size}", generation, chips, 1 if one_host else -(-chips // _CHIPS_PER_HOST))
+    return Accelerator(
+        f"{generation}-{size}", generation, chips, 1 if one_host else -(-chips // _CHIPS_PER_HOST)
+    )
 
 
 def accelerators(zone: str) -> dict[str, Accelerator]:
     """The types offered in a zone, by name."""
-    return {one.name: one for generation in ZONES[zone] for size in _SIZES[generation] for one in [_accelerator(generation, size)]}
+    return {
+        one.name: one
+        for generation in ZONES[zone]
+        for size in _SIZES[generation]
+        for one in [_accelerator(generation, size)]
+    }

@@ -1,4 +1,5 @@
-"""The real client of Cloud TPU, connected to the fake, and what tests of the fake do with it all the time."""
+"""The real client of Cloud TPU, connected to the fake, and what tests of the fake do with it all
+the time."""
 
 import time
 from typing import Any
@@ -21,7 +22,9 @@ def connect(tpu: FakeTpu) -> api.TpuClient:
     return api.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(tpu.endpoint)))
 
 
-def resource(short: str, script: str = SLEEP, parent: str = PARENT, tier: str = "spot", **node: Any) -> dict[str, Any]:
+def resource(
+    short: str, script: str = SLEEP, parent: str = PARENT, tier: str = "spot", **node: Any
+) -> dict[str, Any]:
     """A QueuedResource of one node."""
     given = {"accelerator_type": "v5litepod-8", "runtime_version": "v2-alpha-tpuv5-lite", **node}
     given["metadata"] = {"startup-script": script, **node.get("metadata", {})}
@@ -29,8 +32,14 @@ def resource(short: str, script: str = SLEEP, parent: str = PARENT, tier: str = 
     return {"tpu": {"node_spec": [spec]}, **({tier: {}} if tier != "on-demand" else {})}
 
 
-def create(client: api.TpuClient, short: str, script: str = SLEEP, parent: str = PARENT, **given: Any) -> Operation:
-    return client.create_queued_resource(parent=parent, queued_resource_id=short, queued_resource=resource(short, script, parent, **given))
+def create(
+    client: api.TpuClient, short: str, script: str = SLEEP, parent: str = PARENT, **given: Any
+) -> Operation:
+    return client.create_queued_resource(
+        parent=parent,
+        queued_resource_id=short,
+        queued_resource=resource(short, script, parent, **given),
+    )
 
 
 def name(short: str, parent: str = PARENT) -> str:

@@ -1,5 +1,5 @@
-"""What tests do with the fake of Cloud TPU behind the API's back: JSON over gRPC, on a port of its own. See
-`tests.fakes.tpu_fake.FakeTpu`."""
+"""What tests do with the fake of Cloud TPU behind the API's back: JSON over gRPC, on a port of its
+own. See `tests.fakes.tpu_fake.FakeTpu`."""
 
 import json
 import time
@@ -53,12 +53,20 @@ class Control(grpc.GenericRpcHandler):
 
     def do_leaked(self) -> list[str]:
         names = [one.name for one in self._cloud.made if one.exists]
-        names += [one.node.name for one in self._cloud.made if one.node is not None and one.node.exists]
-        return names + [f"process {one.pid}: {' '.join(one.cmdline())}" for one in processes(self._cloud.fake)]
+        names += [
+            one.node.name for one in self._cloud.made if one.node is not None and one.node.exists
+        ]
+        return names + [
+            f"process {one.pid}: {' '.join(one.cmdline())}" for one in processes(self._cloud.fake)
+        ]
 
     def do_processes(self, name: str) -> list[int]:
         node = self._cloud.find(name).node
-        return [process.pid for host in (node.hosts if node is not None else ()) for process in processes(host.marker)]
+        return [
+            process.pid
+            for host in (node.hosts if node is not None else ())
+            for process in processes(host.marker)
+        ]
 
     def do_output(self, name: str, host: int) -> str:
         serial = self._cloud.serial(self._cloud.find(name), host)

@@ -1,4 +1,5 @@
-"""A fake of Cloud TPU for tests: a process that speaks the real gRPC protocol, whose VMs are subprocesses; and the handle tests hold on it.
+"""A fake of Cloud TPU for tests: a process that speaks the real gRPC protocol, whose VMs are
+subprocesses; and the handle tests hold on it.
 
     with FakeTpu(vm_environment=gcs.environment) as tpu:        # or the fixtures `tpu`, `tpu_cloud` (tests/fakes/tpu_fixtures.py)
         os.environ |= tpu.environment                           # LYCEUM_TPU_ENDPOINT=127.0.0.1:PORT, LYCEUM_TPU_PROJECT=lyceum-test
@@ -11,18 +12,21 @@
         assert not tpu.leaked()
         tpu.resources()                                         # everything ever made: states, seconds billed
 
-A request goes CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE, each for a while (`set_seconds`). When its node becomes
-READY the node's `startup-script` is run by bash on every host of the slice, in a directory of its own that is gone with the node, with a
-clean environment: PATH, HOME, TMPDIR, GCE_METADATA_HOST (a metadata server for each host), LYCEUM_VM_PYTHON (this interpreter),
-LYCEUM_VM_ROOT and LYCEUM_CACHE in the VM's directory, LYCEUM_TPU_ENDPOINT, LYCEUM_VM_TPU_API (the same service over REST: `tpu_rest.py`),
-JAX_PLATFORMS=cpu, and what `vm_environment` says. PYTHONPATH is not there: a VM has nothing but what its script brings. Deletion takes a
-while: processes get SIGTERM when it begins, SIGKILL at its end.
+A request goes CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE, each for a while
+(`set_seconds`). When its node becomes READY the node's `startup-script` is run by bash on every
+host of the slice, in a directory of its own that is gone with the node, with a clean environment:
+PATH, HOME, TMPDIR, GCE_METADATA_HOST (a metadata server for each host), LYCEUM_VM_PYTHON (this
+interpreter), LYCEUM_VM_ROOT and LYCEUM_CACHE in the VM's directory, LYCEUM_TPU_ENDPOINT,
+LYCEUM_VM_TPU_API (the same service over REST: `tpu_rest.py`), JAX_PLATFORMS=cpu, and what
+`vm_environment` says. PYTHONPATH is not there: a VM has nothing but what its script brings.
+Deletion takes a while: processes get SIGTERM when it begins, SIGKILL at its end.
 
-By hand: `python -m tests.fakes.tpu_fake --vm NAME=VALUE` prints its endpoint and runs until SIGTERM, SIGINT or its parent's end. Nothing
-of it survives, whichever way it ends. `tests/fakes/fake_cloud.py` starts it together with the fake of Cloud Storage.
+By hand: `python -m tests.fakes.tpu_fake --vm NAME=VALUE` prints its endpoint and runs until
+SIGTERM, SIGINT or its parent's end. Nothing of it survives, whichever way it ends.
+`tests/fakes/fake_cloud.py` starts it together with the fake of Cloud Storage.
 
-`tpu_service.py` has the calls, `tpu_resources.py` the states, `tpu_vm.py` and `tpu_metadata.py` the VMs, `tpu_faults.py` what can go wrong,
-`tpu_catalog.py` what is on offer.
+`tpu_service.py` has the calls, `tpu_resources.py` the states, `tpu_vm.py` and `tpu_metadata.py` the
+VMs, `tpu_faults.py` what can go wrong, `tpu_catalog.py` what is on offer.
 """
 
 import argparse
@@ -55,7 +59,8 @@ class Resource:
 
     Attributes:
         name: complete, `projects/P/locations/Z/queuedResources/ID`.
-        state, node_state: now; GONE when it is not there any more, for a node also when it is not there yet.
+        state, node_state: now; GONE when it is not there any more, for a node also when it is not
+            there yet.
         history: (seconds since the epoch, `request`, `node` or `event`, state or event, why).
         billed_seconds: how long its node was READY.
         starts: how often a startup script was run, over all hosts.
@@ -108,11 +113,15 @@ class FakeTpu:
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.fakes.tpu_fake", *self._arguments]
         # A process group of its own: on Ctrl-C whoever uses it cleans up first.
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0)
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().split()
         if not line:
-            raise RuntimeError(f"the fake of Cloud TPU did not start: exit code {self._process.wait()}")
+            raise RuntimeError(
+                f"the fake of Cloud TPU did not start: exit code {self._process.wait()}"
+            )
         self.endpoint, control = line
         self._channel = grpc.insecure_channel(control)
         self.environment = {"LYCEUM_TPU_ENDPOINT": self.endpoint, "LYCEUM_TPU_PROJECT": PROJECT}
@@ -147,11 +156,13 @@ class FakeTpu:
         return self.control("processes", name=name)
 
     def wait(self, name: str, state: str, seconds: float = 120.0) -> Resource:
-        """Wait until a resource whose name contains `name` exists and it, or its node, is in a state, or is GONE. Raises TimeoutError."""
+        """Wait until a resource whose name contains `name` exists and it, or its node, is in a
+        state, or is GONE. Raises TimeoutError."""
         found = self.control("wait", name=name, state=state, seconds=seconds)
         if found is None:
             raise TimeoutError(
-                f"{name} was not {state} within {seconds} s; there are {[(one.name, one.history) for one in self.resources()]}"
+                f"{name} was not {state} within {seconds} s; there are"
+                f" {[(one.name, one.history) for one in self.resources()]}"
             )
         return _resource(found)
 
@@ -160,7 +171,8 @@ class FakeTpu:
         return self.control("output", name=name, host=host)
 
     def strike(self, action: str, name: str, **parameters: Any) -> None:
-        """Have something befall the newest resource whose name contains `name`, now. See `Faults.add` for the events."""
+        """Have something befall the newest resource whose name contains `name`, now. See
+        `Faults.add` for the events."""
         self.control("strike", action=action, name=name, parameters=parameters)
 
     def set_seconds(self, **seconds: float) -> None:
@@ -168,7 +180,8 @@ class FakeTpu:
         self.control("set_seconds", seconds=seconds)
 
     def set_quota(self, tier: str, chips: int, zone: str | None = None) -> None:
-        """How many chips of each kind one zone grants to a tier: `spot`, `best_effort`, `guaranteed`, `on-demand`."""
+        """How many chips of each kind one zone grants to a tier: `spot`, `best_effort`,
+        `guaranteed`, `on-demand`."""
         self.control("set_quota", key=f"{zone}/{tier}" if zone else tier, chips=chips)
 
     def set_environment(self, environment: Mapping[str, str]) -> None:
@@ -180,12 +193,17 @@ class FakeTpu:
         return self.control("requests")
 
     def forget(self) -> None:
-        """As after the start: everything is removed at once, with its record, its faults, times and quotas."""
+        """As after the start: everything is removed at once, with its record, its faults, times and
+        quotas."""
         self.control("forget")
 
     def control(self, verb: str, **wish: Any) -> Any:
         """One wish by the control path, which no fault strikes and no count counts."""
-        answer = json.loads(self._channel.unary_unary(f"/{_CONTROL}{verb}")(json.dumps(wish).encode(), timeout=600, wait_for_ready=True))
+        answer = json.loads(
+            self._channel.unary_unary(f"/{_CONTROL}{verb}")(
+                json.dumps(wish).encode(), timeout=600, wait_for_ready=True
+            )
+        )
         if "error" in answer:
             raise RuntimeError(f"the fake of Cloud TPU does not {verb} {wish}: {answer['error']}")
         return answer["result"]
@@ -214,36 +232,50 @@ class Faults:
         """Add a fault; returns its number, for `fired`.
 
         Args:
-            action: of calls (they need `method`) one of
-                `status`: answer `code` (UNAVAILABLE, RESOURCE_EXHAUSTED, INTERNAL, DEADLINE_EXCEEDED, PERMISSION_DENIED, ...) with
-                `message` (by default the service's), not executed;
-                `lost`: executed, then answered like `status`; `reset_before`, `reset_after`: the connection is reset, before or after it;
-                `slow`: wait `delay` seconds first.
-                Of a resource's course one of
-                `stuck`: stays in `state` as long as the fault is there: CREATING, WAITING_FOR_RESOURCES (a stockout), PROVISIONING,
-                DELETING...;
-                `no_boot`: the startup script is not run when the node becomes READY; with `hang` something that never ends runs instead.
-                Of what befalls a resource `delay` seconds after it has entered `state`, or now by `FakeTpu.strike`, one of
-                `preempt`: the VM is killed, the node PREEMPTED, the request SUSPENDING, then SUSPENDED; with `notice` the metadata server
-                says so first, processes get SIGTERM (unless `sigterm` is False), and it happens so many seconds later;
-                `die`: the processes of `host` (None: of all hosts) are killed; the API says nothing of it;
-                `maintenance`: the metadata server announces it, `notice` seconds later the VM is killed and the node in the state `then`
-                (TERMINATED; REPAIRING becomes READY again and boots; "" for a false alarm);
-                `reboot`: `host` (None: all) is killed and runs the script again on the same disk;
-                `node`: the VM is killed and the node in `state` (STOPPED, TERMINATED, REPAIRING...), the request still ACTIVE; `why`;
-                `vanish`: `what` is not there any more: `node` with its VM, `request`, or `both`;
-                `fail`: the request FAILED with `code` and `message` (by default a stockout: there is no more capacity in the zone).
+            action: of calls (they need `method`) one of `status`: answer `code` (UNAVAILABLE,
+                RESOURCE_EXHAUSTED, INTERNAL, DEADLINE_EXCEEDED, PERMISSION_DENIED, ...) with
+                `message` (by default the service's), not executed; `lost`: executed, then answered
+                like `status`; `reset_before`, `reset_after`: the connection is reset, before or
+                after it; `slow`: wait `delay` seconds first. Of a resource's course one of `stuck`:
+                stays in `state` as long as the fault is there: CREATING, WAITING_FOR_RESOURCES (a
+                stockout), PROVISIONING, DELETING...; `no_boot`: the startup script is not run when
+                the node becomes READY; with `hang` something that never ends runs instead. Of what
+                befalls a resource `delay` seconds after it has entered `state`, or now by
+                `FakeTpu.strike`, one of `preempt`: the VM is killed, the node PREEMPTED, the
+                request SUSPENDING, then SUSPENDED; with `notice` the metadata server says so first,
+                processes get SIGTERM (unless `sigterm` is False), and it happens so many seconds
+                later; `die`: the processes of `host` (None: of all hosts) are killed; the API says
+                nothing of it; `maintenance`: the metadata server announces it, `notice` seconds
+                later the VM is killed and the node in the state `then` (TERMINATED; REPAIRING
+                becomes READY again and boots; "" for a false alarm); `reboot`: `host` (None: all)
+                is killed and runs the script again on the same disk; `node`: the VM is killed and
+                the node in `state` (STOPPED, TERMINATED, REPAIRING...), the request still ACTIVE;
+                `why`; `vanish`: `what` is not there any more: `node` with its VM, `request`, or
+                `both`; `fail`: the request FAILED with `code` and `message` (by default a stockout:
+                there is no more capacity in the zone).
             method: strike calls of this method, e.g. `CreateQueuedResource`; `*` for all.
-            name: strike where this occurs in the complete name of the resource (of a listing, its parent), e.g. a zone or an id.
-            state: strike a resource that is in this state, or enters it; a call only if what it names is in this state.
+            name: strike where this occurs in the complete name of the resource (of a listing, its
+                parent), e.g. a zone or an id.
+            state: strike a resource that is in this state, or enters it; a call only if what it
+                names is in this state.
             skip: let so many of them pass first.
             times: strike at most so often; None for always.
             probability: of striking each, drawn from a generator with the seed `seed`.
         """
         if "delay" not in parameters and action == "slow":
             parameters["delay"], delay = delay, 0.0
-        wish = {"action": action, "method": method, "name": name, "state": state, "delay": delay, "skip": skip, "times": times}
-        return self._fake.control("add_fault", **wish, probability=probability, seed=seed, parameters=parameters)
+        wish = {
+            "action": action,
+            "method": method,
+            "name": name,
+            "state": state,
+            "delay": delay,
+            "skip": skip,
+            "times": times,
+        }
+        return self._fake.control(
+            "add_fault", **wish, probability=probability, seed=seed, parameters=parameters
+        )
 
     def fired(self, fault: int) -> int:
         """How often a fault struck so far."""
@@ -262,7 +294,8 @@ def _resource(value: dict[str, Any]) -> Resource:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    """The process's life. The modules of the service are imported here: tests that hold the handle do not need them."""
+    """The process's life. The modules of the service are imported here: tests that hold the handle
+    do not need them."""
     from tests.fakes.tpu_control import Control
     from tests.fakes.tpu_relay import Relay
     from tests.fakes.tpu_resources import Cloud
@@ -282,7 +315,9 @@ def _serve(options: argparse.Namespace) -> None:
     adopt_orphans()
     cloud = Cloud(fake, root)
     service = Service(cloud)
-    server = grpc.server(ThreadPoolExecutor(_THREADS), handlers=(service, Control(service, _CONTROL)))
+    server = grpc.server(
+        ThreadPoolExecutor(_THREADS), handlers=(service, Control(service, _CONTROL))
+    )
     inner = server.add_insecure_port("127.0.0.1:0")
     server.start()
     service.relay = Relay(options.port, inner)
@@ -303,10 +338,19 @@ def _serve(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        description="A fake of the Cloud TPU API on 127.0.0.1. Prints its endpoint, and the one of its controls."
+        description=(
+            "A fake of the Cloud TPU API on 127.0.0.1. Prints its endpoint, and the one of its"
+            " controls."
+        )
     )
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--vm", action="append", default=[], metavar="NAME=VALUE", help="a variable of every VM; may be repeated")
+    parser.add_argument(
+        "--vm",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable of every VM; may be repeated",
+    )
     _serve(parser.parse_args(arguments))
 
 

@@ -1,5 +1,5 @@
-"""What can go wrong with the fake of Cloud TPU: faults, what they strike, how often. `tests.fakes.tpu_fake.Faults.add` says what they
-mean."""
+"""What can go wrong with the fake of Cloud TPU: faults, what they strike, how often.
+`tests.fakes.tpu_fake.Faults.add` says what they mean."""
 
 import random
 import threading
@@ -36,13 +36,21 @@ MESSAGES = {
     "ABORTED": "The operation was aborted.",
     "CANCELLED": "The operation was cancelled.",
     "DEADLINE_EXCEEDED": "Deadline Exceeded",
-    "FAILED_PRECONDITION": "Cloud TPU received a bad request. This is not supported in the current state [EID: 0x5be9ca99d1d1a7c3]",
+    "FAILED_PRECONDITION": (
+        "Cloud TPU received a bad request. This is not supported in the current state [EID:"
+        " 0x5be9ca99d1d1a7c3]"
+    ),
     "INTERNAL": "an internal error has occurred [EID: 0x2f8bc266e74261a0]",
     "INVALID_ARGUMENT": "Cloud TPU received a bad request. [EID: 0x1bc8f9d790be9142]",
     "NOT_FOUND": "Resource not found",
-    "PERMISSION_DENIED": "Permission 'tpu.queuedResources.create' denied on 'projects/lyceum-test/locations/us-central1-a'",
-    "RESOURCE_EXHAUSTED": "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute' of service 'tpu.googleapis.com' "
-    "for consumer 'project_number:123456789012'.",
+    "PERMISSION_DENIED": (
+        "Permission 'tpu.queuedResources.create' denied on"
+        " 'projects/lyceum-test/locations/us-central1-a'"
+    ),
+    "RESOURCE_EXHAUSTED": (
+        "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute' of service"
+        " 'tpu.googleapis.com' for consumer 'project_number:123456789012'."
+    ),
     "UNAUTHENTICATED": "Request had invalid authentication credentials.",
     "UNAVAILABLE": "The service is currently unavailable.",
     "UNKNOWN": "unknown error",
@@ -69,7 +77,8 @@ def checked(action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Fault:
-    """One kind of trouble; see `tests.fakes.tpu_fake.Faults.add` for the fields. `fired` counts how often it struck so far."""
+    """One kind of trouble; see `tests.fakes.tpu_fake.Faults.add` for the fields. `fired` counts how
+    often it struck so far."""
 
     action: str
     method: str | None = None
@@ -86,9 +95,14 @@ class Fault:
     def __post_init__(self) -> None:
         self.parameters = checked(self.action, self.parameters)
         if (self.method is None) != (self.action not in CALLS):
-            raise WrongFault(f"{self.action} {'needs a' if self.action in CALLS else 'knows no'} method")
+            raise WrongFault(
+                f"{self.action} {'needs a' if self.action in CALLS else 'knows no'} method"
+            )
         if self.action in ("stuck", *EVENTS) and self.state is None:
-            raise WrongFault(f"{self.action} needs the state in which it shall happen; to have it now, use `strike`")
+            raise WrongFault(
+                f"{self.action} needs the state in which it shall happen; to have it now, use"
+                " `strike`"
+            )
         self._random = random.Random(self.seed)
         self._struck: set[str] = set()
 
@@ -105,13 +119,18 @@ class Fault:
         return True
 
     def holds(self, resource: str, name: str, state: str) -> bool:
-        """Whether a resource is struck as long as the fault lasts; counts it once for each resource."""
+        """Whether a resource is struck as long as the fault lasts; counts it once for each
+        resource."""
         if resource not in self._struck and self.strikes(name, state):
             self._struck.add(resource)
         return resource in self._struck and self._fits(name, state, None)
 
     def _fits(self, name: str, state: str | None, method: str | None) -> bool:
-        return self.method in ("*", method) and (self.name is None or self.name in name) and self.state in (None, state)
+        return (
+            self.method in ("*", method)
+            and (self.name is None or self.name in name)
+            and self.state in (None, state)
+        )
 
 
 class FaultList:
@@ -145,15 +164,21 @@ class FaultList:
             return self._added[number - 1].fired
 
     def of_call(self, method: str, name: str, state: str | None) -> dict[str, dict[str, Any]]:
-        """The faults that strike a call: action -> parameters. Of two with one action the older counts."""
+        """The faults that strike a call: action -> parameters. Of two with one action the older
+        counts."""
         with self._lock:
             striking = [fault for fault in self._of(CALLS) if fault.strikes(name, state, method)]
         return {fault.action: fault.parameters for fault in striking[::-1]}
 
     def of_entry(self, name: str, state: str) -> list[tuple[float, str, dict[str, Any]]]:
-        """What befalls a resource that has just entered a state: (seconds from now, event, parameters)."""
+        """What befalls a resource that has just entered a state: (seconds from now, event,
+        parameters)."""
         with self._lock:
-            return [(fault.delay, fault.action, fault.parameters) for fault in self._of(EVENTS) if fault.strikes(name, state)]
+            return [
+                (fault.delay, fault.action, fault.parameters)
+                for fault in self._of(EVENTS)
+                if fault.strikes(name, state)
+            ]
 
     def stuck(self, resource: str, name: str, state: str) -> bool:
         """Whether a resource stays in its state for now."""
@@ -163,7 +188,10 @@ class FaultList:
     def of_boot(self, name: str) -> dict[str, Any] | None:
         """What becomes of a boot: the parameters of `no_boot`, None for nothing unusual."""
         with self._lock:
-            return next((fault.parameters for fault in self._of(("no_boot",)) if fault.strikes(name, None)), None)
+            return next(
+                (fault.parameters for fault in self._of(("no_boot",)) if fault.strikes(name, None)),
+                None,
+            )
 
     def _of(self, actions: Iterable[str]) -> list[Fault]:
         return [fault for fault in self._faults.values() if fault.action in actions]
@@ -171,4 +199,7 @@ class FaultList:
 
 def status_of(parameters: Mapping[str, Any]) -> tuple[grpc.StatusCode, str]:
     """The answer of a `status` or `lost` fault."""
-    return grpc.StatusCode[parameters["code"]], parameters["message"] or MESSAGES[parameters["code"]]
+    return (
+        grpc.StatusCode[parameters["code"]],
+        parameters["message"] or MESSAGES[parameters["code"]],
+    )

@@ -29,7 +29,8 @@ def tpu(tpu_process: FakeTpu, gcs: Emulator, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def tpu_cloud(tpu: FakeTpu, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both fakes and settings that hurry: returns the URI of an empty store in the test's bucket."""
+    """Both fakes and settings that hurry: returns the URI of an empty store in the test's
+    bucket."""
     hurry = {
         "LYCEUM_TPU_POLL_SECONDS": "0.05",
         "LYCEUM_POLL_SECONDS": "0.05",

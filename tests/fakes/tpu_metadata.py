@@ -1,7 +1,9 @@
-"""The stand-in for a VM's metadata server, `http://metadata.google.internal/computeMetadata/v1/`, one HTTP server per host.
+"""The stand-in for a VM's metadata server, `http://metadata.google.internal/computeMetadata/v1/`,
+one HTTP server per host.
 
-As the real one it refuses requests without `Metadata-Flavor: Google` or with `X-Forwarded-For`, lists directories (`?recursive=true` for
-JSON), and holds an answer back until the value changes (`?wait_for_change=true`, `last_etag`, `timeout_sec`).
+As the real one it refuses requests without `Metadata-Flavor: Google` or with `X-Forwarded-For`,
+lists directories (`?recursive=true` for JSON), and holds an answer back until the value changes
+(`?wait_for_change=true`, `last_etag`, `timeout_sec`).
 """
 
 import hashlib
@@ -18,7 +20,8 @@ TOKEN_SECONDS = 3599
 
 
 class MetadataServer(ThreadingHTTPServer):
-    """Serves values by path, e.g. `instance/attributes/agent-worker-number`, on a free port of 127.0.0.1, until `stop`.
+    """Serves values by path, e.g. `instance/attributes/agent-worker-number`, on a free port of
+    127.0.0.1, until `stop`.
 
     Attributes:
         address: `127.0.0.1:PORT`, the value of GCE_METADATA_HOST.
@@ -44,7 +47,8 @@ class MetadataServer(ThreadingHTTPServer):
         self.server_close()
 
     def read(self, path: str, query: Mapping[str, str]) -> tuple[str, str] | None:
-        """What is at a path: its text and its ETag; None when there is nothing. Waits if the query says so."""
+        """What is at a path: its text and its ETag; None when there is nothing. Waits if the query
+        says so."""
         end = time.monotonic() + float(query.get("timeout_sec", 1e6))
         with self._changed:
             seen = query.get("last_etag") or _etag(self._text(path, query))
@@ -57,13 +61,21 @@ class MetadataServer(ThreadingHTTPServer):
     def below(self, path: str) -> dict[str, str]:
         """Values below a path, by what follows it."""
         with self._changed:
-            return {name.removeprefix(path): value for name, value in self._values.items() if name.startswith(path)}
+            return {
+                name.removeprefix(path): value
+                for name, value in self._values.items()
+                if name.startswith(path)
+            }
 
     def _text(self, path: str, query: Mapping[str, str]) -> str | None:
         if path in self._values:
             return self._values[path]
         directory = path.rstrip("/") + "/" if path else ""
-        below = {name.removeprefix(directory): value for name, value in self._values.items() if name.startswith(directory)}
+        below = {
+            name.removeprefix(directory): value
+            for name, value in self._values.items()
+            if name.startswith(directory)
+        }
         if not below:
             return None
         if query.get("recursive") == "true":
@@ -90,7 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "not found\n")
         elif self.headers.get("Metadata-Flavor") != "Google":
             self._answer(403, "Missing Metadata-Flavor:Google header.\n")
-        elif (found := self.server.read(path.removeprefix(PREFIX), dict(parse_qsl(url.query)))) is None:
+        elif (
+            found := self.server.read(path.removeprefix(PREFIX), dict(parse_qsl(url.query)))
+        ) is None:
             self._answer(404, "The requested URL was not found on this server.\n")
         else:
             self._answer(200, found[0], found[1])
@@ -111,7 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = text.encode()
         self.send_response(status)
         self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Type", "application/json" if text.startswith("{") else "application/text")
+        self.send_header(
+            "Content-Type", "application/json" if text.startswith("{") else "application/text"
+        )
         self.send_header("ETag", etag)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -125,10 +141,24 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def instance_values(
-    *, project: str, zone: str, name: str, host: int, hosts: int, accelerator: str, email: str, spot: bool, metadata: Mapping[str, str]
+    *,
+    project: str,
+    zone: str,
+    name: str,
+    host: int,
+    hosts: int,
+    accelerator: str,
+    email: str,
+    spot: bool,
+    metadata: Mapping[str, str],
 ) -> dict[str, str]:
-    """What the metadata server of one host of a TPU slice knows, by path. All hosts of a fake slice are 127.0.0.1."""
-    token = {"access_token": f"ya29.fake-{name}-{host}", "expires_in": TOKEN_SECONDS, "token_type": "Bearer"}
+    """What the metadata server of one host of a TPU slice knows, by path. All hosts of a fake slice
+    are 127.0.0.1."""
+    token = {
+        "access_token": f"ya29.fake-{name}-{host}",
+        "expires_in": TOKEN_SECONDS,
+        "token_type": "Bearer",
+    }
     attributes = {
         **metadata,
         "accelerator-type": accelerator,
@@ -137,11 +167,22 @@ def instance_values(
         "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nZONE: '{zone}'\nWORKER_ID: '{host}'\n",
     }
     scope = "https://www.googleapis.com/auth/cloud-platform"
-    account = {"email": email, "aliases": "default\n", "scopes": f"{scope}\n", "token": json.dumps(token)}
+    account = {
+        "email": email,
+        "aliases": "default\n",
+        "scopes": f"{scope}\n",
+        "token": json.dumps(token),
+    }
     values = {f"instance/attributes/{key}": value for key, value in attributes.items()}
-    values |= {f"instance/service-accounts/{who}/{key}": value for who in ("default", email) for key, value in account.items()}
+    values |= {
+        f"instance/service-accounts/{who}/{key}": value
+        for who in ("default", email)
+        for key, value in account.items()
+    }
     return values | {
-        "instance/id": str(int(hashlib.sha256(f"{zone}/{name}/{host}".encode()).hexdigest()[:15], 16)),
+        "instance/id": str(
+            int(hashlib.sha256(f"{zone}/{name}/{host}".encode()).hexdigest()[:15], 16)
+        ),
         "instance/name": f"t1v-n-{name}-w-{host}",
         "instance/hostname": f"t1v-n-{name}-w-{host}.{zone}.c.{project}.internal",
         "instance/zone": f"projects/123456789012/zones/{zone}",
@@ -163,12 +204,17 @@ def _first(name: str) -> str:
 
 
 def _nested(values: Mapping[str, str]) -> dict[str, Any]:
-    """`{"a/b": "1"}` as `{"a": {"b": "1"}}`; names in camel case but those of attributes are left as they are, for they are the user's."""
+    """`{"a/b": "1"}` as `{"a": {"b": "1"}}`; names in camel case but those of attributes are left
+    as they are, for they are the user's."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
         *directories, leaf = name.split("/")
         place = tree
         for directory in directories:
             place = place.setdefault(directory, {})
-        place[leaf] = [line for line in value.splitlines() if line] if leaf in ("aliases", "scopes") else value
+        place[leaf] = (
+            [line for line in value.splitlines() if line]
+            if leaf in ("aliases", "scopes")
+            else value
+        )
     return tree

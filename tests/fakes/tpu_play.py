@@ -1,4 +1,5 @@
-"""How a case of `tests/fakes/tpu_scenes.py` is played, as `tasks/stage.py` would follow its job, and judged."""
+"""How a case of `tests/fakes/tpu_scenes.py` is played, as `tasks/stage.py` would follow its job,
+and judged."""
 
 import json
 import logging
@@ -40,7 +41,8 @@ class _Log(logging.Handler):
 
 
 def play(case: Case, tpu: FakeTpu, uri: str, recipe: str, patience: float) -> dict[str, Any]:
-    """Play one case in a store of its own; see `Case`. Returns what has happened, as JSON; `wrong` says what should have been otherwise."""
+    """Play one case in a store of its own; see `Case`. Returns what has happened, as JSON; `wrong`
+    says what should have been otherwise."""
     with _environment(case.environment), _logged() as log:
         tpu.forget()
         tpu.set_seconds(DELETING=0.3, SUSPENDING=2 * patience)
@@ -56,7 +58,9 @@ def play(case: Case, tpu: FakeTpu, uri: str, recipe: str, patience: float) -> di
             config=stage.config_json,
             dependencies=stage.dependencies,
         )
-        player = _Player(case, Scene(tpu, case.state, spec.key[:24], patience), spec, open_store(uri))
+        player = _Player(
+            case, Scene(tpu, case.state, spec.key[:24], patience), spec, open_store(uri)
+        )
         outcome = player.outcome()
         ended = time.monotonic()
         messages = player.close()
@@ -68,7 +72,9 @@ def play(case: Case, tpu: FakeTpu, uri: str, recipe: str, patience: float) -> di
             time.sleep(0.05)
             left = tpu.leaked()
         wrong = player.judge(outcome, messages, left)
-        wrong += [] if player.struck and all(fired.values()) else [f"the fault did not strike: {fired}"]
+        wrong += (
+            [] if player.struck and all(fired.values()) else [f"the fault did not strike: {fired}"]
+        )
         player.scene.end()
         return {
             "fault": case.fault,
@@ -83,7 +89,11 @@ def play(case: Case, tpu: FakeTpu, uri: str, recipe: str, patience: float) -> di
             "cleaned_seconds": round(time.monotonic() - ended, 2),
             "billed_seconds": round(sum(one.billed_seconds for one in tpu.resources()), 2),
             "said": [*dict.fromkeys(player.said), *messages],
-            "log": [*dict.fromkeys(log.said), *tpu.output(player.scene.name).splitlines()[-20:]] if wrong and tpu.resources() else [],
+            "log": (
+                [*dict.fromkeys(log.said), *tpu.output(player.scene.name).splitlines()[-20:]]
+                if wrong and tpu.resources()
+                else []
+            ),
         }
 
 
@@ -141,7 +151,8 @@ class _Player:
         return wrong
 
     def _follow(self, handle: JobHandle | None, attempt: str = "1") -> JobStatus:
-        """Submit an attempt, or go on with one, and follow it to its end, as tasks/stage.py does."""
+        """Submit an attempt, or go on with one, and follow it to its end, as tasks/stage.py
+        does."""
         assert self._backend is not None
         self.attempts.append(handle.attempt if handle else attempt)
         handle = handle or self._backend.submit(self.spec.model_copy(update={"attempt": attempt}))
@@ -150,7 +161,9 @@ class _Player:
             while True:
                 status = self._backend.poll(handle)
                 _, offset = self._backend.log(handle, offset)
-                self.said += [text for text in (status.phase.partition(",")[0], status.error) if text]
+                self.said += [
+                    text for text in (status.phase.partition(",")[0], status.error) if text
+                ]
                 if status.state in FINAL:
                     return status
                 if not self.struck and self._is_there(status.state == "running"):
@@ -165,7 +178,8 @@ class _Player:
             self._backend.cancel(handle)
 
     def _is_there(self, heard: bool) -> bool:
-        """Whether the job is in the case's state by what the fake says, and by whether the VM was heard of."""
+        """Whether the job is in the case's state by what the fake says, and by whether the VM was
+        heard of."""
         made = self.scene.tpu.resources()
         if not made:
             return False
@@ -184,8 +198,12 @@ class _Player:
         with tempfile.TemporaryDirectory() as scratch:
             spec = Path(scratch) / "spec.json"
             spec.write_text(json.dumps(self.spec.model_dump(mode="json")))
-            flow = subprocess.Popen([sys.executable, "-m", "tests.campaign.tpu_faults", "--submit", str(spec)])
-            while not self._is_there(self.store.read_bytes(host_status(self.spec.key, "1", 0)) is not None):
+            flow = subprocess.Popen(
+                [sys.executable, "-m", "tests.campaign.tpu_faults", "--submit", str(spec)]
+            )
+            while not self._is_there(
+                self.store.read_bytes(host_status(self.spec.key, "1", 0)) is not None
+            ):
                 if time.monotonic() > self._last:
                     self.endless = True
                     break
@@ -196,10 +214,20 @@ class _Player:
             self._strike()
             self._backend = open_backend(self.spec.target, Settings.from_environment())
             handle = self._backend.attach(self.store, self.spec.key)
-            status = self._follow(handle) if handle else JobStatus(state="failed", heartbeat=0.0, error="nothing to attach to")
-            return "taken over" if status.state == "succeeded" and len(self.scene.tpu.resources()) == 1 else status.state
+            status = (
+                self._follow(handle)
+                if handle
+                else JobStatus(state="failed", heartbeat=0.0, error="nothing to attach to")
+            )
+            return (
+                "taken over"
+                if status.state == "succeeded" and len(self.scene.tpu.resources()) == 1
+                else status.state
+            )
         if self.case.state in HELD:
-            found = open_backend(self.spec.target, Settings.from_environment()).reap(self.store, delete=True)
+            found = open_backend(self.spec.target, Settings.from_environment()).reap(
+                self.store, delete=True
+            )
             self._strike()
             return "reaped" if [one.removed for one in found] == [True] else f"found {found}"
         self._strike()

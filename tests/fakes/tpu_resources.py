@@ -1,4 +1,5 @@
-"""Queued resources and nodes of the fake of Cloud TPU, their course through the states, their quota, and what befalls them."""
+"""Queued resources and nodes of the fake of Cloud TPU, their course through the states, their
+quota, and what befalls them."""
 
 import shutil
 import threading
@@ -32,8 +33,8 @@ SECONDS = {
 QUOTA_CHIPS = 64
 UNFORCED = (State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.SUSPENDED, State.FAILED)
 NO_CAPACITY = (
-    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are offered '
-    "(see https://cloud.google.com/tpu/docs/regions) [EID: 0xba393c906974e61]"
+    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
+    " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0xba393c906974e61]"
 )
 _QUEUED = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES)
 _NEXT = {State.CREATING: State.ACCEPTED, State.ACCEPTED: State.WAITING_FOR_RESOURCES}
@@ -41,14 +42,16 @@ _TICK_SECONDS = 0.02
 
 
 class Cloud:
-    """All there is. `lock` guards it, `changed` is told of every change, a thread moves things on until `stop`.
+    """All there is. `lock` guards it, `changed` is told of every change, a thread moves things on
+    until `stop`.
 
     Args:
         fake: what the processes of all VMs are marked with.
         root: directory for the VMs' disks and serial output.
 
     Attributes:
-        environment: more variables of the VMs that are made from now on, in addition to `fixed_environment`.
+        environment: more variables of the VMs that are made from now on, in addition to
+            `fixed_environment`.
     """
 
     def __init__(self, fake: str, root: Path) -> None:
@@ -77,16 +80,28 @@ class Cloud:
 
     def owner(self, node: str) -> Request:
         """The queued resource, gone or not, of a node that exists. Raises ApiError."""
-        found = next((one for one in self.made if one.node is not None and one.node.exists and one.node.name == node), None)
+        found = next(
+            (
+                one
+                for one in self.made
+                if one.node is not None and one.node.exists and one.node.name == node
+            ),
+            None,
+        )
         if found is None:
             raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{node}' was not found")
         return found
 
-    def create(self, name: str, spec: tpu.QueuedResource, accelerator: Accelerator, tier: str) -> Request:
-        """A checked request begins its course. Raises ApiError when the name is taken or the quota exhausted."""
+    def create(
+        self, name: str, spec: tpu.QueuedResource, accelerator: Accelerator, tier: str
+    ) -> Request:
+        """A checked request begins its course. Raises ApiError when the name is taken or the quota
+        exhausted."""
         node = f"{name.rsplit('/', 2)[0]}/nodes/{spec.tpu.node_spec[0].node_id}"
         for one in self.made:
-            if (one.exists and one.name == name) or (one.node_exists and one.node is not None and one.node.name == node):
+            if (one.exists and one.name == name) or (
+                one.node_exists and one.node is not None and one.node.name == node
+            ):
                 taken = name if one.exists and one.name == name else node
                 raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{taken}' already exists")
         request = Request(next(self._numbers), name, spec, accelerator, tier)
@@ -100,19 +115,21 @@ class Cloud:
         if request.state == State.DELETING or (not force and request.state not in UNFORCED):
             raise ApiError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"Cloud TPU received a bad request. delete is not supported while in state {request.state.name} "
-                f"[EID: 0x73013519f5b7feb2]; resource: {request.name}",
+                "Cloud TPU received a bad request. delete is not supported while in state"
+                f" {request.state.name} [EID: 0x73013519f5b7feb2]; resource: {request.name}",
             )
         self._enter(request, State.DELETING, initiator=Initiator.USER)
         if request.node is not None and request.node.exists:
             self._delete_node(request, request.node)
 
     def delete_node(self, request: Request) -> None:
-        """Delete the node alone: its request has nothing any more. Raises ApiError when it is being deleted."""
+        """Delete the node alone: its request has nothing any more. Raises ApiError when it is being
+        deleted."""
         if request.the_node.state == NodeState.DELETING:
             raise ApiError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "Cloud TPU received a bad request. delete is not supported while in state DELETING [EID: 0x73013519f5b7feb2]",
+                "Cloud TPU received a bad request. delete is not supported while in state DELETING"
+                " [EID: 0x73013519f5b7feb2]",
             )
         self._delete_node(request, request.the_node)
         if request.exists:
@@ -123,21 +140,29 @@ class Cloud:
         if request.state != State.SUSPENDED:
             raise ApiError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"Cloud TPU received a bad request. reset is not supported while in state {request.state.name} [EID: 0x73013519f5b7feb2]",
+                "Cloud TPU received a bad request. reset is not supported while in state"
+                f" {request.state.name} [EID: 0x73013519f5b7feb2]",
             )
         self._enter(request, State.WAITING_FOR_RESOURCES, initiator=Initiator.USER)
 
     def _check_quota(self, request: Request) -> None:
-        limit = self.quota.get(f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS))
+        limit = self.quota.get(
+            f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS)
+        )
         metric = request.accelerator.quota(request.tier)
         held = sum(
             one.accelerator.chips
             for one in self.made
-            if one.exists and one.zone == request.zone and one.tier == request.tier and one.accelerator.quota(one.tier) == metric
+            if one.exists
+            and one.zone == request.zone
+            and one.tier == request.tier
+            and one.accelerator.quota(one.tier) == metric
         )
         if held + request.accelerator.chips > limit:
             description = f"Quota '{metric}' exhausted. Limit {limit} in zone {request.zone}"
-            violation = error_details_pb2.QuotaFailure.Violation(subject=f"project:{request.project}", description=description)
+            violation = error_details_pb2.QuotaFailure.Violation(
+                subject=f"project:{request.project}", description=description
+            )
             raise ApiError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {request.zone}.",
@@ -150,7 +175,10 @@ class Cloud:
         """The newest resource whose name contains `name`. Raises WrongFault."""
         found = [one for one in self.made if name in one.name]
         if not found:
-            raise WrongFault(f"nothing called {name!r} was ever made; there are {[one.name for one in self.made]}")
+            raise WrongFault(
+                f"nothing called {name!r} was ever made; there are"
+                f" {[one.name for one in self.made]}"
+            )
         return found[-1]
 
     def strike(self, name: str, action: str, parameters: Mapping[str, Any]) -> None:
@@ -158,7 +186,8 @@ class Cloud:
         self._befall(self.find(name), action, checked(action, parameters))
 
     def forget(self) -> None:
-        """As after the start: no resources, no record, no faults, and the times and quotas of the beginning."""
+        """As after the start: no resources, no record, no faults, and the times and quotas of the
+        beginning."""
         self.faults.clear()
         for request in self.made:
             request.exists = False
@@ -168,7 +197,9 @@ class Cloud:
 
     def serial(self, request: Request, host: int) -> Path:
         """The file with a host's serial output."""
-        return self._root / "serial" / f"{request.number}-{request.name.rsplit('/', 1)[-1]}-{host}.log"
+        return (
+            self._root / "serial" / f"{request.number}-{request.name.rsplit('/', 1)[-1]}-{host}.log"
+        )
 
     def stop(self) -> None:
         self._stopped.set()
@@ -192,21 +223,37 @@ class Cloud:
             request.events.remove(event)
             self._befall(request, event[1], event[2])
         node = request.node
-        if node is not None and node.exists and now - node.since >= self.seconds.get(node.state.name, 1e9):
+        if (
+            node is not None
+            and node.exists
+            and now - node.since >= self.seconds.get(node.state.name, 1e9)
+        ):
             if node.state == NodeState.REPAIRING:
                 self._set_node(request, NodeState.READY)
                 self._boot(request, None)
-            elif node.state == NodeState.DELETING and not (request.exists and request.state == State.DELETING):
+            elif node.state == NodeState.DELETING and not (
+                request.exists and request.state == State.DELETING
+            ):
                 self._remove_node(request, "deleted")
         if not request.exists:
             return
-        if request.state in _QUEUED and (until := request.valid_until()) is not None and time.time() > until:
-            self._fail(request, 4, "The start timing constraint 'valid until' of the request has expired.")
-        elif now - request.since >= self.seconds.get(request.state.name, 1e9) and not self._is_stuck(request):
+        if (
+            request.state in _QUEUED
+            and (until := request.valid_until()) is not None
+            and time.time() > until
+        ):
+            self._fail(
+                request, 4, "The start timing constraint 'valid until' of the request has expired."
+            )
+        elif now - request.since >= self.seconds.get(
+            request.state.name, 1e9
+        ) and not self._is_stuck(request):
             self._advance(request)
 
     def _is_stuck(self, request: Request) -> bool:
-        return self.faults.stuck(f"{request.number} {request.state.name}", request.name, request.state.name)
+        return self.faults.stuck(
+            f"{request.number} {request.state.name}", request.name, request.state.name
+        )
 
     def _advance(self, request: Request) -> None:
         match request.state:
@@ -229,7 +276,13 @@ class Cloud:
                 request.exists = False
                 self._note(request, "request", "GONE")
 
-    def _enter(self, request: Request, state: State, why: str = "", initiator: Initiator = Initiator.SERVICE) -> None:
+    def _enter(
+        self,
+        request: Request,
+        state: State,
+        why: str = "",
+        initiator: Initiator = Initiator.SERVICE,
+    ) -> None:
         request.state, request.since, request.initiator = state, time.monotonic(), initiator
         self._note(request, "request", state.name, why)
         for delay, event, parameters in self.faults.of_entry(request.name, state.name):
@@ -246,7 +299,10 @@ class Cloud:
 
     def _set_node(self, request: Request, state: NodeState, why: str = "") -> None:
         node = request.the_node
-        node.billed, node.ready_at = node.billed_seconds(), time.monotonic() if state == NodeState.READY else None
+        node.billed, node.ready_at = (
+            node.billed_seconds(),
+            time.monotonic() if state == NodeState.READY else None,
+        )
         node.state, node.since = state, time.monotonic()
         if state == NodeState.READY:
             node.health, node.health_description = tpu.Node.Health.HEALTHY, ""
@@ -274,18 +330,31 @@ class Cloud:
 
     def _befall(self, request: Request, action: str, parameters: Mapping[str, Any]) -> None:
         node = request.node if request.node is not None and request.node.exists else None
-        self._note(request, "event", action, ", ".join(f"{name}={value}" for name, value in parameters.items()))
+        self._note(
+            request,
+            "event",
+            action,
+            ", ".join(f"{name}={value}" for name, value in parameters.items()),
+        )
         match action:
             case "preempt" if parameters["notice"] and node is not None:
                 self._announce(node, "preempted", "TRUE", parameters["sigterm"])
-                request.events.append((time.monotonic() + parameters["notice"], "preempt", {"notice": 0.0, "sigterm": False}))
+                request.events.append(
+                    (
+                        time.monotonic() + parameters["notice"],
+                        "preempt",
+                        {"notice": 0.0, "sigterm": False},
+                    )
+                )
             case "preempt":
                 self._preempt(request)
             case "maintenance":
                 if node is not None:
                     node.health = tpu.Node.Health.UNHEALTHY_MAINTENANCE
                     node.health_description = "The TPU had a maintenance event"
-                    self._announce(node, "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", False)
+                    self._announce(
+                        node, "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", False
+                    )
                 if parameters["then"]:
                     state = {"state": parameters["then"], "why": "maintenance"}
                     request.events.append((time.monotonic() + parameters["notice"], "node", state))
@@ -306,11 +375,20 @@ class Cloud:
                     self._note(request, "request", "GONE", "vanished")
             case "fail" if request.exists and request.state != State.DELETING:
                 code = grpc.StatusCode[parameters["code"]]
-                usual = NO_CAPACITY.format(zone=request.zone) if code == grpc.StatusCode.RESOURCE_EXHAUSTED else MESSAGES[code.name]
+                usual = (
+                    NO_CAPACITY.format(zone=request.zone)
+                    if code == grpc.StatusCode.RESOURCE_EXHAUSTED
+                    else MESSAGES[code.name]
+                )
                 self._fail(request, code.value[0], parameters["message"] or usual)
 
     def _preempt(self, request: Request) -> None:
-        if not request.exists or request.state in (State.SUSPENDING, State.SUSPENDED, State.DELETING, State.FAILED):
+        if not request.exists or request.state in (
+            State.SUSPENDING,
+            State.SUSPENDED,
+            State.DELETING,
+            State.FAILED,
+        ):
             return
         if request.node is not None and request.node.exists:
             self._kill(request.node, None)
@@ -326,7 +404,9 @@ class Cloud:
     def _kill(self, node: Node, host: int | None) -> None:
         """Nothing runs any more on one host, or on all."""
         if node.hosts:
-            kill(node.hosts[0].marker.rpartition("/")[0] if host is None else node.hosts[host].marker)
+            kill(
+                node.hosts[0].marker.rpartition("/")[0] if host is None else node.hosts[host].marker
+            )
 
     def _boot(self, request: Request, host: int | None) -> None:
         """Run the startup script on one host, or on all; the VMs are made when there are none."""
@@ -334,7 +414,9 @@ class Cloud:
         if not node.hosts:
             self._slices += 1
             node.directory = self._root / "disks" / f"{self._slices}"
-            node.hosts = [self._host(request, node, index) for index in range(request.accelerator.hosts)]
+            node.hosts = [
+                self._host(request, node, index) for index in range(request.accelerator.hosts)
+            ]
         unusual = self.faults.of_boot(request.name)
         for index, one in enumerate(node.hosts):
             if host in (None, index) and (unusual is None or unusual["hang"]):
@@ -350,7 +432,8 @@ class Cloud:
             host=index,
             hosts=request.accelerator.hosts,
             accelerator=request.accelerator.name,
-            email=node.spec.service_account.email or f"{123456789012}-compute@developer.gserviceaccount.com",
+            email=node.spec.service_account.email
+            or f"{123456789012}-compute@developer.gserviceaccount.com",
             spot=request.tier == "spot",
             metadata=node.spec.metadata,
         )

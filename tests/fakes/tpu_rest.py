@@ -1,9 +1,11 @@
-"""The little of the Cloud TPU REST API that a VM without a gRPC client uses to look at and delete itself.
+"""The little of the Cloud TPU REST API that a VM without a gRPC client uses to look at and delete
+itself.
 
     GET, DELETE /v2alpha1/projects/P/locations/Z/queuedResources/ID[?force=true]
     GET, DELETE /v2alpha1/projects/P/locations/Z/nodes/ID
 
-with `Authorization: Bearer ...`, as the metadata server gives it out. Faults strike these calls as they strike those over gRPC.
+with `Authorization: Bearer ...`, as the metadata server gives it out. Faults strike these calls as
+they strike those over gRPC.
 """
 
 import json
@@ -33,7 +35,8 @@ _CALLS = {
 
 
 class RestServer(ThreadingHTTPServer):
-    """Serves `service` on a free port of 127.0.0.1, in a thread, until the process ends. `url` is where."""
+    """Serves `service` on a free port of 127.0.0.1, in a thread, until the process ends. `url` is
+    where."""
 
     daemon_threads = True
 
@@ -56,16 +59,33 @@ class _Handler(BaseHTTPRequestHandler):
         call = _CALLS.get((self.command, name.split("/")[-2] if "/" in name else ""))
         try:
             if not self.headers.get("Authorization", "").startswith("Bearer ya29."):
-                raise ApiError(grpc.StatusCode.UNAUTHENTICATED, "Request is missing required authentication credential.")
+                raise ApiError(
+                    grpc.StatusCode.UNAUTHENTICATED,
+                    "Request is missing required authentication credential.",
+                )
             if call is None or not url.path.startswith("/v2alpha1/"):
                 raise ApiError(grpc.StatusCode.NOT_FOUND, "Not Found")
             method, kind = call
             given = {"force": True} if parse_qs(url.query).get("force") == ["true"] else {}
-            answer = self.server.service.call(f"{_TPU}/{method}", kind(name=name, **given), self._reset)
-            self._answer(200, json_format.MessageToJson(answer) if hasattr(answer, "DESCRIPTOR") else type(answer).to_json(answer))
+            answer = self.server.service.call(
+                f"{_TPU}/{method}", kind(name=name, **given), self._reset
+            )
+            self._answer(
+                200,
+                (
+                    json_format.MessageToJson(answer)
+                    if hasattr(answer, "DESCRIPTOR")
+                    else type(answer).to_json(answer)
+                ),
+            )
         except ApiError as error:
             code = int(from_grpc_status(error.code, "").code or 500)
-            self._answer(code, json.dumps({"error": {"code": code, "message": error.message, "status": error.code.name}}))
+            self._answer(
+                code,
+                json.dumps(
+                    {"error": {"code": code, "message": error.message, "status": error.code.name}}
+                ),
+            )
 
     do_DELETE = do_GET
 

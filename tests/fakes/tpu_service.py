@@ -1,7 +1,9 @@
-"""The calls of the fake of Cloud TPU: `google.cloud.tpu.v2alpha1.Tpu`, `google.longrunning.Operations`, `google.cloud.location.Locations`.
+"""The calls of the fake of Cloud TPU: `google.cloud.tpu.v2alpha1.Tpu`,
+`google.longrunning.Operations`, `google.cloud.location.Locations`.
 
-What a call is answered with in which state is the real service's behaviour as documented (google-cloud-tpu 1.28, Cloud TPU REST reference)
-and as reports of its users quote it; messages are theirs, word for word where one was found.
+What a call is answered with in which state is the real service's behaviour as documented
+(google-cloud-tpu 1.28, Cloud TPU REST reference) and as reports of its users quote it; messages are
+theirs, word for word where one was found.
 """
 
 import threading
@@ -24,7 +26,17 @@ from tests.fakes.tpu_faults import status_of
 from tests.fakes.tpu_relay import Relay
 from tests.fakes.tpu_resources import Cloud
 from tests.fakes.tpu_states import ApiError, State
-from tests.fakes.tpu_views import as_bytes, bad_request, check_place, check_request, node_view, page_of, request_view, tier_of, timestamp
+from tests.fakes.tpu_views import (
+    as_bytes,
+    bad_request,
+    check_place,
+    check_request,
+    node_view,
+    page_of,
+    request_view,
+    tier_of,
+    timestamp,
+)
 
 
 @dataclass
@@ -70,22 +82,61 @@ class Service(grpc.GenericRpcHandler):
         self._lock = threading.Lock()
         operations = operations_pb2
         self._methods: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-            "google.cloud.tpu.v2alpha1.Tpu/CreateQueuedResource": (tpu.CreateQueuedResourceRequest, self._create),
-            "google.cloud.tpu.v2alpha1.Tpu/GetQueuedResource": (tpu.GetQueuedResourceRequest, self._get),
-            "google.cloud.tpu.v2alpha1.Tpu/ListQueuedResources": (tpu.ListQueuedResourcesRequest, self._list),
-            "google.cloud.tpu.v2alpha1.Tpu/DeleteQueuedResource": (tpu.DeleteQueuedResourceRequest, self._delete),
-            "google.cloud.tpu.v2alpha1.Tpu/ResetQueuedResource": (tpu.ResetQueuedResourceRequest, self._reset),
+            "google.cloud.tpu.v2alpha1.Tpu/CreateQueuedResource": (
+                tpu.CreateQueuedResourceRequest,
+                self._create,
+            ),
+            "google.cloud.tpu.v2alpha1.Tpu/GetQueuedResource": (
+                tpu.GetQueuedResourceRequest,
+                self._get,
+            ),
+            "google.cloud.tpu.v2alpha1.Tpu/ListQueuedResources": (
+                tpu.ListQueuedResourcesRequest,
+                self._list,
+            ),
+            "google.cloud.tpu.v2alpha1.Tpu/DeleteQueuedResource": (
+                tpu.DeleteQueuedResourceRequest,
+                self._delete,
+            ),
+            "google.cloud.tpu.v2alpha1.Tpu/ResetQueuedResource": (
+                tpu.ResetQueuedResourceRequest,
+                self._reset,
+            ),
             "google.cloud.tpu.v2alpha1.Tpu/GetNode": (tpu.GetNodeRequest, self._get_node),
             "google.cloud.tpu.v2alpha1.Tpu/ListNodes": (tpu.ListNodesRequest, self._list_nodes),
             "google.cloud.tpu.v2alpha1.Tpu/DeleteNode": (tpu.DeleteNodeRequest, self._delete_node),
-            "google.cloud.tpu.v2alpha1.Tpu/ListAcceleratorTypes": (tpu.ListAcceleratorTypesRequest, self._list_types),
-            "google.cloud.tpu.v2alpha1.Tpu/ListRuntimeVersions": (tpu.ListRuntimeVersionsRequest, self._list_runtimes),
-            "google.cloud.tpu.v2alpha1.Tpu/GetGuestAttributes": (tpu.GetGuestAttributesRequest, self._guest_attributes),
-            "google.longrunning.Operations/GetOperation": (operations.GetOperationRequest, self._get_operation),
-            "google.longrunning.Operations/ListOperations": (operations.ListOperationsRequest, self._list_operations),
-            "google.longrunning.Operations/CancelOperation": (operations.CancelOperationRequest, self._cancel_operation),
-            "google.longrunning.Operations/DeleteOperation": (operations.DeleteOperationRequest, self._delete_operation),
-            "google.cloud.location.Locations/ListLocations": (locations_pb2.ListLocationsRequest, self._list_locations),
+            "google.cloud.tpu.v2alpha1.Tpu/ListAcceleratorTypes": (
+                tpu.ListAcceleratorTypesRequest,
+                self._list_types,
+            ),
+            "google.cloud.tpu.v2alpha1.Tpu/ListRuntimeVersions": (
+                tpu.ListRuntimeVersionsRequest,
+                self._list_runtimes,
+            ),
+            "google.cloud.tpu.v2alpha1.Tpu/GetGuestAttributes": (
+                tpu.GetGuestAttributesRequest,
+                self._guest_attributes,
+            ),
+            "google.longrunning.Operations/GetOperation": (
+                operations.GetOperationRequest,
+                self._get_operation,
+            ),
+            "google.longrunning.Operations/ListOperations": (
+                operations.ListOperationsRequest,
+                self._list_operations,
+            ),
+            "google.longrunning.Operations/CancelOperation": (
+                operations.CancelOperationRequest,
+                self._cancel_operation,
+            ),
+            "google.longrunning.Operations/DeleteOperation": (
+                operations.DeleteOperationRequest,
+                self._delete_operation,
+            ),
+            "google.cloud.location.Locations/ListLocations": (
+                locations_pb2.ListLocationsRequest,
+                self._list_locations,
+            ),
         }
 
     def forget(self) -> None:
@@ -117,11 +168,14 @@ class Service(grpc.GenericRpcHandler):
                 status = status_pb2.Status(code=error.code.value[0], message=error.message)
                 for detail in error.details:
                     status.details.add().Pack(detail)
-                context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+                context.set_trailing_metadata(
+                    (("grpc-status-details-bin", status.SerializeToString()),)
+                )
             context.abort(error.code, error.message)
 
     def call(self, name: str, request: Any, reset: Callable[[], None]) -> Any:
-        """Execute one call with its faults: `slow`, then `status` or `reset_before` in its place, then what befalls the answer.
+        """Execute one call with its faults: `slow`, then `status` or `reset_before` in its place,
+        then what befalls the answer.
 
         Args:
             name: service and method.
@@ -151,13 +205,19 @@ class Service(grpc.GenericRpcHandler):
         return answer
 
     def _subject(self, method: str, request: Any) -> tuple[str, str | None]:
-        """What a call is about: the complete name (of a listing, its parent), and the state that the queued resource of that name is in."""
+        """What a call is about: the complete name (of a listing, its parent), and the state that
+        the queued resource of that name is in."""
         name = getattr(request, "name", "") or getattr(request, "parent", "")
         if method == "CreateQueuedResource":
             name = f"{name}/queuedResources/{request.queued_resource_id}"
         with self.cloud.lock:
             return name, next(
-                (one.state.name for one in self.cloud.made if one.exists and name in (one.name, one.node and one.node.name)), None
+                (
+                    one.state.name
+                    for one in self.cloud.made
+                    if one.exists and name in (one.name, one.node and one.node.name)
+                ),
+                None,
             )
 
     # Queued resources
@@ -168,7 +228,12 @@ class Service(grpc.GenericRpcHandler):
         _project, zone = check_place(request.parent)
         accelerator = check_request(request, zone)
         name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
-        made = self.cloud.create(name, tpu.QueuedResource(request.queued_resource), accelerator, tier_of(request.queued_resource))
+        made = self.cloud.create(
+            name,
+            tpu.QueuedResource(request.queued_resource),
+            accelerator,
+            tier_of(request.queued_resource),
+        )
         return self._operation(
             name,
             "create",
@@ -183,9 +248,15 @@ class Service(grpc.GenericRpcHandler):
 
     def _list(self, request: tpu.ListQueuedResourcesRequest) -> tpu.ListQueuedResourcesResponse:
         project, zone = check_place(request.parent, wildcard=True)
-        found = [one for one in self.cloud.made if one.exists and one.project == project and zone in ("-", one.zone)]
+        found = [
+            one
+            for one in self.cloud.made
+            if one.exists and one.project == project and zone in ("-", one.zone)
+        ]
         page, token = page_of(found, lambda one: one.name, request.page_size, request.page_token)
-        return tpu.ListQueuedResourcesResponse(queued_resources=[request_view(one) for one in page], next_page_token=token)
+        return tpu.ListQueuedResourcesResponse(
+            queued_resources=[request_view(one) for one in page], next_page_token=token
+        )
 
     def _delete(self, request: tpu.DeleteQueuedResourceRequest) -> operations_pb2.Operation:
         if known := self._repeated(request.request_id):
@@ -193,14 +264,19 @@ class Service(grpc.GenericRpcHandler):
         check_place(request.name, "queuedResources")
         found = self.cloud.request(request.name)
         self.cloud.delete(found, request.force)
-        # The client expects a QueuedResource here, the service answers with nothing: `result()` of this operation raises a TypeError.
-        return self._operation(request.name, "delete", lambda: not found.exists, empty_pb2.Empty, request.request_id)
+        # The client expects a QueuedResource here, the service answers with nothing: `result()` of
+        # this operation raises a TypeError.
+        return self._operation(
+            request.name, "delete", lambda: not found.exists, empty_pb2.Empty, request.request_id
+        )
 
     def _reset(self, request: tpu.ResetQueuedResourceRequest) -> operations_pb2.Operation:
         check_place(request.name, "queuedResources")
         found = self.cloud.request(request.name)
         self.cloud.reset(found)
-        return self._operation(request.name, "reset", lambda: True, lambda: tpu.QueuedResource.pb(request_view(found)))
+        return self._operation(
+            request.name, "reset", lambda: True, lambda: tpu.QueuedResource.pb(request_view(found))
+        )
 
     # Nodes
 
@@ -210,8 +286,14 @@ class Service(grpc.GenericRpcHandler):
 
     def _list_nodes(self, request: tpu.ListNodesRequest) -> tpu.ListNodesResponse:
         project, zone = check_place(request.parent, wildcard=True)
-        found = [one for one in self.cloud.made if one.node_exists and one.project == project and zone in ("-", one.zone)]
-        page, token = page_of(found, lambda one: one.the_node.name, request.page_size, request.page_token)
+        found = [
+            one
+            for one in self.cloud.made
+            if one.node_exists and one.project == project and zone in ("-", one.zone)
+        ]
+        page, token = page_of(
+            found, lambda one: one.the_node.name, request.page_size, request.page_token
+        )
         return tpu.ListNodesResponse(nodes=[node_view(one) for one in page], next_page_token=token)
 
     def _delete_node(self, request: tpu.DeleteNodeRequest) -> operations_pb2.Operation:
@@ -220,44 +302,79 @@ class Service(grpc.GenericRpcHandler):
         check_place(request.name, "nodes")
         found = self.cloud.owner(request.name)
         self.cloud.delete_node(found)
-        return self._operation(request.name, "delete", lambda: not found.node_exists, empty_pb2.Empty, request.request_id)
+        return self._operation(
+            request.name,
+            "delete",
+            lambda: not found.node_exists,
+            empty_pb2.Empty,
+            request.request_id,
+        )
 
-    def _guest_attributes(self, request: tpu.GetGuestAttributesRequest) -> tpu.GetGuestAttributesResponse:
+    def _guest_attributes(
+        self, request: tpu.GetGuestAttributesRequest
+    ) -> tpu.GetGuestAttributesResponse:
         check_place(request.name, "nodes")
         answer = []
         for index, host in enumerate(self.cloud.owner(request.name).the_node.hosts):
             if not request.worker_ids or str(index) in request.worker_ids:
                 entries = [
-                    tpu.GuestAttributesEntry(namespace=path.split("/")[0], key=path.split("/")[1], value=value)
+                    tpu.GuestAttributesEntry(
+                        namespace=path.split("/")[0], key=path.split("/")[1], value=value
+                    )
                     for path, value in host.metadata.below("instance/guest-attributes/").items()
                     if f"{path}/".startswith(request.query_path.strip("/"))
                 ]
-                answer.append(tpu.GuestAttributes(query_path=request.query_path, query_value=tpu.GuestAttributesValue(items=entries)))
+                answer.append(
+                    tpu.GuestAttributes(
+                        query_path=request.query_path,
+                        query_value=tpu.GuestAttributesValue(items=entries),
+                    )
+                )
         return tpu.GetGuestAttributesResponse(guest_attributes=answer)
 
     # What there is
 
-    def _list_types(self, request: tpu.ListAcceleratorTypesRequest) -> tpu.ListAcceleratorTypesResponse:
+    def _list_types(
+        self, request: tpu.ListAcceleratorTypesRequest
+    ) -> tpu.ListAcceleratorTypesResponse:
         _, zone = check_place(request.parent)
         page, token = page_of([*accelerators(zone)], str, request.page_size, request.page_token)
-        kinds = [tpu.AcceleratorType(name=f"{request.parent}/acceleratorTypes/{name}", type_=name) for name in page]
+        kinds = [
+            tpu.AcceleratorType(name=f"{request.parent}/acceleratorTypes/{name}", type_=name)
+            for name in page
+        ]
         return tpu.ListAcceleratorTypesResponse(accelerator_types=kinds, next_page_token=token)
 
-    def _list_runtimes(self, request: tpu.ListRuntimeVersionsRequest) -> tpu.ListRuntimeVersionsResponse:
+    def _list_runtimes(
+        self, request: tpu.ListRuntimeVersionsRequest
+    ) -> tpu.ListRuntimeVersionsResponse:
         check_place(request.parent)
         page, token = page_of([*RUNTIMES], str, request.page_size, request.page_token)
-        versions = [tpu.RuntimeVersion(name=f"{request.parent}/runtimeVersions/{name}", version=name) for name in page]
+        versions = [
+            tpu.RuntimeVersion(name=f"{request.parent}/runtimeVersions/{name}", version=name)
+            for name in page
+        ]
         return tpu.ListRuntimeVersionsResponse(runtime_versions=versions, next_page_token=token)
 
-    def _list_locations(self, request: locations_pb2.ListLocationsRequest) -> locations_pb2.ListLocationsResponse:
+    def _list_locations(
+        self, request: locations_pb2.ListLocationsRequest
+    ) -> locations_pb2.ListLocationsResponse:
         page, token = page_of([*ZONES], str, request.page_size, request.page_token)
-        places = [locations_pb2.Location(name=f"{request.name}/locations/{zone}", location_id=zone) for zone in page]
+        places = [
+            locations_pb2.Location(name=f"{request.name}/locations/{zone}", location_id=zone)
+            for zone in page
+        ]
         return locations_pb2.ListLocationsResponse(locations=places, next_page_token=token)
 
     # Operations
 
     def _operation(
-        self, target: str, verb: str, done: Callable[[], bool], result: Callable[[], Any], request_id: str = ""
+        self,
+        target: str,
+        verb: str,
+        done: Callable[[], bool],
+        result: Callable[[], Any],
+        request_id: str = "",
     ) -> operations_pb2.Operation:
         name = f"{'/'.join(target.split('/')[:4])}/operations/operation-{uuid.uuid4()}"
         self._operations[name] = Operation(name, target, verb, done, result, time.time())
@@ -279,13 +396,21 @@ class Service(grpc.GenericRpcHandler):
             raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
         return self._operations[name]
 
-    def _get_operation(self, request: operations_pb2.GetOperationRequest) -> operations_pb2.Operation:
+    def _get_operation(
+        self, request: operations_pb2.GetOperationRequest
+    ) -> operations_pb2.Operation:
         return self._found_operation(request.name).view()
 
-    def _list_operations(self, request: operations_pb2.ListOperationsRequest) -> operations_pb2.ListOperationsResponse:
-        found = [one for one in self._operations.values() if one.name.startswith(f"{request.name}/")]
+    def _list_operations(
+        self, request: operations_pb2.ListOperationsRequest
+    ) -> operations_pb2.ListOperationsResponse:
+        found = [
+            one for one in self._operations.values() if one.name.startswith(f"{request.name}/")
+        ]
         page, token = page_of(found, lambda one: one.name, request.page_size, request.page_token)
-        return operations_pb2.ListOperationsResponse(operations=[one.view() for one in page], next_page_token=token)
+        return operations_pb2.ListOperationsResponse(
+            operations=[one.view() for one in page], next_page_token=token
+        )
 
     def _cancel_operation(self, request: operations_pb2.CancelOperationRequest) -> empty_pb2.Empty:
         """Best effort, says the documentation; here, as it seems there, without effect."""

@@ -1,4 +1,5 @@
-"""A queued resource of the fake of Cloud TPU with its node: what is kept of them, their states, and what a call may be answered with."""
+"""A queued resource of the fake of Cloud TPU with its node: what is kept of them, their states, and
+what a call may be answered with."""
 
 import time
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ class ApiError(Exception):
 
 @dataclass
 class Node:
-    """A node, and the VMs behind it from READY on. `ready_at` is the moment since which it is paid for."""
+    """A node, and the VMs behind it from READY on. `ready_at` is the moment since which it is paid
+    for."""
 
     name: str
     spec: tpu.Node
@@ -41,7 +43,9 @@ class Node:
     directory: Path | None = None
 
     def billed_seconds(self) -> float:
-        return self.billed + (time.monotonic() - self.ready_at if self.ready_at is not None else 0.0)
+        return self.billed + (
+            time.monotonic() - self.ready_at if self.ready_at is not None else 0.0
+        )
 
 
 @dataclass
@@ -91,7 +95,9 @@ class Request:
         """Whether the request or its node is in a state; GONE when neither is left."""
         if state == "GONE":
             return not self.exists and not self.node_exists
-        return (self.exists and self.state.name == state) or (self.node is not None and self.node.exists and self.node.state.name == state)
+        return (self.exists and self.state.name == state) or (
+            self.node is not None and self.node.exists and self.node.state.name == state
+        )
 
     def valid_until(self) -> float | None:
         """When it fails if it still waits, in seconds since the epoch."""

@@ -16,10 +16,16 @@ from tests.fakes.tpu_states import ApiError, NodeState, Request, State
 _ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)(?:/(queuedResources|nodes|operations|acceleratorTypes|runtimeVersions)/([^/]+))?")
+_NAME = re.compile(
+    r"projects/([^/]+)/locations/([^/]+)(?:/(queuedResources|nodes|operations|acceleratorTypes|runtimeVersions)/([^/]+))?"
+)
 _DISK = re.compile(r"projects/[^/]+/zones/([^/]+)/disks/[^/]+")
 _VALUE_BYTES, _METADATA_BYTES = 256 << 10, 512 << 10
-_STATE_DATA = {State.CREATING: "creating_data", State.ACCEPTED: "accepted_data", State.PROVISIONING: "provisioning_data"} | {
+_STATE_DATA = {
+    State.CREATING: "creating_data",
+    State.ACCEPTED: "accepted_data",
+    State.PROVISIONING: "provisioning_data",
+} | {
     State.ACTIVE: "active_data",
     State.DELETING: "deleting_data",
     State.SUSPENDING: "suspending_data",
@@ -28,19 +34,35 @@ _STATE_DATA = {State.CREATING: "creating_data", State.ACCEPTED: "accepted_data",
 
 
 def bad_request(what: str) -> ApiError:
-    return ApiError(grpc.StatusCode.INVALID_ARGUMENT, f"Cloud TPU received a bad request. {what} [EID: 0x5be9ca99d1d1a7c3]")
+    return ApiError(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        f"Cloud TPU received a bad request. {what} [EID: 0x5be9ca99d1d1a7c3]",
+    )
 
 
-def check_place(name: str, collection: str | None = None, wildcard: bool = False) -> tuple[str, str]:
-    """Project and zone of a resource name. Raises ApiError for a malformed name or an unknown zone."""
+def check_place(
+    name: str, collection: str | None = None, wildcard: bool = False
+) -> tuple[str, str]:
+    """Project and zone of a resource name. Raises ApiError for a malformed name or an unknown
+    zone."""
     match = _NAME.fullmatch(name)
     if match is None or match[3] != collection:
         raise ApiError(grpc.StatusCode.INVALID_ARGUMENT, f"Malformed name: '{name}'")
     project, zone = match[1], match[2]
     if zone not in ZONES and not (wildcard and zone == "-"):
-        info = {"consumer": f"projects/{project}", "location": zone, "service": "tpu.googleapis.com"}
-        detail = error_details_pb2.ErrorInfo(reason="LOCATION_POLICY_VIOLATED", domain="googleapis.com", metadata=info)
-        raise ApiError(grpc.StatusCode.PERMISSION_DENIED, f"Location {zone} is not found or access is unauthorized.", detail)
+        info = {
+            "consumer": f"projects/{project}",
+            "location": zone,
+            "service": "tpu.googleapis.com",
+        }
+        detail = error_details_pb2.ErrorInfo(
+            reason="LOCATION_POLICY_VIOLATED", domain="googleapis.com", metadata=info
+        )
+        raise ApiError(
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"Location {zone} is not found or access is unauthorized.",
+            detail,
+        )
     return project, zone
 
 
@@ -48,21 +70,37 @@ def check_request(request: tpu.CreateQueuedResourceRequest, zone: str) -> Accele
     """Raises ApiError for a request that the service does not accept."""
     specs = request.queued_resource.tpu.node_spec
     if len(specs) != 1 or not specs[0].node_id or specs[0].multi_node_params:
-        raise bad_request("The fake makes exactly one node for each queued resource, with a node_id")
+        raise bad_request(
+            "The fake makes exactly one node for each queued resource, with a node_id"
+        )
     spec, node = specs[0], specs[0].node
-    for kind, one in (("queued_resource_id", request.queued_resource_id), ("node_id", spec.node_id)):
+    for kind, one in (
+        ("queued_resource_id", request.queued_resource_id),
+        ("node_id", spec.node_id),
+    ):
         if not _ID.fullmatch(one):
-            raise bad_request(f"{kind} {one!r} is not valid: lower-case letters, digits and dashes, at most 63, beginning with a letter")
+            raise bad_request(
+                f"{kind} {one!r} is not valid: lower-case letters, digits and dashes, at most 63,"
+                " beginning with a letter"
+            )
     if spec.parent != request.parent:
-        raise bad_request(f"The parent of the node, {spec.parent!r}, is not the one of the queued resource, {request.parent!r}")
+        raise bad_request(
+            f"The parent of the node, {spec.parent!r}, is not the one of the queued resource,"
+            f" {request.parent!r}"
+        )
     offered = accelerators(zone)
     if node.accelerator_type not in offered:
         raise bad_request(
-            f'The requested accelerator configuration for accelerator type, "{node.accelerator_type}", could not be found in the zonal '
-            f'accelerator configurations for "{zone}".; the accelerator {node.accelerator_type} was not found in zone {zone}'
+            "The requested accelerator configuration for accelerator type,"
+            f' "{node.accelerator_type}", could not be found in the zonal accelerator'
+            f' configurations for "{zone}".; the accelerator {node.accelerator_type} was not found'
+            f" in zone {zone}"
         )
     if node.runtime_version not in RUNTIMES:
-        raise bad_request(f'The requested runtime version, "{node.runtime_version}", could not be found in zone {zone}')
+        raise bad_request(
+            f'The requested runtime version, "{node.runtime_version}", could not be found in zone'
+            f" {zone}"
+        )
     if node.network_config and node.network_configs:
         raise bad_request("network_config and network_configs are mutually exclusive")
     for key, value in node.labels.items():
@@ -70,16 +108,23 @@ def check_request(request: tpu.CreateQueuedResourceRequest, zone: str) -> Accele
             raise bad_request(f"The label {key!r}: {value!r} is not valid")
     sizes = [len(value.encode()) for value in node.metadata.values()]
     if max(sizes, default=0) > _VALUE_BYTES or sum(sizes) > _METADATA_BYTES:
-        raise bad_request(f"The metadata are too large: at most {_VALUE_BYTES} bytes a value and {_METADATA_BYTES} together")
+        raise bad_request(
+            f"The metadata are too large: at most {_VALUE_BYTES} bytes a value and"
+            f" {_METADATA_BYTES} together"
+        )
     for disk in node.data_disks:
         found = _DISK.fullmatch(disk.source_disk)
         if found is None or found[1] != zone:
-            raise bad_request(f"The disk {disk.source_disk!r} is no projects/PROJECT/zones/{zone}/disks/NAME")
+            raise bad_request(
+                f"The disk {disk.source_disk!r} is no projects/PROJECT/zones/{zone}/disks/NAME"
+            )
     return offered[node.accelerator_type]
 
 
 def tier_of(resource: tpu.QueuedResource) -> str:
-    return next((tier for tier in ("spot", "best_effort", "guaranteed") if tier in resource), "on-demand")
+    return next(
+        (tier for tier in ("spot", "best_effort", "guaranteed") if tier in resource), "on-demand"
+    )
 
 
 def request_view(request: Request) -> tpu.QueuedResource:
@@ -98,25 +143,37 @@ def request_view(request: Request) -> tpu.QueuedResource:
 def node_view(request: Request) -> tpu.Node:
     node = request.the_node
     view = tpu.Node(node.spec)
-    view.name, view.state, view.health, view.health_description = node.name, node.state, node.health, node.health_description
+    view.name, view.state, view.health, view.health_description = (
+        node.name,
+        node.state,
+        node.health,
+        node.health_description,
+    )
     view.queued_resource, view.api_version = request.name, tpu.Node.ApiVersion.V2_ALPHA1
     view.id, view.create_time = request.number, timestamp(request.created)
     view.accelerator_config = tpu.AcceleratorConfig(type_=request.accelerator.config)
     view.scheduling_config = tpu.SchedulingConfig(spot=request.tier == "spot")
     if node.state != NodeState.CREATING:
-        view.network_endpoints = [tpu.NetworkEndpoint(ip_address="127.0.0.1", port=8470) for _ in node.hosts]
+        view.network_endpoints = [
+            tpu.NetworkEndpoint(ip_address="127.0.0.1", port=8470) for _ in node.hosts
+        ]
     return view
 
 
-def page_of(found: Iterable[Any], name: Callable[[Any], str], size: int, token: str) -> tuple[list[Any], str]:
-    """One page of a listing, in the order of names, and the token of the next. Raises ApiError for a token that is none."""
+def page_of(
+    found: Iterable[Any], name: Callable[[Any], str], size: int, token: str
+) -> tuple[list[Any], str]:
+    """One page of a listing, in the order of names, and the token of the next. Raises ApiError for
+    a token that is none."""
     try:
         after = base64.urlsafe_b64decode(token.encode()).decode()
     except ValueError as error:
         raise ApiError(grpc.StatusCode.INVALID_ARGUMENT, "The page token is not valid.") from error
     rest = sorted((one for one in found if name(one) > after), key=name)
     page = rest[: size or 500]
-    return page, base64.urlsafe_b64encode(name(page[-1]).encode()).decode() if len(rest) > len(page) else ""
+    return page, (
+        base64.urlsafe_b64encode(name(page[-1]).encode()).decode() if len(rest) > len(page) else ""
+    )
 
 
 def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
@@ -124,4 +181,8 @@ def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
 
 
 def as_bytes(message: Any) -> bytes:
-    return message.SerializeToString() if hasattr(message, "SerializeToString") else type(message).serialize(message)
+    return (
+        message.SerializeToString()
+        if hasattr(message, "SerializeToString")
+        else type(message).serialize(message)
+    )

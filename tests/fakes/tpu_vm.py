@@ -1,8 +1,10 @@
-"""The VMs of a fake TPU slice: for each host a directory, a metadata server, and its startup script as a subprocess.
+"""The VMs of a fake TPU slice: for each host a directory, a metadata server, and its startup script
+as a subprocess.
 
-A VM's processes are known by a variable in their environment, `LYCEUM_FAKE_VM=<fake>/<slice>/<host>`: workers make sessions of their own.
-`python -m tests.fakes.tpu_vm FAKE ROOT` is the warden: when its standard input ends, because the fake ended in whatever way, it kills all
-processes of the fake and removes its directory.
+A VM's processes are known by a variable in their environment,
+`LYCEUM_FAKE_VM=<fake>/<slice>/<host>`: workers make sessions of their own. `python -m
+tests.fakes.tpu_vm FAKE ROOT` is the warden: when its standard input ends, because the fake ended in
+whatever way, it kills all processes of the fake and removes its directory.
 """
 
 import ctypes
@@ -28,7 +30,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def processes(marker: str) -> list[psutil.Process]:
-    """Living processes whose marker is this one or below it, and their descendants, whatever those did to their environment."""
+    """Living processes whose marker is this one or below it, and their descendants, whatever those
+    did to their environment."""
     end = time.monotonic() + _UNSURE_SECONDS
     while True:
         found, unsure = _scan(marker)
@@ -38,7 +41,8 @@ def processes(marker: str) -> list[psutil.Process]:
 
 
 def _scan(marker: str) -> tuple[list[psutil.Process], bool]:
-    """`processes`, and whether one was seen that may be of them: while a process executes a program its environment reads as empty."""
+    """`processes`, and whether one was seen that may be of them: while a process executes a program
+    its environment reads as empty."""
     found: dict[int, psutil.Process] = {}
     unsure = False
     for process in psutil.process_iter():
@@ -52,7 +56,8 @@ def _scan(marker: str) -> tuple[list[psutil.Process], bool]:
 
 
 def kill(marker: str) -> None:
-    """SIGKILL all of a marker's processes, until there are none: they may be starting others. Raises RuntimeError when some stay."""
+    """SIGKILL all of a marker's processes, until there are none: they may be starting others.
+    Raises RuntimeError when some stay."""
     started = time.monotonic()
     while True:
         alive, unsure = _scan(marker)
@@ -69,7 +74,8 @@ def kill(marker: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """From now on processes whose parent has ended are children of this one, so that `reap` can see to it that they leave no zombies."""
+    """From now on processes whose parent has ended are children of this one, so that `reap` can see
+    to it that they leave no zombies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -101,7 +107,13 @@ class Host:
     """
 
     def __init__(
-        self, marker: str, directory: Path, serial: Path, script: str, values: Mapping[str, str], environment: Mapping[str, str]
+        self,
+        marker: str,
+        directory: Path,
+        serial: Path,
+        script: str,
+        values: Mapping[str, str],
+        environment: Mapping[str, str],
     ) -> None:
         self.marker = marker
         self.metadata = MetadataServer(values)
@@ -150,7 +162,12 @@ class Warden:
 
     def __init__(self, fake: str, root: Path) -> None:
         command = [sys.executable, "-m", "tests.fakes.tpu_vm", fake, str(root)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=Path(__file__).resolve().parents[2], start_new_session=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            cwd=Path(__file__).resolve().parents[2],
+            start_new_session=True,
+        )
 
     def dismiss(self) -> None:
         """The fake has come to its end: wait until all of its VMs are gone."""

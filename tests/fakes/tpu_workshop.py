@@ -1,4 +1,5 @@
-"""What tests of the TPU backend share: a store, backends whose VMs do nothing but wait, and a test that speaks in the place of the VMs."""
+"""What tests of the TPU backend share: a store, backends whose VMs do nothing but wait, and a test
+that speaks in the place of the VMs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,11 @@ class Workshop:
     def backend(self, target: str = "v5e-8", **settings: object) -> CloudTpuBackend:
         """Settings are those of the environment; `tpu_...` are of TpuSettings."""
         settings = {"tpu_poll_seconds": 0.2, "tpu_silence_seconds": 60.0, **settings}
-        given = {name.removeprefix("tpu_"): value for name, value in settings.items() if name.startswith("tpu_")}
+        given = {
+            name.removeprefix("tpu_"): value
+            for name, value in settings.items()
+            if name.startswith("tpu_")
+        }
         general = {name: value for name, value in settings.items() if not name.startswith("tpu_")}
         made = CloudTpuBackend(
             TPU_TYPES[target],
@@ -44,9 +49,20 @@ class Workshop:
         return made
 
     def spec(self, attempt: str = "1", key: str = KEY, run: str = "run-1") -> JobSpec:
-        return JobSpec(stage="sft", kind="sft", key=key, attempt=attempt, store=self.store.uri, target="v5e-8", run=run, config={})
+        return JobSpec(
+            stage="sft",
+            kind="sft",
+            key=key,
+            attempt=attempt,
+            store=self.store.uri,
+            target="v5e-8",
+            run=run,
+            config={},
+        )
 
-    def says(self, state: str, host: int = 0, key: str = KEY, attempt: str = "1", **more: object) -> None:
+    def says(
+        self, state: str, host: int = 0, key: str = KEY, attempt: str = "1", **more: object
+    ) -> None:
         """A host writes its status, as the agent does."""
         status = JobStatus.parse({"state": state, "heartbeat": time.time(), **more})
         self.store.write_json(host_status(key, attempt, host), status)
@@ -93,7 +109,9 @@ def forgotten(backend: CloudTpuBackend) -> None:
 
 
 @pytest.fixture
-def shop(tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def shop(
+    tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workshop]:
     """A shop. At the end nothing of its jobs may be left."""
     script = tmp_path / "nothing.sh"
     script.write_text("exec sleep 600\n")

@@ -1,7 +1,8 @@
-"""One TPU VM for tests of what runs on it: the startup script as a process, a stand-in metadata server, and a job of the tests' own kind.
+"""One TPU VM for tests of what runs on it: the startup script as a process, a stand-in metadata
+server, and a job of the tests' own kind.
 
-The job's stage executes the code in its config; the archive that the VM is sent is the real one with this stage added.
-`tests/fakes/tpu_fake.py` is the whole cloud.
+The job's stage executes the code in its config; the archive that the VM is sent is the real one
+with this stage added. `tests/fakes/tpu_fake.py` is the whole cloud.
 """
 
 import contextlib
@@ -80,7 +81,16 @@ def toy_job(store: Store, code: str, **changes: Any) -> JobSpec:
     """A job that executes `code`; its spec is in the store."""
     config = {"code": code}
     key = stage_key("toy", 1, {}, config, {})
-    spec = JobSpec(stage="play", kind="toy", key=key, attempt="1", store=store.uri, target="v5e-8", run="r", config=config)
+    spec = JobSpec(
+        stage="play",
+        kind="toy",
+        key=key,
+        attempt="1",
+        store=store.uri,
+        target="v5e-8",
+        run="r",
+        config=config,
+    )
     spec = spec.model_copy(update=changes)
     store.create_json(attempt_file(spec.key, spec.attempt, "job.json"), spec)
     return spec
@@ -117,7 +127,9 @@ class Vm:
             "lyceum-job": attempt_file(spec.key, spec.attempt, "job.json"),
             "lyceum-source": archive,
             "lyceum-resource": resource,
-            "lyceum-environment": json.dumps({"LYCEUM_HEARTBEAT_SECONDS": "0.2", "LYCEUM_STOP_SECONDS": "2"}),
+            "lyceum-environment": json.dumps(
+                {"LYCEUM_HEARTBEAT_SECONDS": "0.2", "LYCEUM_STOP_SECONDS": "2"}
+            ),
             "lyceum-port": "8476",
             "lyceum-silence": f"{silence:g}",
         }
@@ -142,7 +154,11 @@ class Vm:
             "LYCEUM_VM_PYTHON": sys.executable,
             "LYCEUM_VM_TPU_API": "http://127.0.0.1:9",  # nobody listens there
             "JAX_PLATFORMS": "cpu",
-            **{name: value for name, value in os.environ.items() if name.startswith(("STORAGE_", "NO_", "no_", "DISABLE_GCS", "GOOGLE_"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(("STORAGE_", "NO_", "no_", "DISABLE_GCS", "GOOGLE_"))
+            },
             **environment,
             MARKER: self._mark,
         }
@@ -172,11 +188,17 @@ class Vm:
         return (self.root.parent / f"serial-{self.host}").read_text()
 
     def status(self) -> JobStatus | None:
-        return self.store.read_json(host_status(self.spec.key, self.spec.attempt, self.host), JobStatus)
+        return self.store.read_json(
+            host_status(self.spec.key, self.spec.attempt, self.host), JobStatus
+        )
 
     def final(self, seconds: float = 120) -> JobStatus:
         """Wait for the host's last word."""
-        found = until(self.status, lambda status: status is not None and status.state not in ("queued", "running"), seconds)
+        found = until(
+            self.status,
+            lambda status: status is not None and status.state not in ("queued", "running"),
+            seconds,
+        )
         assert found is not None
         return found
 
@@ -192,7 +214,9 @@ class Vm:
         found, mark = [], f"{MARKER}={self._mark}\0".encode()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes() and command in (entry / "cmdline").read_text().replace("\0", " "):
+                if mark in (entry / "environ").read_bytes() and command in (
+                    entry / "cmdline"
+                ).read_text().replace("\0", " "):
                     found.append(int(entry.name))
         return found
 

@@ -62,9 +62,17 @@ def flip_a_byte(path: Path) -> None:
 
 
 def start(arguments: list[str]) -> "subprocess.Popen[str]":
-    """`lyceum` as a process of its own, in a process group of its own, as a shell would start it."""
+    """`lyceum` as a process of its own, in a process group of its own, as a shell would start
+    it."""
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -79,12 +87,18 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8") if Path("/proc").exists() else True
+    return (
+        "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        if Path("/proc").exists()
+        else True
+    )
 
 
 def children(pid: int) -> list[int]:
     """Process ids of all descendants."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
     parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
     found = [child for child, parent in parents.items() if parent == pid]
     return [*found, *(grandchild for child in found for grandchild in children(child))]

@@ -1,4 +1,5 @@
-"""An artifact whose bytes changed: no command tells less than it seems to, and a run that repairs it says so wherever it is looked at."""
+"""An artifact whose bytes changed: no command tells less than it seems to, and a run that repairs
+it says so wherever it is looked at."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +47,9 @@ def says(run: tuple[Store, RunRecord], capsys: pytest.CaptureFixture[str]) -> Sa
 WHY = "stage sft_eval: its artifact is damaged: items.jsonl: has sha256"
 
 
-def test_scores_write_what_is_whole_and_say_what_is_missing(run: tuple[Store, RunRecord], says: Says, tmp_path: Path) -> None:
+def test_scores_write_what_is_whole_and_say_what_is_missing(
+    run: tuple[Store, RunRecord], says: Says, tmp_path: Path
+) -> None:
     damage(*run, "sft_eval", "items.jsonl")
     code, out, _ = says("scores", "demo-1", "--to", str(tmp_path / "out"))
     assert code == 1
@@ -60,7 +63,9 @@ def test_scores_write_what_is_whole_and_say_what_is_missing(run: tuple[Store, Ru
     assert any("simpo_eval" in name for name in tables)
 
 
-def test_scores_of_nothing_that_is_whole_leave_nothing(run: tuple[Store, RunRecord], says: Says, tmp_path: Path) -> None:
+def test_scores_of_nothing_that_is_whole_leave_nothing(
+    run: tuple[Store, RunRecord], says: Says, tmp_path: Path
+) -> None:
     for stage in run[1].stages:
         damage(*run, stage.name)
     code, _, err = says("scores", "demo-1", "--to", str(tmp_path / "out"), "--as", "parquet")
@@ -72,21 +77,29 @@ def test_scores_of_nothing_that_is_whole_leave_nothing(run: tuple[Store, RunReco
 def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_exit_code(
     run: tuple[Store, RunRecord], says: Says, tmp_path: Path
 ) -> None:
-    write_run(tmp_path / "store", "demo-2", skill={"base": 0.0, "sft": 0.6, "simpo": 0.4, "grpo": 0.7})
+    write_run(
+        tmp_path / "store", "demo-2", skill={"base": 0.0, "sft": 0.6, "simpo": 0.4, "grpo": 0.7}
+    )
     assert says("report", "demo-1")[0] == says("compare", "demo-1", "demo-2")[0] == 0
     damage(*run, "sft_eval", "items.jsonl")
     code, out, _ = says("report", "demo-1")
     assert (code, f"Left out: {WHY}" in out) == (1, True)
-    assert "its artifact is damaged" in (tmp_path / "store" / "runs" / "demo-1" / "report.html").read_text("utf-8")
+    assert "its artifact is damaged" in (
+        tmp_path / "store" / "runs" / "demo-1" / "report.html"
+    ).read_text("utf-8")
     code, out, _ = says("compare", "demo-2", "demo-1")
     assert (code, "Left out: stage demo-1/sft_eval: its artifact is damaged" in out) == (1, True)
-    assert "demo-1/sft_eval" in (tmp_path / "store" / "runs" / "demo-2" / "compare-demo-1.html").read_text("utf-8")
+    assert "demo-1/sft_eval" in (
+        tmp_path / "store" / "runs" / "demo-2" / "compare-demo-1.html"
+    ).read_text("utf-8")
     code, out, _ = says("compare", "demo-2", "demo-1", "--json")
     assert (code, list(json.loads(out)["left_out"])) == (1, ["demo-1/sft_eval"])
 
 
 @pytest.mark.parametrize("stage", ["grpo_eval", "safety_eval", "base_safety"])
-def test_the_gate_does_not_judge_by_what_is_left(run: tuple[Store, RunRecord], says: Says, stage: str) -> None:
+def test_the_gate_does_not_judge_by_what_is_left(
+    run: tuple[Store, RunRecord], says: Says, stage: str
+) -> None:
     assert says("gate", "demo-1")[2] == ""
     damage(*run, stage, "items.jsonl")
     code, out, err = says("gate", "demo-1")
@@ -100,7 +113,11 @@ def test_the_gate_does_not_judge_by_what_is_left(run: tuple[Store, RunRecord], s
         ("grpo", ["ask", "demo-1", "Why?"], "the model of stage 'grpo' is damaged"),
         ("grpo", ["export", "demo-1", "--to", "out"], "the model of stage 'grpo' is damaged"),
         ("sft_eval", ["export", "demo-1", "--to", "out"], WHY),
-        ("grpo", ["rejudge", "demo-1", "--rubric", "rubric.toml"], "the artifact of stage 'grpo' is damaged"),
+        (
+            "grpo",
+            ["rejudge", "demo-1", "--rubric", "rubric.toml"],
+            "the artifact of stage 'grpo' is damaged",
+        ),
         ("sft_eval", ["promote", "demo-1"], WHY),
     ],
 )

@@ -1,4 +1,5 @@
-"""The flow on real stages, with a real Prefect API: what is cached, what runs again, what fails, and how a run is stopped."""
+"""The flow on real stages, with a real Prefect API: what is cached, what runs again, what fails,
+and how a run is stopped."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +24,9 @@ config = { prompt_length = 80, response_length = 72, batch_size = 128, min_items
 
 
 @pytest.fixture
-def lab(prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
+def lab(
+    prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> Lab:
     return Lab(tmp_path, tiny_recipe, capsys)
 
 
@@ -34,24 +37,32 @@ def again(lab: Lab, finished: tuple[Path, dict[str, Any]]) -> Lab:
     return lab
 
 
-def test_a_second_run_reuses_everything_and_says_where_its_report_is(again: Lab, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_a_second_run_reuses_everything_and_says_where_its_report_is(
+    again: Lab, finished: tuple[Path, dict[str, Any]]
+) -> None:
     lab, (_, first) = again, finished
     assert set(first) == {"run_id", "recipe", "target", "store", "status", "stages", "report"}
     assert (first["recipe"], first["target"], first["status"]) == ("tiny", "local", "succeeded")
-    assert [set(stage) for stage in first["stages"]] == [{"name", "kind", "key", "status", "seconds", "artifact", "metrics"}] * 2
+    assert [set(stage) for stage in first["stages"]] == [
+        {"name", "kind", "key", "status", "seconds", "artifact", "metrics"}
+    ] * 2
     assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
     assert Path(first["report"]).read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
     second = lab.run()
     assert [stage["status"] for stage in second["stages"]] == ["cached", "cached"]
-    assert [stage["artifact"] for stage in second["stages"]] == [stage["artifact"] for stage in first["stages"]]
+    assert [stage["artifact"] for stage in second["stages"]] == [
+        stage["artifact"] for stage in first["stages"]
+    ]
     assert lab.store.list_runs() == sorted([first["run_id"], second["run_id"]])
 
 
 def test_deleting_all_of_prefect_s_records_reruns_nothing(again: Lab) -> None:
     """They are a view; what is cached is what the manifests say."""
     lab = again
-    attempts = [manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)]
+    attempts = [
+        manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)
+    ]
     from prefect.client.orchestration import get_client
     from prefect.settings import get_current_settings
 
@@ -60,7 +71,9 @@ def test_deleting_all_of_prefect_s_records_reruns_nothing(again: Lab) -> None:
         for run in client.read_flow_runs():
             client.delete_flow_run(run.id)
     assert lab.statuses() == {"distill": "cached", "rebalance": "cached"}
-    assert [manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)] == attempts
+    assert [
+        manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)
+    ] == attempts
 
 
 def test_prefect_shows_what_was_cached(again: Lab) -> None:
@@ -70,14 +83,24 @@ def test_prefect_shows_what_was_cached(again: Lab) -> None:
     again.run()
     named = TaskRunFilter.model_validate({"state": {"name": {"any_": ["Cached"]}}})
     with get_client(sync_client=True) as client:
-        wait_until(lambda: {run.name for run in client.read_task_runs(task_run_filter=named)} >= {"distill", "rebalance"})
+        wait_until(
+            lambda: (
+                {run.name for run in client.read_task_runs(task_run_filter=named)}
+                >= {"distill", "rebalance"}
+            )
+        )
 
 
-def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_finish(again: Lab) -> None:
-    """An unfillable quota: exit 2; what needs the stage is skipped, what does not is finished; the report is written all the same."""
+def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_finish(
+    again: Lab,
+) -> None:
+    """An unfillable quota: exit 2; what needs the stage is skipped, what does not is finished; the
+    report is written all the same."""
     lab = again
     text = lab.recipe.read_text(encoding="utf-8")
-    lab.recipe.write_text(text.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"), encoding="utf-8")
+    lab.recipe.write_text(
+        text.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"), encoding="utf-8"
+    )
     record = lab.run(code=2)
     stages = {stage["name"]: stage for stage in record["stages"]}
     assert {name: stage["status"] for name, stage in stages.items()} == {
@@ -92,13 +115,19 @@ def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_
     assert Path(record["report"]).is_file()
 
 
-def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab: Lab, tmp_path: Path) -> None:
+def test_binary_junk_in_the_data_directory_fails_with_its_file_named(
+    lab: Lab, tmp_path: Path
+) -> None:
     """Found by the stage that reads it: exit 2, and no artifact of the junk."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_bytes(bytes(range(256)) * 40)
     source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
     record = lab.run(
-        "--set", f'stages.distill.config.teachers=[{{ name = "dataset", sources = [{source}] }}]', "--data", str(tmp_path / "data"), code=2
+        "--set",
+        f'stages.distill.config.teachers=[{{ name = "dataset", sources = [{source}] }}]',
+        "--data",
+        str(tmp_path / "data"),
+        code=2,
     )
     assert [stage["status"] for stage in record["stages"]] == ["failed", "skipped"]
     assert "rows.jsonl" in record["stages"][0]["error"]
@@ -106,7 +135,8 @@ def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab: Lab, t
 
 
 def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
-    """SIGKILL of the flow, in the middle of a stage: its key is on record, the run counts as interrupted, and nothing of it is garbage."""
+    """SIGKILL of the flow, in the middle of a stage: its key is on record, the run counts as
+    interrupted, and nothing of it is garbage."""
     process = start(lab.command("--set", SLOW))
     wait_until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
@@ -116,4 +146,6 @@ def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
     assert (run["status"], run["stages_done"]) == ("interrupted", 0)
     [stage] = read_run(lab.store, run["run_id"]).stages
     assert (stage.name, stage.status, stage.key) == ("distill", "running", lease.parent.parent.name)
-    assert lab.run_command(["gc", "--store", str(lab.store_path), "--delete", "--json"])["items"] == []
+    assert (
+        lab.run_command(["gc", "--store", str(lab.store_path), "--delete", "--json"])["items"] == []
+    )

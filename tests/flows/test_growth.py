@@ -46,7 +46,9 @@ def lab(gcs: Emulator, gcs_bucket: str, tmp_path: Path) -> Lab:
 
 
 def test_runs_are_listed_once_and_each_record_is_read_once(lab: Lab) -> None:
-    assert [record.started for record in read_runs(lab.store)] == [1_735_689_600.0 + 60 * number for number in range(RUNS)]
+    assert [record.started for record in read_runs(lab.store)] == [
+        1_735_689_600.0 + 60 * number for number in range(RUNS)
+    ]
     assert lab.asked() == {"GET list": 1, "GET download": RUNS}
 
 
@@ -65,7 +67,9 @@ def test_a_look_back_over_runs_that_decided_nothing_is_one_listing(lab: Lab) -> 
     assert lab.asked() == {"GET list": 1}
 
 
-def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many there are, and however many stages of that kind would run."""
     monkeypatch.setattr(explain, "COMPARED", 4)
     [rebalance] = [one for one in lab.resolved.stages if one.kind == "rebalance"]
@@ -77,17 +81,26 @@ def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(lab: Lab, monkeypat
     for _ in range(3):
         nearest = explain.nearest_artifact(outlooks, "rebalance", made)
         assert nearest is not None
-        assert nearest[0].config["seed"] > 1_000_000  # the recipe's own would be nearer; it is older than four others
+        assert (
+            nearest[0].config["seed"] > 1_000_000
+        )  # the recipe's own would be nearer; it is older than four others
     assert lab.asked() == {"GET list": 1, "GET download": 4}
 
 
-def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(explain, "COMPARED", 1)
     fill_artifacts(lab.store, lab.resolved, range(6), lab.directory / "scratch")
     lab.asked()
     for stage, manifest in zip(lab.resolved.stages, lab.made, strict=True):
-        assert explain.nearest_artifact(explain.outlook(lab.resolved, lab.store), stage.name, explain.Made(lab.store)) == (manifest, [])
-    assert lab.asked() == {"GET download": 9, "GET list": 9}  # of three times three outlooks, nothing of the search
+        assert explain.nearest_artifact(
+            explain.outlook(lab.resolved, lab.store), stage.name, explain.Made(lab.store)
+        ) == (manifest, [])
+    assert lab.asked() == {
+        "GET download": 9,
+        "GET list": 9,
+    }  # of three times three outlooks, nothing of the search
 
 
 def test_the_newest_artifacts_are_those_committed_last(lab: Lab) -> None:
@@ -99,12 +112,17 @@ def test_the_newest_artifacts_are_those_committed_last(lab: Lab) -> None:
     assert len(list(lab.store.artifacts())) == 9
 
 
-def test_a_pick_of_one_file_below_each_name_finds_nothing_deeper_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
+def test_a_pick_of_one_file_below_each_name_finds_nothing_deeper_and_nothing_else(
+    lab: Lab, tmp_path: Path
+) -> None:
     for store in (lab.store, open_store(tmp_path / "store")):
         for name in ("a/x.json", "b/x.json", "b/deep/x.json", "c/y.json", "x.json"):
             store.write_bytes(f"top/{name}", b"123")
         lab.asked()
-        assert [(found.name, found.size) for found in store.each("top", "x.json")] == [("top/a/x.json", 3), ("top/b/x.json", 3)]
+        assert [(found.name, found.size) for found in store.each("top", "x.json")] == [
+            ("top/a/x.json", 3),
+            ("top/b/x.json", 3),
+        ]
         assert store.read_all(["top/b/x.json", "top/none", "top/x.json"]) == [b"123", None, b"123"]
         assert list(store.each("nothing", "x.json")) == []
 
@@ -118,18 +136,27 @@ def test_leases_of_garbage_are_not_listed_again(lab: Lab) -> None:
     garbage = collect_garbage(lab.store, (), False, Settings.from_environment(), lambda text: None)
     assert len([item for item in garbage if item.kind == "artifact"]) == 23
     asked = lab.asked()
-    assert asked["GET list"] <= 10  # runs, decisions, artifacts, work, champions; the cache is of this machine
+    assert (
+        asked["GET list"] <= 10
+    )  # runs, decisions, artifacts, work, champions; the cache is of this machine
     assert asked["GET download"] == 20  # is the lease released
 
 
-def test_a_live_lease_is_seen_by_the_sweep_also_where_nothing_of_the_work_is_garbage(lab: Lab) -> None:
-    """A stage of a run is made again: its old manifest was set aside, and would be garbage if nobody worked on the key."""
+def test_a_live_lease_is_seen_by_the_sweep_also_where_nothing_of_the_work_is_garbage(
+    lab: Lab,
+) -> None:
+    """A stage of a run is made again: its old manifest was set aside, and would be garbage if
+    nobody worked on the key."""
     old = lab.made[1]
     lab.store.discard(old.kind, old.key)
 
     def aside() -> list[str]:
         found = collect_garbage(
-            lab.store, (), False, Settings.from_environment().model_copy(update={"lease_seconds": 1.0}), lambda text: None
+            lab.store,
+            (),
+            False,
+            Settings.from_environment().model_copy(update={"lease_seconds": 1.0}),
+            lambda text: None,
         )
         return [item.kind for item in found if item.key == old.key]
 
@@ -142,10 +169,20 @@ def test_growth_is_marked_when_it_is_steeper_than_n_log_n_or_lists_everything() 
     sizes = (10, 100, 1000)
 
     def series(unit: str, values: dict[int, float]) -> Series:
-        return Series("axis", "measure", {size: {unit: value} for size, value in values.items()}, dict.fromkeys(sizes, 900))
+        return Series(
+            "axis",
+            "measure",
+            {size: {unit: value} for size, value in values.items()},
+            dict.fromkeys(sizes, 900),
+        )
 
-    linear, squared = (series("seconds", {size: 0.001 * size**power for size in sizes}) for power in (1, 2))
+    linear, squared = (
+        series("seconds", {size: 0.001 * size**power for size in sizes}) for power in (1, 2)
+    )
     assert [slope(one.of("seconds")) for one in (linear, squared)] == pytest.approx([1, 2])
     assert [too_fast(one, "seconds") for one in (linear, squared)] == [False, True]
-    assert [too_fast(series("listed", dict.fromkeys(sizes, listed)), "listed") for listed in (899.0, 900.0)] == [False, True]
+    assert [
+        too_fast(series("listed", dict.fromkeys(sizes, listed)), "listed")
+        for listed in (899.0, 900.0)
+    ] == [False, True]
     assert row(squared) == "| axis, 10 to 1,000 | measure | 0.100 to 1000.000 (n^2.00 !) |  |  |  |"

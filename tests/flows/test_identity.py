@@ -1,4 +1,5 @@
-"""Identity and execution: every field of every config is part of the stage key, and nothing about where a run executes is."""
+"""Identity and execution: every field of every config is part of the stage key, and nothing about
+where a run executes is."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,20 +19,32 @@ OTHERS = ("g_rar", "gemma2_deep", "on_policy_distillation")
 
 
 def stages() -> dict[str, ResolvedStage]:
-    """One stage of each kind: of the shipped recipes, and of the kinds that no recipe has, one with SimPO's config as far as it goes."""
-    found = {stage.kind: stage for name in (*OTHERS, RECIPE) for stage in resolve(name, need_data=False).stages}
+    """One stage of each kind: of the shipped recipes, and of the kinds that no recipe has, one with
+    SimPO's config as far as it goes."""
+    found = {
+        stage.kind: stage
+        for name in (*OTHERS, RECIPE)
+        for stage in resolve(name, need_data=False).stages
+    }
     simpo = found["simpo"]
     for name in set(stage_kinds()) - set(found):
         kind = stage_kind(name)
-        shared = {field: value for field, value in simpo.config_json.items() if field in kind.config.model_fields}
-        found[name] = ResolvedStage(name, name, kind.version, kind.config.parse(shared), simpo.inputs, simpo.dependencies)
+        shared = {
+            field: value
+            for field, value in simpo.config_json.items()
+            if field in kind.config.model_fields
+        }
+        found[name] = ResolvedStage(
+            name, name, kind.version, kind.config.parse(shared), simpo.inputs, simpo.dependencies
+        )
     return found
 
 
 def mutations(config: StrictModel, path: str = "") -> Iterator[tuple[str, StrictModel]]:
     """The config with one field changed, once for each field of it and of the models inside it.
 
-    The new value need not be valid: the law is about what is hashed, and a field that were left out of the hash would stay silent here.
+    The new value need not be valid: the law is about what is hashed, and a field that were left out
+    of the hash would stay silent here.
     """
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -66,7 +79,9 @@ def test_every_config_field_changes_the_key(kind: str) -> None:
     changed = list(mutations(stage.config))
     assert {name.split(".")[0] for name, _ in changed} == set(stage_kind(kind).config.model_fields)
     for name, config in changed:
-        key = stage_key(stage.kind, stage.version, stage.dependencies, config.model_dump(mode="json"), digests)
+        key = stage_key(
+            stage.kind, stage.version, stage.dependencies, config.model_dump(mode="json"), digests
+        )
         assert key not in keys, f"{kind}: changing {name} leaves the key as it was"
         keys.add(key)
 
@@ -78,7 +93,13 @@ def test_version_dependencies_and_inputs_change_the_key(kind: str) -> None:
     keys = [
         stage.key(digests),
         stage_key(kind, stage.version + 1, stage.dependencies, stage.config_json, digests),
-        stage_key(kind, stage.version, {**stage.dependencies, "rewards.new": 1}, stage.config_json, digests),
+        stage_key(
+            kind,
+            stage.version,
+            {**stage.dependencies, "rewards.new": 1},
+            stage.config_json,
+            digests,
+        ),
         *(stage.key({**digests, name: "1" * 64}) for name in digests),
     ]
     assert len(set(keys)) == len(keys)
@@ -87,7 +108,9 @@ def test_version_dependencies_and_inputs_change_the_key(kind: str) -> None:
 def test_a_stage_s_name_does_not_change_its_key() -> None:
     """Two recipes that call the same stage differently share its artifact."""
     stage = stages()["distill"]
-    renamed = ResolvedStage("other", stage.kind, stage.version, stage.config, stage.inputs, stage.dependencies)
+    renamed = ResolvedStage(
+        "other", stage.kind, stage.version, stage.config, stage.inputs, stage.dependencies
+    )
     assert renamed.key({}) == stage.key({})
 
 
@@ -124,18 +147,26 @@ OTHER_SETTINGS = {
 def test_execution_settings_change_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field of Settings, in the environment, to another value than its default."""
     before = [stage.key(dict.fromkeys(stage.inputs, "0" * 64)) for stage in resolve(RECIPE).stages]
-    assert set(OTHER_SETTINGS) == set(Settings.model_fields), "a new setting: give it another value here"
+    assert set(OTHER_SETTINGS) == set(Settings.model_fields), (
+        "a new setting: give it another value here"
+    )
     for name, value in OTHER_SETTINGS.items():
         monkeypatch.setenv(f"LYCEUM_{name.upper()}", value)
     changed, default = Settings.from_environment(), Settings.from_environment({})
     assert all(getattr(changed, name) != getattr(default, name) for name in Settings.model_fields)
-    assert [stage.key(dict.fromkeys(stage.inputs, "0" * 64)) for stage in resolve(RECIPE).stages] == before
+    assert [
+        stage.key(dict.fromkeys(stage.inputs, "0" * 64)) for stage in resolve(RECIPE).stages
+    ] == before
 
 
 def test_store_and_data_directory_change_no_key(
-    tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The key as `lyceum why` shows it, under two stores, two unrelated data directories and two working directories."""
+    """The key as `lyceum why` shows it, under two stores, two unrelated data directories and two
+    working directories."""
     shown = set()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,5 @@
-"""Names and text from outside: no name leaves its directory or reads another file, and no text acts on the terminal that shows it.
+"""Names and text from outside: no name leaves its directory or reads another file, and no text acts
+on the terminal that shows it.
 
 What text can do in a report is in test_report.py, which names a store takes in test_store.py.
 """
@@ -39,22 +40,58 @@ from tests.flows.runs.synthetic_run import write_run
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \\[red]"
 NAMES = st.one_of(
-    st.sampled_from(["..", ".", "", "../../etc", "/etc/passwd", "a/../../b", "~", "a\n", "con\0", "-x", "*", "\\..\\x", "\udcff", "é"]),
+    st.sampled_from(
+        [
+            "..",
+            ".",
+            "",
+            "../../etc",
+            "/etc/passwd",
+            "a/../../b",
+            "~",
+            "a\n",
+            "con\0",
+            "-x",
+            "*",
+            "\\..\\x",
+            "\udcff",
+            "é",
+        ]
+    ),
     st.text(max_size=12),
 )
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
     """Everything below a directory, by relative path."""
-    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
 
 
 # Runs, recipes, stages, kinds
 
 
-@pytest.mark.parametrize("run", ["../evil", "../../etc", "/etc", "..", ".", "", "good/../../evil", "evil\n", "\x1b[2J", "-evil"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        "../evil",
+        "../../etc",
+        "/etc",
+        "..",
+        ".",
+        "",
+        "good/../../evil",
+        "evil\n",
+        "\x1b[2J",
+        "-evil",
+    ],
+)
 @pytest.mark.parametrize("command", ["report", "ask", "compare"])
-def test_a_run_id_is_one_of_those_that_are_listed(run: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_id_is_one_of_those_that_are_listed(
+    run: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A record lies where `../evil` leads, and is not read."""
     store = tmp_path / "store"
     (store / "runs").mkdir(parents=True)
@@ -78,7 +115,9 @@ def test_a_run_id_is_one_of_those_that_are_listed(run: str, command: str, tmp_pa
         lambda record: record["recipe"]["stages"][0].update(name="../escaped"),
     ],
 )
-def test_a_forged_run_record_leads_nowhere(change: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forged_run_record_leads_nowhere(
+    change: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store, record = write_run(tmp_path / "store")
     path = store.path(f"runs/{record.run_id}/run.json")
     forged = json.loads(path.read_text(encoding="utf-8"))
@@ -92,11 +131,14 @@ def test_a_forged_run_record_leads_nowhere(change: Any, tmp_path: Path, capsys: 
 
 @given(name=NAMES)
 def test_recipe_and_stage_names_are_path_segments(name: str) -> None:
-    """Whatever is accepted is one segment that cannot be mistaken for an option, a hidden file or a place."""
+    """Whatever is accepted is one segment that cannot be mistaken for an option, a hidden file or a
+    place."""
     quoted = json.dumps(name.encode("utf-8", "replace").decode(), ensure_ascii=True)
     for text in (
         TINY.replace('"tiny"', quoted),
-        TINY.replace("[stages.distill]", f"[stages.{quoted}]").replace('"distill" }', f"{quoted} }}"),
+        TINY.replace("[stages.distill]", f"[stages.{quoted}]").replace(
+            '"distill" }', f"{quoted} }}"
+        ),
     ):
         try:
             recipe = parse_recipe(text, "names.toml")
@@ -116,18 +158,35 @@ def test_kinds_rewards_and_teachers_are_names_of_known_files(name: str) -> None:
             family.parse({"name": name}, "here")
 
 
-@pytest.mark.parametrize("kind", ["worker", "stage", "data.readers", "../flows/cli", "os", "__init__", "plugins"])
+@pytest.mark.parametrize(
+    "kind", ["worker", "stage", "data.readers", "../flows/cli", "os", "__init__", "plugins"]
+)
 def test_a_module_that_is_no_stage_is_no_kind(kind: str) -> None:
     with pytest.raises(InputError, match="unknown stage kind"):
         stage_kind(kind)
 
 
 @pytest.mark.parametrize(
-    "change", [{"attempt": "../../../escaped"}, {"key": "../../escaped"}, {"stage": "../escaped", "kind": "../escaped"}]
+    "change",
+    [
+        {"attempt": "../../../escaped"},
+        {"key": "../../escaped"},
+        {"stage": "../escaped", "kind": "../escaped"},
+    ],
 )
-def test_a_forged_job_writes_nothing_outside_its_store(change: dict[str, str], tmp_path: Path) -> None:
+def test_a_forged_job_writes_nothing_outside_its_store(
+    change: dict[str, str], tmp_path: Path
+) -> None:
     store = open_store(tmp_path / "store")
-    job = {"stage": "distill", "kind": "distill", "key": "0" * 64, "attempt": "1", "store": store.uri, "target": "local", "config": {}}
+    job = {
+        "stage": "distill",
+        "kind": "distill",
+        "key": "0" * 64,
+        "attempt": "1",
+        "store": store.uri,
+        "target": "local",
+        "config": {},
+    }
     (tmp_path / "job.json").write_text(json.dumps(job | change), encoding="utf-8")
     command = [sys.executable, "-m", "tasks.worker", str(tmp_path / "job.json")]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode in (1, 2)
@@ -140,12 +199,24 @@ def test_a_forged_job_writes_nothing_outside_its_store(change: dict[str, str], t
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with links that lead out of it, and names that mean something to shells, globs and terminals."""
+    """A data directory with links that lead out of it, and names that mean something to shells,
+    globs and terminals."""
     place = tmp_path_factory.mktemp("data")
     (place / "outside").mkdir()
     (place / "outside" / "secret.jsonl").write_text("{}", encoding="utf-8")
     inside = place / "data"
-    for name in ("a.jsonl", "a1.jsonl", "a[1].jsonl", "b?.jsonl", "bx.jsonl", "new\nline.jsonl", "\x1b[2J.jsonl", "~", "$HOME", "-x"):
+    for name in (
+        "a.jsonl",
+        "a1.jsonl",
+        "a[1].jsonl",
+        "b?.jsonl",
+        "bx.jsonl",
+        "new\nline.jsonl",
+        "\x1b[2J.jsonl",
+        "~",
+        "$HOME",
+        "-x",
+    ):
         (inside / "sub" / "deep").mkdir(parents=True, exist_ok=True)
         for directory in (inside, inside / "sub", inside / "sub" / "deep"):
             (directory / name).write_text(name, encoding="utf-8")
@@ -155,14 +226,38 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return inside
 
 
-_PARTS = st.sampled_from(["..", ".", "", "*", "**", "a*", "**b", "*.jsonl", "a.jsonl", "a[1].jsonl", "a[1]*", "b?*", "sub", "deep", "link"])
+_PARTS = st.sampled_from(
+    [
+        "..",
+        ".",
+        "",
+        "*",
+        "**",
+        "a*",
+        "**b",
+        "*.jsonl",
+        "a.jsonl",
+        "a[1].jsonl",
+        "a[1]*",
+        "b?*",
+        "sub",
+        "deep",
+        "link",
+    ]
+)
 PATHS = st.one_of(
-    st.lists(_PARTS | st.sampled_from(["loop", "secret.jsonl", "~", "outside", "\\", "\0", "x" * 300]), max_size=6).map("/".join), NAMES
+    st.lists(
+        _PARTS | st.sampled_from(["loop", "secret.jsonl", "~", "outside", "\\", "\0", "x" * 300]),
+        max_size=6,
+    ).map("/".join),
+    NAMES,
 )
 
 
 @given(path=PATHS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_a_data_path_leads_to_files_of_the_data_directory_only(data: Path, path: str) -> None:
     """Whatever a recipe says: a refusal that people can read, or regular files below --data."""
     try:
@@ -189,7 +284,16 @@ def test_only_a_star_is_special_in_a_data_path(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a[1].parquet", "b*.parquet", "c?.parquet", "{d,e}.parquet", "x::y.parquet", "new\nline.parquet", "%41.parquet"]
+    "name",
+    [
+        "a[1].parquet",
+        "b*.parquet",
+        "c?.parquet",
+        "{d,e}.parquet",
+        "x::y.parquet",
+        "new\nline.parquet",
+        "%41.parquet",
+    ],
 )
 def test_a_parquet_file_s_name_is_no_pattern_and_no_url(name: str, tmp_path: Path) -> None:
     for written in ("a1.parquet", "bx.parquet", "cx.parquet", "d.parquet", "A.parquet", name):
@@ -199,7 +303,8 @@ def test_a_parquet_file_s_name_is_no_pattern_and_no_url(name: str, tmp_path: Pat
 
 
 def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
-    """Features that a file declares of itself, as Hugging Face `datasets` understands them, are columns like any other."""
+    """Features that a file declares of itself, as Hugging Face `datasets` understands them, are
+    columns like any other."""
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -215,14 +320,23 @@ def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        places = [f"http://127.0.0.1:{server.server_port}/image.png", str(ROOT / "docs" / "report.png")]
+        places = [
+            f"http://127.0.0.1:{server.server_port}/image.png",
+            str(ROOT / "docs" / "report.png"),
+        ]
         column = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
         images = pyarrow.array([{"bytes": None, "path": place} for place in places], type=column)
         features = {"q": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
         table = pyarrow.table({"q": ["a", "b"], "image": images})
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": features}})}
+        )
         pyarrow.parquet.write_table(table, tmp_path / "images.parquet")
-        rows = [record.row for record in read_records("images.parquet", tmp_path / "images.parquet") if isinstance(record, Record)]
+        rows = [
+            record.row
+            for record in read_records("images.parquet", tmp_path / "images.parquet")
+            if isinstance(record, Record)
+        ]
     finally:
         server.shutdown()
         server.server_close()
@@ -231,23 +345,50 @@ def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
 
 
 def test_nothing_is_unpacked() -> None:
-    """No archive is opened anywhere, so no name in one can lead anywhere. The one that is written is `infra.source`'s."""
-    for path in [path for room in ("schemas", "infra", "tasks", "flows") for path in (ROOT / room).rglob("*.py")]:
+    """No archive is opened anywhere, so no name in one can lead anywhere. The one that is written
+    is `infra.source`'s."""
+    for path in [
+        path
+        for room in ("schemas", "infra", "tasks", "flows")
+        for path in (ROOT / room).rglob("*.py")
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = {alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+            names = (
+                {alias.name for alias in node.names}
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                else set()
+            )
             names |= {node.attr} if isinstance(node, ast.Attribute) else set()
             unpackers = {"zipfile", "unpack_archive", "extract", "extractall", "extractfile"}
-            assert not (unpackers | ({"tarfile"} if path.name != "source.py" else set())) & names, path
+            assert not (unpackers | ({"tarfile"} if path.name != "source.py" else set())) & names, (
+                path
+            )
 
 
 # Text on the terminal
 
 
 def assert_harmless(shown: str) -> None:
-    """No control character but line feed and tab, nothing that turns text round, and nothing that cannot be encoded."""
+    """No control character but line feed and tab, nothing that turns text round, and nothing that
+    cannot be encoded."""
     for character in shown:
-        assert character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp"), repr(character)
-        assert unicodedata.bidirectional(character) not in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        assert character in "\n\t" or unicodedata.category(character) not in (
+            "Cc",
+            "Cs",
+            "Zl",
+            "Zp",
+        ), repr(character)
+        assert unicodedata.bidirectional(character) not in (
+            "LRE",
+            "RLE",
+            "LRO",
+            "RLO",
+            "PDF",
+            "LRI",
+            "RLI",
+            "FSI",
+            "PDI",
+        )
 
 
 @given(text=st.text(st.characters(), max_size=40))
@@ -258,7 +399,8 @@ def test_plain_text_is_harmless_and_other_text_is_left_alone(text: str) -> None:
 
 
 def test_text_from_outside_does_not_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a model answered, a row held or a library said is shown in full; escape sequences, markup and emoji codes are text."""
+    """What a model answered, a row held or a library said is shown in full; escape sequences,
+    markup and emoji codes are text."""
     out = io.StringIO()
     Terminal(Console(file=out)).say(ESCAPES)
     show.line(ESCAPES)
@@ -284,13 +426,24 @@ def test_text_from_outside_does_not_act_on_the_terminal(capsys: pytest.CaptureFi
     ],
 )
 def test_a_message_about_bad_input_does_not_act_on_the_terminal(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quoted = json.dumps(ESCAPES)
-    (tmp_path / "bad.toml").write_text(TINY.replace('model = "gemma3-tiny"', f"{quoted} = {quoted}\nmodel = 1"), encoding="utf-8")
-    source = 'sources = [{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }]'
-    reads = TINY.replace('name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}', f'name = "dataset"\n{source}')
+    (tmp_path / "bad.toml").write_text(
+        TINY.replace('model = "gemma3-tiny"', f"{quoted} = {quoted}\nmodel = 1"), encoding="utf-8"
+    )
+    source = (
+        'sources = [{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer ='
+        ' "a" }]'
+    )
+    reads = TINY.replace(
+        'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}',
+        f'name = "dataset"\n{source}',
+    )
     (tmp_path / "reads.toml").write_text(reads, encoding="utf-8")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{ESCAPES.replace('/', '')}.jsonl").touch()
@@ -300,8 +453,11 @@ def test_a_message_about_bad_input_does_not_act_on_the_terminal(
     assert_harmless(printed.err)
 
 
-def test_json_on_standard_output_is_ascii(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """C1 control characters and halves of characters are valid JSON text, but neither harmless nor always printable."""
+def test_json_on_standard_output_is_ascii(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C1 control characters and halves of characters are valid JSON text, but neither harmless nor
+    always printable."""
     store, record = write_run(tmp_path / "store", stop_before="sft", failure=ESCAPES)
     path = store.path(f"runs/{record.run_id}/run.json")
     assert main(["runs", "--store", store.uri, "--json"]) == 0

@@ -18,22 +18,35 @@ VARIABLES = (
     "AWS_SECRET_ACCESS_KEY",
     "GITHUB_TOKEN",
 )
-CANARIES = {name: f"canary-{number:02}-{name.lower()}" for number, name in enumerate((*VARIABLES, "auth", "private", "proxy", "typed"))}
+CANARIES = {
+    name: f"canary-{number:02}-{name.lower()}"
+    for number, name in enumerate((*VARIABLES, "auth", "private", "proxy", "typed"))
+}
 
 
 def findings(content: bytes, where: str) -> list[str]:
-    """Which canaries some bytes hold, as they are or in base64 (as authorization headers and data URIs have them)."""
-    return [f"{name} in {where}" for name, canary in CANARIES.items() if any(form in content for form in _forms(canary))]
+    """Which canaries some bytes hold, as they are or in base64 (as authorization headers and data
+    URIs have them)."""
+    return [
+        f"{name} in {where}"
+        for name, canary in CANARIES.items()
+        if any(form in content for form in _forms(canary))
+    ]
 
 
 def _forms(canary: str) -> Iterator[bytes]:
     yield canary.encode()
-    for lead in range(3):  # where in a group of three bytes the canary begins decides its letters; those at the ends depend on neighbours
+    for lead in range(
+        3
+        # where in a group of three bytes the canary begins decides its letters; those at the ends
+        # depend on neighbours
+    ):
         yield base64.b64encode(b"\0" * lead + canary.encode())[4:-4]
 
 
 def findings_below(directory: Path) -> list[str]:
-    """Which canaries a directory holds: in names, in files, in compressed files, in SQLite databases; and which files are pickles."""
+    """Which canaries a directory holds: in names, in files, in compressed files, in SQLite
+    databases; and which files are pickles."""
     found = []
     for path in directory.rglob("*"):
         found += findings(bytes(path.relative_to(directory)), f"the name of {path}")
@@ -44,7 +57,11 @@ def findings_below(directory: Path) -> list[str]:
                 found += findings(gzip.decompress(content), f"{path}, unpacked")
             if content.startswith(b"SQLite format 3"):
                 found += findings(dump(path).encode(), f"{path}, dumped")
-            if content.startswith(b"\x80") or any(start in content for start in (b'"gASV', b'"gAWV')) or content[:4] in (b"gASV", b"gAWV"):
+            if (
+                content.startswith(b"\x80")
+                or any(start in content for start in (b'"gASV', b'"gAWV'))
+                or content[:4] in (b"gASV", b"gAWV")
+            ):
                 found.append(f"{path} is a pickle")
     return found
 

@@ -1,4 +1,5 @@
-"""Local jobs: started once, stopped with all their children, never silent about their death. The workers here are a few lines of Python."""
+"""Local jobs: started once, stopped with all their children, never silent about their death. The
+workers here are a few lines of Python."""
 
 import json
 import os
@@ -41,7 +42,15 @@ class Workshop:
         self.store = open_store(root / "store")
 
     def spec(self, key: str = "k", attempt: str = "1") -> JobSpec:
-        return JobSpec(stage="sft", kind="sft", key=key, attempt=attempt, store=self.store.uri, target="local", config={})
+        return JobSpec(
+            stage="sft",
+            kind="sft",
+            key=key,
+            attempt=attempt,
+            store=self.store.uri,
+            target="local",
+            config={},
+        )
 
     def go(self, key: str = "k", attempt: str = "1") -> None:
         """Let the worker go on that waits to be told."""
@@ -126,12 +135,17 @@ def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop)
     [
         ("print('last words'); sys.exit(3)", ["ended with exit code 3", "last words"]),
         ("raise ValueError('a bug')", ["ended with exit code 1", "ValueError: a bug"]),
-        ("print('last words', flush=True); os.kill(os.getpid(), 9)", ["killed by signal 9", "memory ran out", "last words"]),
+        (
+            "print('last words', flush=True); os.kill(os.getpid(), 9)",
+            ["killed by signal 9", "memory ran out", "last words"],
+        ),
         ("status('running'); os.abort()", ["killed by signal 6", "log.txt"]),
         ("pass", ["ended with exit code 0"]),
     ],
 )
-def test_a_worker_that_dies_silently_is_failed_with_its_last_words(workshop: Workshop, lines: str, expected: list[str]) -> None:
+def test_a_worker_that_dies_silently_is_failed_with_its_last_words(
+    workshop: Workshop, lines: str, expected: list[str]
+) -> None:
     backend = workshop.backend(lines)
     status = final(backend, backend.submit(workshop.spec()))
     assert (status.state, status.exit_code) == ("failed", 1)
@@ -140,7 +154,9 @@ def test_a_worker_that_dies_silently_is_failed_with_its_last_words(workshop: Wor
         assert part in status.error
 
 
-def test_bad_input_is_known_by_its_exit_code_when_no_status_could_be_written(workshop: Workshop) -> None:
+def test_bad_input_is_known_by_its_exit_code_when_no_status_could_be_written(
+    workshop: Workshop,
+) -> None:
     backend = workshop.backend("sys.exit(2)")
     assert final(backend, backend.submit(workshop.spec())).exit_code == 2
 
@@ -153,12 +169,17 @@ def test_a_kill_from_outside_is_reported(workshop: Workshop) -> None:
     assert "killed by signal 9" in (final(backend, handle).error or "")
 
 
-CHILD = "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('child', child.pid, flush=True)\n"
+CHILD = (
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    " print('child', child.pid, flush=True)\n"
+)
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_cancel_ends_the_worker_and_its_children_even_when_it_does_not_listen(workshop: Workshop, deaf: bool) -> None:
+def test_cancel_ends_the_worker_and_its_children_even_when_it_does_not_listen(
+    workshop: Workshop, deaf: bool
+) -> None:
     backend = workshop.backend((DEAF if deaf else "") + CHILD + "time.sleep(60)")
     handle = backend.submit(workshop.spec())
     worker, child = pids(backend, handle, count=2)
@@ -190,19 +211,32 @@ def test_cancelling_a_finished_job_changes_nothing(workshop: Workshop) -> None:
 def test_jobs_beyond_the_limit_wait_in_order(workshop: Workshop) -> None:
     backend = workshop.backend("told(); status('succeeded')", parallel_jobs=1)
     handles = [backend.submit(workshop.spec(key)) for key in ("a", "b", "c", "d")]
-    assert [backend.poll(handle).state for handle in handles] == ["running", "queued", "queued", "queued"]
+    assert [backend.poll(handle).state for handle in handles] == [
+        "running",
+        "queued",
+        "queued",
+        "queued",
+    ]
     backend.cancel(handles[2])
     for key in ("a", "b", "d"):
         workshop.go(key)
-    assert [final(backend, handle).state for handle in handles] == ["succeeded", "succeeded", "cancelled", "succeeded"]
+    assert [final(backend, handle).state for handle in handles] == [
+        "succeeded",
+        "succeeded",
+        "cancelled",
+        "succeeded",
+    ]
     started = {key: workshop.store.path(f"work/{key}/1/log.txt") for key in ("a", "b", "c", "d")}
     assert not started["c"].exists()
-    assert started["a"].stat().st_mtime < started["b"].stat().st_mtime < started["d"].stat().st_mtime
+    assert (
+        started["a"].stat().st_mtime < started["b"].stat().st_mtime < started["d"].stat().st_mtime
+    )
 
 
 def test_the_log_is_streamed_by_whole_lines(workshop: Workshop) -> None:
     backend = workshop.backend(
-        "print('größe'); sys.stdout.write('half'); sys.stdout.flush(); time.sleep(0.3); print(' done'); status('succeeded')"
+        "print('größe'); sys.stdout.write('half'); sys.stdout.flush(); time.sleep(0.3); print('"
+        " done'); status('succeeded')"
     )
     handle = backend.submit(workshop.spec())
     assert backend.log(JobHandle(workshop.store.uri, "other", "1"), 0) == ("", 0)
@@ -223,7 +257,9 @@ def environment(workshop: Workshop) -> Callable[..., dict[str, str]]:
 
     def seen(**settings: object) -> dict[str, str]:
         backend = workshop.backend(
-            "print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()])); status('succeeded')", **settings
+            "print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()]));"
+            " status('succeeded')",
+            **settings,
         )
         handle = backend.submit(workshop.spec(attempt=str(len(workshop.store.children("work/k")))))
         assert final(backend, handle).state == "succeeded"
@@ -249,7 +285,9 @@ def test_a_worker_gets_defaults_that_the_caller_may_override(
     assert cached["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
 
 
-def test_a_store_that_is_a_file_is_refused_before_anything_starts(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_store_that_is_a_file_is_refused_before_anything_starts(
+    workshop: Workshop, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     spec = workshop.spec().model_copy(update={"store": (tmp_path / "file").as_uri()})
     with pytest.raises(InputError, match="is a file"):
@@ -260,13 +298,25 @@ def test_a_store_that_is_a_file_is_refused_before_anything_starts(workshop: Work
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = Settings.from_environment({"LYCEUM_STORE": "/x", "LYCEUM_LEASE_SECONDS": "7.5", "LYCEUM_PARALLEL_JOBS": "3", "OTHER": "1"})
+    settings = Settings.from_environment(
+        {
+            "LYCEUM_STORE": "/x",
+            "LYCEUM_LEASE_SECONDS": "7.5",
+            "LYCEUM_PARALLEL_JOBS": "3",
+            "OTHER": "1",
+        }
+    )
     assert (settings.store, settings.lease_seconds, settings.parallel_jobs) == ("/x", 7.5, 3)
     assert Settings.from_environment({}).store == ".lyceum"
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"), [("LYCEUM_POLL_SECONDS", "soon"), ("LYCEUM_PARALLEL_JOBS", "0"), ("LYCEUM_LEASE_SECONDS", "inf")]
+    ("variable", "value"),
+    [
+        ("LYCEUM_POLL_SECONDS", "soon"),
+        ("LYCEUM_PARALLEL_JOBS", "0"),
+        ("LYCEUM_LEASE_SECONDS", "inf"),
+    ],
 )
 def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: str) -> None:
     with pytest.raises(InputError, match=f"{variable}='{value}' is not valid"):
@@ -274,13 +324,22 @@ def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: st
 
 
 def test_a_worker_is_told_who_its_parent_is(workshop: Workshop) -> None:
-    backend = workshop.backend("print('parent', os.environ['LYCEUM_PARENT_PID']); status('succeeded')")
+    backend = workshop.backend(
+        "print('parent', os.environ['LYCEUM_PARENT_PID']); status('succeeded')"
+    )
     handle = backend.submit(workshop.spec())
     final(backend, handle)
     assert pids(backend, handle, count=2)[1] == os.getpid()
 
 
 def test_importing_the_backend_loads_neither_the_tasks_nor_prefect_nor_jax() -> None:
-    script = "import sys, infra.local; print(sorted({'tasks', 'prefect', 'jax'} & set(sys.modules)))"
+    script = (
+        "import sys, infra.local; print(sorted({'tasks', 'prefect', 'jax'} & set(sys.modules)))"
+    )
     root = Path(__file__).resolve().parents[2]
-    assert subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

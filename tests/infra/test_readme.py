@@ -1,4 +1,5 @@
-"""`infra/README.md`: its commands, names, prices and messages are those of the code and of `infra/terraform/`."""
+"""`infra/README.md`: its commands, names, prices and messages are those of the code and of
+`infra/terraform/`."""
 
 import re
 import shlex
@@ -25,7 +26,11 @@ def test_the_first_run_takes_fewer_than_ten_commands() -> None:
 
 
 def test_every_lyceum_command_of_the_readme_is_one() -> None:
-    found = [line.split("lyceum ", 1)[1] for line in commands() if re.search(r"(^|uv run |fake_cloud )lyceum ", line)]
+    found = [
+        line.split("lyceum ", 1)[1]
+        for line in commands()
+        if re.search(r"(^|uv run |fake_cloud )lyceum ", line)
+    ]
     assert len(found) > 3
     for line in found:
         cli._parser().parse_args(shlex.split(line.split(" #")[0]))
@@ -35,10 +40,18 @@ def test_every_variable_output_and_setting_of_the_readme_exists() -> None:
     lines = "\n".join(commands())
     assert set(re.findall(r"-var '?(\w+)=", lines)) <= set(FILES["variable"])
     assert set(re.findall(r"output -raw (\w+)", lines)) <= set(FILES["output"])
-    assert set(re.findall(r"`(\w+)`", README)) & {"zones", "members", "secrets", "shipped_days", "soft_delete_days"} <= set(
-        FILES["variable"]
-    )
-    known = {model.PREFIX + name.upper() for model in (Settings, TpuSettings) for name in model.model_fields}
+    assert set(re.findall(r"`(\w+)`", README)) & {
+        "zones",
+        "members",
+        "secrets",
+        "shipped_days",
+        "soft_delete_days",
+    } <= set(FILES["variable"])
+    known = {
+        model.PREFIX + name.upper()
+        for model in (Settings, TpuSettings)
+        for name in model.model_fields
+    }
     assert set(re.findall(r"\bLYCEUM_\w+", README)) <= known
 
 
@@ -52,11 +65,15 @@ def test_every_module_and_file_of_the_readme_exists() -> None:
 def test_prices_of_the_readme_are_those_that_runs_are_counted_by() -> None:
     v5e = TPU_TYPES["v5e-8"]
     for tier, words in (("spot", "spot"), ("on-demand", "on demand")):
-        assert f"| v5e-8, an hour, {words} | {v5e.usd_per_chip_hour[tier] * v5e.chips:.2f} |" in README
+        assert (
+            f"| v5e-8, an hour, {words} | {v5e.usd_per_chip_hour[tier] * v5e.chips:.2f} |" in README
+        )
 
 
 def test_messages_of_the_readme_are_those_that_lyceum_prints() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "infra").rglob("*.py"))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in (REPOSITORY / "infra").rglob("*.py")
+    )
     messages = re.findall(r"^\| `([^`]+)` \|", README.split("## When something is wrong")[1], re.M)
     assert len(messages) > 5
     assert [message for message in messages if message not in source] == []

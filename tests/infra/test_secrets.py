@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_leak_is_found_wherever_it_is(tmp_path: Path) -> None:
-    """The search itself: as text, in a file's name, in base64, compressed, in a database's row; and a pickle."""
+    """The search itself: as text, in a file's name, in base64, compressed, in a database's row; and
+    a pickle."""
     canary = CANARIES["HF_TOKEN"]
     (tmp_path / "log.txt").write_text(f"401 for {canary}", encoding="utf-8")
     (tmp_path / canary).touch()
@@ -42,7 +43,14 @@ def test_a_leak_is_found_wherever_it_is(tmp_path: Path) -> None:
         database.execute("INSERT INTO log VALUES (?)", (canary,))
     database.close()
     found = "\n".join(findings_below(tmp_path))
-    for place in ("log.txt", "the name of", "header", "rows.gz, unpacked", "prefect.db, dumped", "result is a pickle"):
+    for place in (
+        "log.txt",
+        "the name of",
+        "header",
+        "rows.gz, unpacked",
+        "prefect.db, dumped",
+        "result is a pickle",
+    ):
         assert place in found
 
 
@@ -65,11 +73,20 @@ def test_what_is_masked() -> None:
         "gs://user:pass@bucket/x and https://token@host": "gs://***@bucket/x and https://***@host",
         "--set stages.a.config.api_key=abcdefgh": "--set stages.a.config.api_key=***",
         "{'token': 'abcdefgh', 'n': 1}": "{'token': '***', 'n': 1}",
-        "https://host/o?access_token=abcdefgh&alt=media": "https://host/o?access_token=***&alt=media",
+        "https://host/o?access_token=abcdefgh&alt=media": (
+            "https://host/o?access_token=***&alt=media"
+        ),
     }
     for text, expected in masked.items():
         assert mask(text, environment) == expected
-    for text in ("x" * (LEAST - 1), "editor-of-choice", "tokens: 12345678", "key abcdefgh", "file:///data/a@b", "me@example.org"):
+    for text in (
+        "x" * (LEAST - 1),
+        "editor-of-choice",
+        "tokens: 12345678",
+        "key abcdefgh",
+        "file:///data/a@b",
+        "me@example.org",
+    ):
         assert mask(text, environment) == text
 
 
@@ -86,29 +103,52 @@ print("to", os.environ["HF_TOKEN"], "\\udc80")
 raise SystemError(os.environ["HF_TOKEN"])
 """
     environment = {**os.environ, "HF_TOKEN": CANARIES["HF_TOKEN"]}
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "ERROR:root:for ***\nto *** \\udc80\n"
     assert done.stderr.endswith("SystemError: ***\n")
     assert findings((done.stdout + done.stderr).encode(), "") == []
 
 
 def test_what_a_worker_prints_is_masked(tmp_path: Path) -> None:
-    """Even when it dies of an error that nobody foresaw: here of a job that is none, which the error quotes."""
-    (tmp_path / "job.json").write_text(json.dumps({"stage": [CANARIES["HF_TOKEN"]]}), encoding="utf-8")
+    """Even when it dies of an error that nobody foresaw: here of a job that is none, which the
+    error quotes."""
+    (tmp_path / "job.json").write_text(
+        json.dumps({"stage": [CANARIES["HF_TOKEN"]]}), encoding="utf-8"
+    )
     command = [sys.executable, "-m", "tasks.worker", str(tmp_path / "job.json")]
     environment = {**os.environ, "HF_TOKEN": CANARIES["HF_TOKEN"]}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert "ValidationError" in done.stderr
     assert "'***'" in done.stderr
     assert findings((done.stdout + done.stderr).encode(), "") == []
 
 
-def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that a worker starts and native libraries print past Python: Prefect's logs and the job's error hold no secret even so."""
+def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that a worker starts and native libraries print past Python: Prefect's logs and the
+    job's error hold no secret even so."""
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
     command = ["/bin/sh", "-c", 'echo "token is $HF_TOKEN"; exit 3']
     backend = LocalBackend(Settings(poll_seconds=0.05), command)
-    spec = JobSpec(stage="s", kind="distill", key="0" * 64, attempt="1", store=(tmp_path / "store").as_uri(), target="local", config={})
+    spec = JobSpec(
+        stage="s",
+        kind="distill",
+        key="0" * 64,
+        attempt="1",
+        store=(tmp_path / "store").as_uri(),
+        target="local",
+        config={},
+    )
     handle = backend.submit(spec)
     while (status := backend.poll(handle)).state not in FINAL:
         time.sleep(0.05)
@@ -121,7 +161,15 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(tmp_path: Path, mon
     "arguments",
     [
         ["run", "tiny.toml", "--set", f"stages.distill.config.api_key={CANARIES['typed']}"],
-        ["run", "tiny.toml", "--set", f"stages.distill.config.teachers=[{{ name = 'procedural', token = '{CANARIES['typed']}' }}]"],
+        [
+            "run",
+            "tiny.toml",
+            "--set",
+            (
+                "stages.distill.config.teachers=[{ name = 'procedural', token ="
+                f" '{CANARIES['typed']}' }}]"
+            ),
+        ],
         ["run", "tiny.toml", "--set", f"stages.distill.config.seed={CANARIES['HF_TOKEN']}"],
         ["run", "tiny.toml", "--store", f"gs://user:{CANARIES['typed']}@bucket/prefix"],
         ["run", "tiny.toml", "--store", f"gs://bucket/prefix?access_token={CANARIES['typed']}"],
@@ -132,7 +180,10 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(tmp_path: Path, mon
     ],
 )
 def test_a_message_about_bad_input_repeats_no_secret(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Wherever it was typed. Nothing is written either."""
     monkeypatch.chdir(tmp_path)
@@ -146,7 +197,14 @@ def test_a_message_about_bad_input_repeats_no_secret(
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
-@pytest.mark.parametrize("uri", ["gs://user:secret-pass@bucket/prefix", "gs://token-of-mine@bucket", "gs://bucket/prefix?key=secret-pass"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "gs://user:secret-pass@bucket/prefix",
+        "gs://token-of-mine@bucket",
+        "gs://bucket/prefix?key=secret-pass",
+    ],
+)
 def test_a_store_with_credentials_in_its_name_is_refused(uri: str) -> None:
     """It would be in job specs, run records and reports."""
     with pytest.raises(InputError) as error:
@@ -156,24 +214,44 @@ def test_a_store_with_credentials_in_its_name_is_refused(uri: str) -> None:
     assert "token-of-mine" not in str(error.value)
 
 
-def test_the_recorded_command_line_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_command_line_is_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flows.recipe.resolve import resolve
 
-    monkeypatch.setattr("sys.argv", ["lyceum", "run", "quickstart", f"--set=x.token={CANARIES['typed']}", CANARIES["HF_TOKEN"]])
+    monkeypatch.setattr(
+        "sys.argv",
+        ["lyceum", "run", "quickstart", f"--set=x.token={CANARIES['typed']}", CANARIES["HF_TOKEN"]],
+    )
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
     log = RunLog(open_store(tmp_path), resolve("quickstart"), "local", lambda record: None)
-    assert log.record.execution["command"] == ["lyceum", "run", "quickstart", "--set=x.token=***", "***"]
+    assert log.record.execution["command"] == [
+        "lyceum",
+        "run",
+        "quickstart",
+        "--set=x.token=***",
+        "***",
+    ]
     assert findings_below(tmp_path) == []
 
 
 class TestPrefectUrl:
-    """A Prefect API whose URL holds a password, or is no URL at all, and a proxy on the way to it."""
+    """A Prefect API whose URL holds a password, or is no URL at all, and a proxy on the way to
+    it."""
 
     @pytest.mark.parametrize(
-        "url", [f"http://user:{CANARIES['typed']}@127.0.0.1:4200/api", f"https://{CANARIES['typed']}@prefect.example/api"]
+        "url",
+        [
+            f"http://user:{CANARIES['typed']}@127.0.0.1:4200/api",
+            f"https://{CANARIES['typed']}@prefect.example/api",
+        ],
     )
     def test_a_password_in_it_is_refused_and_not_repeated(
-        self, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self,
+        url: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -184,11 +262,20 @@ class TestPrefectUrl:
             assert main(["run", "tiny.toml"]) == 2
             assert main(["doctor", "--json"]) == 1
         printed = capsys.readouterr()
-        assert printed.err.count("PREFECT_API_AUTH_STRING") == printed.out.count("PREFECT_API_AUTH_STRING") == 1
+        assert (
+            printed.err.count("PREFECT_API_AUTH_STRING")
+            == printed.out.count("PREFECT_API_AUTH_STRING")
+            == 1
+        )
         assert findings((printed.out + printed.err).encode(), "the messages") == []
 
     def test_a_url_that_is_none_does_not_answer(self) -> None:
-        for url in ("http://127.0.0.1:port/api", "http://[::1/api", "4200", "http://user:name@127.0.0.1:1/api"):
+        for url in (
+            "http://127.0.0.1:port/api",
+            "http://[::1/api",
+            "4200",
+            "http://user:name@127.0.0.1:1/api",
+        ):
             assert not answers(url)
 
     def test_requests_to_this_machine_take_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +283,11 @@ class TestPrefectUrl:
 
         monkeypatch.setenv("http_proxy", "http://user:password@127.0.0.1:9")
         monkeypatch.delenv("no_proxy", raising=False)
-        for given, expected in (("", "127.0.0.1,localhost"), ("a.example,127.0.0.1", "a.example,127.0.0.1,localhost"), ("*", "*")):
+        for given, expected in (
+            ("", "127.0.0.1,localhost"),
+            ("a.example,127.0.0.1", "a.example,127.0.0.1,localhost"),
+            ("*", "*"),
+        ):
             monkeypatch.setenv("NO_PROXY", given)
             monkeypatch.setenv("no_proxy", given)
             bypass_proxy()

@@ -11,8 +11,9 @@ from typing import Any
 from infra.settings import Settings, TpuSettings
 from tests.fakes.terraform_files import FILES, REPOSITORY, TERRAFORM
 
-# Methods of google.cloud.tpu_v2alpha1 and what they ask for; queued resources have no permissions of their own. Source: the table of
-# methods in github.com/iann0036/iam-dataset (gcp/map.json, August 2026), which agrees with what roles/tpu.admin is made of.
+# Methods of google.cloud.tpu_v2alpha1 and what they ask for; queued resources have no permissions
+# of their own. Source: the table of methods in github.com/iann0036/iam-dataset (gcp/map.json,
+# August 2026), which agrees with what roles/tpu.admin is made of.
 PERMISSIONS = {
     "create_queued_resource": "tpu.nodes.create",
     "delete_queued_resource": "tpu.nodes.delete",
@@ -62,12 +63,25 @@ def test_every_variable_and_output_says_what_it_is() -> None:
 
 
 def test_nobody_gets_a_wide_role_and_nothing_is_public() -> None:
-    for wide in ("roles/owner", "roles/editor", "roles/viewer", "roles/tpu.admin", "admin", "allUsers", "allAuthenticatedUsers"):
+    for wide in (
+        "roles/owner",
+        "roles/editor",
+        "roles/viewer",
+        "roles/tpu.admin",
+        "admin",
+        "allUsers",
+        "allAuthenticatedUsers",
+    ):
         assert wide.lower() not in ALL.lower()
     assert "google_service_account_key" not in FILES["resource"]
-    assert not [kind for kind in FILES["resource"] if kind.endswith(("_iam_policy", "_iam_binding"))], "they take others' grants away"
+    assert not [
+        kind for kind in FILES["resource"] if kind.endswith(("_iam_policy", "_iam_binding"))
+    ], "they take others' grants away"
     for name, bucket in FILES["resource"]["google_storage_bucket"].items():
-        assert (bucket["uniform_bucket_level_access"], bucket["public_access_prevention"]) == (True, "enforced"), name
+        assert (bucket["uniform_bucket_level_access"], bucket["public_access_prevention"]) == (
+            True,
+            "enforced",
+        ), name
 
 
 def test_nothing_is_open_to_the_world() -> None:
@@ -82,8 +96,17 @@ def test_nothing_is_open_to_the_world() -> None:
 def asked_by(*methods: str) -> set[str]:
     """The permissions that methods of TpuApi need; without names, all of it."""
     source = ast.parse((REPOSITORY / "infra" / "tpu" / "api.py").read_text(encoding="utf-8"))
-    places = [node for node in ast.walk(source) if isinstance(node, ast.FunctionDef) and (not methods or node.name in methods)]
-    calls = [node for place in places for node in ast.walk(place) if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._ask"]
+    places = [
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.FunctionDef) and (not methods or node.name in methods)
+    ]
+    calls = [
+        node
+        for place in places
+        for node in ast.walk(place)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._ask"
+    ]
     return {PERMISSIONS[ast.literal_eval(call.args[1])] for call in calls}
 
 
@@ -93,7 +116,11 @@ def test_the_flows_role_is_exactly_what_its_calls_ask_for() -> None:
 
 def test_a_tpu_vm_may_delete_machines_and_not_make_them() -> None:
     # infra.tpu.host calls TpuApi.remove, bootstrap_tpu.sh the same method by itself.
-    assert role("tpu") == asked_by("look", "_with_node", "remove") == {"tpu.nodes.get", "tpu.nodes.delete"}
+    assert (
+        role("tpu")
+        == asked_by("look", "_with_node", "remove")
+        == {"tpu.nodes.get", "tpu.nodes.delete"}
+    )
     granted = [
         body
         for kind, named in FILES["resource"].items()
@@ -102,7 +129,11 @@ def test_a_tpu_vm_may_delete_machines_and_not_make_them() -> None:
         if "google_service_account.tpu.member" in "".join(texts(body))
     ]
     roles = {text for body in granted for text in texts(body) if text.startswith("roles/")}
-    assert roles == {"roles/storage.objectUser", "roles/logging.logWriter", "roles/secretmanager.secretAccessor"}
+    assert roles == {
+        "roles/storage.objectUser",
+        "roles/logging.logWriter",
+        "roles/secretmanager.secretAccessor",
+    }
 
 
 def test_what_the_lifecycle_deletes_is_what_is_shipped_to_machines() -> None:
@@ -110,49 +141,80 @@ def test_what_the_lifecycle_deletes_is_what_is_shipped_to_machines() -> None:
     deleting = [rule["condition"][0] for rule in rules if rule["action"][0]["type"] == "Delete"]
     prefixes = re.findall(r'"(\w+)/"', "".join(rule.get("matches_prefix", "") for rule in deleting))
     assert sorted(prefixes) == sorted(shipped_prefixes())
-    assert all("matches_prefix" in rule or "days_since_noncurrent_time" in rule for rule in deleting), "artifacts are never deleted"
+    assert all(
+        "matches_prefix" in rule or "days_since_noncurrent_time" in rule for rule in deleting
+    ), "artifacts are never deleted"
 
 
 def shipped_prefixes() -> set[str]:
-    """The first parts of names, in a store, of what is sent to machines: the code's own list, and what a machine leaves for the next."""
+    """The first parts of names, in a store, of what is sent to machines: the code's own list, and
+    what a machine leaves for the next."""
     modules = ("infra/source.py", "tasks/models/shipping.py", "infra/store/compiled.py")
-    texts = [ast.get_docstring(ast.parse((REPOSITORY / name).read_text(encoding="utf-8")), clean=False) or "" for name in modules]
+    texts = [
+        ast.get_docstring(ast.parse((REPOSITORY / name).read_text(encoding="utf-8")), clean=False)
+        or ""
+        for name in modules
+    ]
     listed = re.findall(r"^    (\w+)/<", "\n".join(texts), re.M)
-    kept = re.findall(r'upload "(\w+)/\$', (REPOSITORY / "infra" / "tpu" / "bootstrap_tpu.sh").read_text(encoding="utf-8"))
+    kept = re.findall(
+        r'upload "(\w+)/\$',
+        (REPOSITORY / "infra" / "tpu" / "bootstrap_tpu.sh").read_text(encoding="utf-8"),
+    )
     return {*listed, *kept}
 
 
 def test_every_exported_setting_exists() -> None:
     exported = set(re.findall(r"\bLYCEUM_\w+", FILES["locals"]["environment"]))
-    known = {model.PREFIX + name.upper() for model in (Settings, TpuSettings) for name in model.model_fields}
+    known = {
+        model.PREFIX + name.upper()
+        for model in (Settings, TpuSettings)
+        for name in model.model_fields
+    }
     assert exported <= known
-    assert {"LYCEUM_STORE", "LYCEUM_ZONES", "LYCEUM_TPU_PROJECT", "LYCEUM_TPU_SERVICE_ACCOUNT", "LYCEUM_TPU_NETWORK"} <= exported
+    assert {
+        "LYCEUM_STORE",
+        "LYCEUM_ZONES",
+        "LYCEUM_TPU_PROJECT",
+        "LYCEUM_TPU_SERVICE_ACCOUNT",
+        "LYCEUM_TPU_NETWORK",
+    } <= exported
 
 
 # The VM's startup script
 
 STUBS = {
-    "curl": 'cat "$STUB_METADATA/${@: -1}" 2>/dev/null || cat "$STUB_METADATA/$(basename "${@: -1}")"',
-    "gcloud": """
+    "curl": (
+        'cat "$STUB_METADATA/${@: -1}" 2>/dev/null || cat "$STUB_METADATA/$(basename "${@: -1}")"'
+    ),
+    "gcloud": (
+        """
         case "$1 $2" in
           "storage cp") cp "$STUB_CODE" "$4" ;;
           "secrets versions")
             name=${5#--secret=lyceum-}
             if [ -e "$STUB_SECRETS/$name" ]; then cat "$STUB_SECRETS/$name"; else
               echo "ERROR: (gcloud.secrets.versions.access) NOT_FOUND: Secret [$name] not found or has no versions." >&2; exit 1; fi ;;
-        esac""",
-    "python3": """
+        esac"""
+    ),
+    "python3": (
+        """
         mkdir -p "$3/bin"
         for tool in pip uv; do
           printf '#!/bin/bash\necho %s "$@" >>"$STUB_CALLS"' "$tool" >"$3/bin/$tool"
           chmod +x "$3/bin/$tool"
-        done""",
+        done"""
+    ),
     "runuser": 'shift 3; exec "$@"',
-    **{name: f'echo {name} "$@" >>"$STUB_CALLS"' for name in ("apt-get", "chown", "id", "systemctl", "useradd")},
+    **{
+        name: f'echo {name} "$@" >>"$STUB_CALLS"'
+        for name in ("apt-get", "chown", "id", "systemctl", "useradd")
+    },
 }
 
 
-def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_values(tmp_path: Path) -> None:
+def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_values(
+    tmp_path: Path,
+) -> None:
     home, calls = tmp_path / "lyceum", tmp_path / "calls"
     for name in ("bin", "metadata", "secrets", "code"):
         (tmp_path / name).mkdir()
@@ -160,11 +222,15 @@ def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_v
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "metadata" / "lyceum-code").write_text("gs://bucket-code/lyceum.tar.gz")
-    (tmp_path / "metadata" / "lyceum-environment").write_text("LYCEUM_STORE=gs://bucket/lyceum\nLYCEUM_TPU_LABELS=team=nlp")
+    (tmp_path / "metadata" / "lyceum-environment").write_text(
+        "LYCEUM_STORE=gs://bucket/lyceum\nLYCEUM_TPU_LABELS=team=nlp"
+    )
     (tmp_path / "metadata" / "lyceum-secrets").write_text("API_KEY HF_TOKEN")
     (tmp_path / "secrets" / "API_KEY").write_text('a"b\\c $d')
     (tmp_path / "code" / "pyproject.toml").write_text("")
-    subprocess.run(["tar", "czf", tmp_path / "code.tar.gz", "-C", tmp_path / "code", "."], check=True)
+    subprocess.run(
+        ["tar", "czf", tmp_path / "code.tar.gz", "-C", tmp_path / "code", "."], check=True
+    )
     environment = {
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
         "LYCEUM_VM_ROOT": str(home),
@@ -174,11 +240,19 @@ def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_v
         "STUB_CALLS": str(calls),
     }
     for boot in (1, 2):
-        done = subprocess.run(["bash", TERRAFORM / "prefect_vm.sh"], env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["bash", TERRAFORM / "prefect_vm.sh"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         assert "secret lyceum-HF_TOKEN has no value yet" in done.stderr
         assert (home / "code" / "pyproject.toml").exists()
-        assert (home / "code" / ".venv").exists() == (boot == 2), "the environment outlives new code"
+        assert (home / "code" / ".venv").exists() == (boot == 2), (
+            "the environment outlives new code"
+        )
         (home / "code" / ".venv").mkdir(exist_ok=True)
     assert (home / "environment").read_text().splitlines() == [
         'LYCEUM_STORE="gs://bucket/lyceum"',

@@ -1,4 +1,5 @@
-"""How a stage's task follows jobs: it takes over what runs already, restarts what was lost, adds up what was paid, and leaves nothing."""
+"""How a stage's task follows jobs: it takes over what runs already, restarts what was lost, adds up
+what was paid, and leaves nothing."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -16,7 +17,15 @@ from schemas.job import JobSpec, JobStatus
 from tasks import stage
 from tasks.stage import Watch, _Follower, _run_to_the_end, close_backends
 
-JOB = JobSpec(stage="sft", kind="sft", key="0" * 64, attempt="", store="file:///nowhere", target="scripted", config={})
+JOB = JobSpec(
+    stage="sft",
+    kind="sft",
+    key="0" * 64,
+    attempt="",
+    store="file:///nowhere",
+    target="scripted",
+    config={},
+)
 
 
 def status(state: Any, cost: float | None = None, **more: Any) -> JobStatus:
@@ -29,7 +38,8 @@ DONE = status("succeeded", 3.0)
 
 @dataclass
 class Scripted:
-    """A backend whose jobs do what `script` says: per submitted or attached job the statuses that `poll` returns."""
+    """A backend whose jobs do what `script` says: per submitted or attached job the statuses that
+    `poll` returns."""
 
     script: list[list[JobStatus]]
     running: JobHandle | None = None
@@ -75,7 +85,13 @@ class Bench:
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
         stage._BACKENDS["scripted"] = backend
-        follower = _Follower(JOB, self.watch, Settings(poll_seconds=0.001), logging.getLogger("test"), self.said.append)
+        follower = _Follower(
+            JOB,
+            self.watch,
+            Settings(poll_seconds=0.001),
+            logging.getLogger("test"),
+            self.said.append,
+        )
         return _run_to_the_end(follower, self.store, "4", restarts)
 
 
@@ -134,10 +150,26 @@ def test_what_is_left_over_is_said(bench: Bench) -> None:
     assert close_backends() == ["queued resource x could not be deleted"]
 
 
-def test_phases_are_logged_once_and_their_duration_is_not_news(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    waiting = [status("queued", phase=f"waiting for v5e-8 in us-central1-a, {minutes} min") for minutes in range(3)]
+def test_phases_are_logged_once_and_their_duration_is_not_news(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = [
+        status("queued", phase=f"waiting for v5e-8 in us-central1-a, {minutes} min")
+        for minutes in range(3)
+    ]
     with caplog.at_level(logging.INFO, logger="test"):
-        bench.run(Scripted([[*waiting, status("queued", phase="booting in us-central1-a"), status("running"), DONE]]))
+        bench.run(
+            Scripted(
+                [
+                    [
+                        *waiting,
+                        status("queued", phase="booting in us-central1-a"),
+                        status("running"),
+                        DONE,
+                    ]
+                ]
+            )
+        )
     assert [record.getMessage() for record in caplog.records] == [
         "waiting for v5e-8 in us-central1-a, 0 min",
         "booting in us-central1-a",

@@ -1,10 +1,12 @@
-"""Results as lm-evaluation-harness (0.4) writes them with `--log_samples --output_path DIR/lm_eval`.
+"""Results as lm-evaluation-harness (0.4) writes them with `--log_samples --output_path
+DIR/lm_eval`.
 
     <run>__<model>/results_<time>.json            one per evaluation: rates and standard errors of its tasks
     <run>__<model>/samples_<task>_<time>.jsonl    one per task: prompts, greedy answers, and the rates of each
 
-A task is a suite: `<kind>_<suite>`. A rate of a sample is 1.0 or 0.0; null, and not among its `metrics`, where the answer is outside the
-rate's denominator. Sampled answers have no place in this format and are left out.
+A task is a suite: `<kind>_<suite>`. A rate of a sample is 1.0 or 0.0; null, and not among its
+`metrics`, where the answer is outside the rate's denominator. Sampled answers have no place in this
+format and are left out.
 """
 
 import hashlib
@@ -29,12 +31,25 @@ def write(run: RunResults, directory: Path) -> int:
         place = directory / _clean(one.model)
         place.mkdir(exist_ok=True)
         # Two evaluations of a model may have begun at once: each has a microsecond of its own.
-        time = (moment(one.started) + timedelta(microseconds=one.number)).replace(tzinfo=None).isoformat(timespec="microseconds")
+        time = (
+            (moment(one.started) + timedelta(microseconds=one.number))
+            .replace(tzinfo=None)
+            .isoformat(timespec="microseconds")
+        )
         date = time.replace(":", "-")
-        samples = {_task(one, suite): [_sample(one, *numbered) for numbered in enumerate(items)] for suite, items in one.suites.items()}
-        _write(place / f"results_{date}.json", json.dumps(_results(one, samples), indent=2, ensure_ascii=False))
+        samples = {
+            _task(one, suite): [_sample(one, *numbered) for numbered in enumerate(items)]
+            for suite, items in one.suites.items()
+        }
+        _write(
+            place / f"results_{date}.json",
+            json.dumps(_results(one, samples), indent=2, ensure_ascii=False),
+        )
         for task, rows in samples.items():
-            _write(place / f"samples_{task}_{date}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+            _write(
+                place / f"samples_{task}_{date}.jsonl",
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+            )
         count += 1 + len(samples)
     return count
 
@@ -61,7 +76,9 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
         "versions": dict.fromkeys(tasks, one.manifest.version),
         "n-shot": dict.fromkeys(tasks, 0),
         "higher_is_better": {task: dict.fromkeys(one.better_if_higher, True) for task in tasks},
-        "n-samples": {task: {"original": len(items), "effective": len(items)} for task, items in tasks.items()},
+        "n-samples": {
+            task: {"original": len(items), "effective": len(items)} for task, items in tasks.items()
+        },
         "config": {
             "model": "lyceum",
             "model_args": {"pretrained": one.model, "base": one.base},
@@ -72,7 +89,9 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
             "limit": None,
             "bootstrap_iters": 0,
             "gen_kwargs": {},
-            **dict.fromkeys(("random_seed", "numpy_seed", "torch_seed", "fewshot_seed"), one.config("seed")),
+            **dict.fromkeys(
+                ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed"), one.config("seed")
+            ),
         },
         "git_hash": one.manifest.execution.get("git"),
         "date": one.started,
@@ -80,7 +99,9 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
         "transformers_version": None,
         "lm_eval_version": None,
         "upper_git_hash": None,
-        "task_hashes": {task: _hash("".join(map(_identity, rows))) for task, rows in samples.items()},
+        "task_hashes": {
+            task: _hash("".join(map(_identity, rows))) for task, rows in samples.items()
+        },
         "model_source": "lyceum",
         "model_name": one.model,
         "model_name_sanitized": _clean(one.model),
@@ -103,7 +124,11 @@ def _rates(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, A
 
 def _config(one: Evaluation, suite: str) -> dict[str, Any]:
     higher = one.better_if_higher
-    metrics = [{"metric": name, "aggregation": "mean"} | ({"higher_is_better": True} if name in higher else {}) for name in one.outcomes]
+    metrics = [
+        {"metric": name, "aggregation": "mean"}
+        | ({"higher_is_better": True} if name in higher else {})
+        for name in one.outcomes
+    ]
     return {
         "task": _task(one, suite),
         "dataset_path": suite,
@@ -114,7 +139,12 @@ def _config(one: Evaluation, suite: str) -> dict[str, Any]:
         "metric_list": metrics,
         "repeats": 1,
         "should_decontaminate": False,
-        "metadata": {"version": one.manifest.version, "run": one.run_id, "stage": one.stage.name, "artifact": one.manifest.digest},
+        "metadata": {
+            "version": one.manifest.version,
+            "run": one.run_id,
+            "stage": one.stage.name,
+            "artifact": one.manifest.digest,
+        },
     }
 
 

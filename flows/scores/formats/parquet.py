@@ -1,7 +1,9 @@
-"""Items as Parquet, one file per evaluation: a row per answer, greedy ones and (`sample` 0, 1, ...) sampled ones, with every outcome.
+"""Items as Parquet, one file per evaluation: a row per answer, greedy ones and (`sample` 0, 1, ...)
+sampled ones, with every outcome.
 
-Columns: `stage`, `model`, then the fields of `schemas.evaluation.EvalItem` by their own types (lists and tables as JSON text), then one
-nullable boolean `outcome_<rate>` per rate: null where the answer is outside the rate's denominator.
+Columns: `stage`, `model`, then the fields of `schemas.evaluation.EvalItem` by their own types
+(lists and tables as JSON text), then one nullable boolean `outcome_<rate>` per rate: null where the
+answer is outside the rate's denominator.
 """
 
 import types
@@ -30,7 +32,11 @@ def write(run: RunResults, directory: Path) -> int:
             | {f"outcome_{name}": outcome(item) for name, outcome in one.outcomes.items()}
             for item in answers
         ]
-        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(one)), directory / f"{one.stage.name}.parquet", compression="zstd")
+        pq.write_table(
+            pa.Table.from_pylist(rows, schema=_schema(one)),
+            directory / f"{one.stage.name}.parquet",
+            compression="zstd",
+        )
     return len(found)
 
 

@@ -1,7 +1,9 @@
-"""Curves and metrics for TensorBoard: `tensorboard --logdir DIR/tensorboard`. One of its runs per stage.
+"""Curves and metrics for TensorBoard: `tensorboard --logdir DIR/tensorboard`. One of its runs per
+stage.
 
-A trained stage's curves are scalars by their own names, over steps. Every number in a stage's metrics is `metrics/<name>`, one point at the
-stage's place in the recipe, so that the same metric of several evaluations stands from left to right.
+A trained stage's curves are scalars by their own names, over steps. Every number in a stage's
+metrics is `metrics/<name>`, one point at the stage's place in the recipe, so that the same metric
+of several evaluations stands from left to right.
 """
 
 from pathlib import Path
@@ -11,7 +13,8 @@ from flows.scores.evaluations import curve, figures
 
 
 def write(run: RunResults, directory: Path) -> int:
-    """Write `<stage>/events.out.tfevents.*` for each stage that has numbers; returns the number of files."""
+    """Write `<stage>/events.out.tfevents.*` for each stage that has numbers; returns the number of
+    files."""
     from tensorboardX import SummaryWriter
 
     count = 0

@@ -23,14 +23,15 @@ _METRICS = {
 
 
 def protocol_metrics(items: Sequence[EvalItem]) -> dict[str, Any]:
-    """`{"v3": {...}, "v4": {...}}` over the grounded items: `n`, mean, median and sd of the points, and the gym's rates, each with
-    its Wilson interval. Empty where no item is grounded."""
+    """`{"v3": {...}, "v4": {...}}` over the grounded items: `n`, mean, median and sd of the points,
+    and the gym's rates, each with its Wilson interval. Empty where no item is grounded."""
     grounded = [item for item in items if item.grounding is not None]
     return {version: _figures(version, grounded) for version in REPORTED} if grounded else {}
 
 
 def scored(version: Version, item: EvalItem) -> Scored:
-    """What the gym says of a grounded item. Expected is the reference, not the teacher's whole response: no answer would equal that."""
+    """What the gym says of a grounded item. Expected is the reference, not the teacher's whole
+    response: no answer would equal that."""
     return score(version, _as_elements(item), item.context or "", item.answer)
 
 

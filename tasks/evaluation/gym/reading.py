@@ -1,6 +1,7 @@
 """How each version of the gym takes a response apart: analysis, proof and final answer.
 
-All look for `<|channel|>name<|message|>...<|end|>`, for JSON, else for elements by their aliases; they differ in how they look.
+All look for `<|channel|>name<|message|>...<|end|>`, for JSON, else for elements by their aliases;
+they differ in how they look.
 """
 
 import json
@@ -10,7 +11,8 @@ from xml.etree import ElementTree
 
 
 class Read(NamedTuple):
-    """A response taken apart; what is missing is empty. `format_error`: version 4 found no answer, or only guessed one (`final`)."""
+    """A response taken apart; what is missing is empty. `format_error`: version 4 found no answer,
+    or only guessed one (`final`)."""
 
     analysis: str
     proof: str
@@ -74,7 +76,11 @@ def _channels(text: str) -> Read:
 
 
 def _looks_like_json_v3(text: str) -> bool:
-    return text.startswith("{") or "```json" in text.lower() or (text.startswith("```") and "{" in text)
+    return (
+        text.startswith("{")
+        or "```json" in text.lower()
+        or (text.startswith("```") and "{" in text)
+    )
 
 
 def _json_v3(text: str) -> Read:
@@ -87,7 +93,8 @@ def _json_v3(text: str) -> Read:
 
 
 def _by_keys(text: str, keys: tuple[tuple[str, ...], ...]) -> list[Any]:
-    """The values of the first key of each alias that an object has; "" where it has none. Raises Unreadable: it is no JSON object."""
+    """The values of the first key of each alias that an object has; "" where it has none. Raises
+    Unreadable: it is no JSON object."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -105,9 +112,15 @@ def _well_formed(text: str) -> Read:
 
     def texts(*tags: str) -> str:
         found = [root.text or ""] if root.tag in tags else []
-        return "\n".join(filter(None, [*found, *(child.text or "" for child in root if child.tag in tags)])).strip()
+        return "\n".join(
+            filter(None, [*found, *(child.text or "" for child in root if child.tag in tags)])
+        ).strip()
 
-    return Read(texts("analysis", "think", "reasoning"), texts("proof", "evidence"), texts("final", "answer", "conclusion"))
+    return Read(
+        texts("analysis", "think", "reasoning"),
+        texts("proof", "evidence"),
+        texts("final", "answer", "conclusion"),
+    )
 
 
 def _parse(text: str) -> ElementTree.Element:
@@ -133,11 +146,17 @@ _ALIASES = {
 _ANY_TAG = "|".join(tag for tags in _ALIASES.values() for tag in tags)
 _OPENING = r"(?:<|\[)(?:{tags})(?:\s+[^\]>]*?)?(?:>|\])(.*?)"
 _CLOSED = {
-    part: re.compile(_OPENING.format(tags="|".join(tags)) + rf"(?:<|\[)/(?:{'|'.join(tags)})(?:>|\])", re.DOTALL | re.IGNORECASE)
+    part: re.compile(
+        _OPENING.format(tags="|".join(tags)) + rf"(?:<|\[)/(?:{'|'.join(tags)})(?:>|\])",
+        re.DOTALL | re.IGNORECASE,
+    )
     for part, tags in _ALIASES.items()
 }
 _UNCLOSED = {
-    part: re.compile(_OPENING.format(tags="|".join(tags)) + rf"(?=(?:<|\[)(?:{_ANY_TAG})|$)", re.DOTALL | re.IGNORECASE)
+    part: re.compile(
+        _OPENING.format(tags="|".join(tags)) + rf"(?=(?:<|\[)(?:{_ANY_TAG})|$)",
+        re.DOTALL | re.IGNORECASE,
+    )
     for part, tags in _ALIASES.items()
 }
 _HEADINGS = tuple(
@@ -150,21 +169,31 @@ _HEADINGS = tuple(
     )
 )
 _BOXED = re.compile(r"\\boxed\{(.*?)\}", re.DOTALL)
-_HEADED = re.compile(r"(?:\*\*|###)\s*(?:Final\s+)?Answer:?\s*(?:\*\*|:)?\s*(.*?)(?:\n\n|$)", re.IGNORECASE | re.DOTALL)
-_CONCLUDED = re.compile(
-    r".*(\b(?:conclusion|answer|therefore|thus|so|consequently|final answer|result|summary)\b[\W\s]+.*?)$", re.IGNORECASE | re.DOTALL
+_HEADED = re.compile(
+    r"(?:\*\*|###)\s*(?:Final\s+)?Answer:?\s*(?:\*\*|:)?\s*(.*?)(?:\n\n|$)",
+    re.IGNORECASE | re.DOTALL,
 )
-_SECOND_THOUGHTS = re.compile(r"(\n\s*(?:Hmm|Wait|Let me|I need to)\b.*)", re.IGNORECASE | re.DOTALL)
+_CONCLUDED = re.compile(
+    r".*(\b(?:conclusion|answer|therefore|thus|so|consequently|final"
+    r" answer|result|summary)\b[\W\s]+.*?)$",
+    re.IGNORECASE | re.DOTALL,
+)
+_SECOND_THOUGHTS = re.compile(
+    r"(\n\s*(?:Hmm|Wait|Let me|I need to)\b.*)", re.IGNORECASE | re.DOTALL
+)
 
 
 def read_v4(response: str) -> Read:
-    """Version 4: elements in angle or square brackets, closed or not, else whatever looks like an answer."""
+    """Version 4: elements in angle or square brackets, closed or not, else whatever looks like an
+    answer."""
     text = response.strip()
     if not text:
         return Read("", "", "", format_error=True)
     if "<|channel|>" in text:
         read = _channels(response)
-        return read._replace(format_error="final" not in {match[1] for match in _CHANNEL.finditer(response)})
+        return read._replace(
+            format_error="final" not in {match[1] for match in _CHANNEL.finditer(response)}
+        )
     if text.startswith("{") or "```json" in text.lower():
         return _json_v4(text)
     return _loose_elements(response)
@@ -202,23 +231,32 @@ def _loose_elements(text: str) -> Read:
 
 
 def _rescued(rest: str, analysis: str) -> tuple[str, bool]:
-    """An answer that stands in no element, and whether the gym takes it for one: the text outside all elements, else the analysis' own."""
+    """An answer that stands in no element, and whether the gym takes it for one: the text outside
+    all elements, else the analysis' own."""
     for closed in _CLOSED.values():
         rest = closed.sub("", rest)
     dangling = re.sub(r"<[^>]+>|\[[^\]]+\]", "", rest).strip()
     if len(dangling) > 5:
-        bodies = (dangling[match.end() :].strip() for heading in _HEADINGS if (match := heading.search(dangling)))
+        bodies = (
+            dangling[match.end() :].strip()
+            for heading in _HEADINGS
+            if (match := heading.search(dangling))
+        )
         return next((body for body in bodies if len(body) > 3), dangling), True
     for pattern in (_BOXED, _HEADED):
         if (found := pattern.search(analysis)) and (answer := found[1].strip()):
             return answer, True
         if found:  # an empty strong match ends the search, as there
             return _last_sentence(analysis), False
-    if (found := _CONCLUDED.search(analysis)) and (answer := _SECOND_THOUGHTS.sub("", found[1].strip()).strip()):
+    if (found := _CONCLUDED.search(analysis)) and (
+        answer := _SECOND_THOUGHTS.sub("", found[1].strip()).strip()
+    ):
         return answer, False
     return _last_sentence(analysis), False
 
 
 def _last_sentence(analysis: str) -> str:
-    sentences = [sentence.strip() for sentence in re.split(r"[\.\?\!\n]", analysis) if sentence.strip()]
+    sentences = [
+        sentence.strip() for sentence in re.split(r"[\.\?\!\n]", analysis) if sentence.strip()
+    ]
     return sentences[-1] if len(analysis) > 50 and sentences else ""

@@ -1,4 +1,5 @@
-"""What version 4 of the gym decides by words: abstention, quotation, support, and whether an answer is right."""
+"""What version 4 of the gym decides by words: abstention, quotation, support, and whether an answer
+is right."""
 
 import re
 
@@ -26,7 +27,10 @@ _SYMBOLS = tuple(
         (r"[^\w\s'-]", ""),
     )
 )
-_NAME = re.compile(r"\b(?:NCT[0-9]+|[A-Za-z0-9][A-Za-z0-9\u03b1\u03b2\u03b3\u03b4\-_./]*[A-Za-z0-9])\b", re.IGNORECASE)
+_NAME = re.compile(
+    r"\b(?:NCT[0-9]+|[A-Za-z0-9][A-Za-z0-9\u03b1\u03b2\u03b3\u03b4\-_./]*[A-Za-z0-9])\b",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 _WORD = re.compile(r"\b[a-zA-Z0-9]{4,}\b")
 _AMOUNT = re.compile(r"\b\d+(?:\.\d+)?\s?(?:%|gy|mg|m2|cm3)?(?!\d)")
@@ -35,7 +39,8 @@ _ELLIPSIS = re.compile(r"\[\.\.\.\]|\.\.\.|\(\.\.\.\)|\u2026")
 
 
 def clean(text: str) -> str:
-    """How texts are compared: lower case, no punctuation but hyphens, digits apart from units, white space as one space."""
+    """How texts are compared: lower case, no punctuation but hyphens, digits apart from units,
+    white space as one space."""
     text = text.lower()
     for pattern, replacement in _SYMBOLS:
         text = pattern.sub(replacement, text)
@@ -64,14 +69,20 @@ def refuses(final: str) -> bool:
 
 
 def is_quoted(proof: str, context: str) -> bool:
-    """Whether each piece of a proof (its quotations, else its lines) is in the context or something like it."""
+    """Whether each piece of a proof (its quotations, else its lines) is in the context or something
+    like it."""
     cleaned = clean(context)
     if len(cleaned) < 10:
         return clean(proof) in cleaned
     if quotations := _QUOTATION.findall(proof):
         pieces = [one.strip() for one in quotations if len(one.strip()) > 5]
     else:
-        pieces = [one.strip() for line in proof.split("\n") for one in _ELLIPSIS.split(line) if len(one.strip()) > 5]
+        pieces = [
+            one.strip()
+            for line in proof.split("\n")
+            for one in _ELLIPSIS.split(line)
+            if len(one.strip()) > 5
+        ]
     if not pieces:
         bare = clean(proof)
         return bare in cleaned or similarity_v4(bare, cleaned) >= 0.80
@@ -87,12 +98,18 @@ def _is_piece_quoted(piece: str, context: str, cleaned: str) -> bool:
         return False
     similar = similarity_v4(bare, cleaned)
     names = [word for word in _WORD.findall(piece) if word.lower() not in FILLER]
-    if (names or numbers) and similar >= 0.1 and all(_is_known(clean(name), cleaned) for name in names):
+    if (
+        (names or numbers)
+        and similar >= 0.1
+        and all(_is_known(clean(name), cleaned) for name in names)
+    ):
         return True
     if similar >= 0.80:
         return True
     sentences = re.split(r"(?<=\.)\s+", piece)
-    if len(sentences) > 1 and all(bool(sentence) and is_quoted(sentence, context) for sentence in sentences):
+    if len(sentences) > 1 and all(
+        bool(sentence) and is_quoted(sentence, context) for sentence in sentences
+    ):
         return True
     return re.sub(r"[.,;:!?]$", "", bare).strip() in cleaned
 
@@ -102,7 +119,8 @@ def _is_known(name: str, cleaned: str) -> bool:
 
 
 def supports(proof: str, final: str, context: str) -> bool:
-    """Whether the answer follows from the proof: no other percentage, no other outcome, no name that neither proof nor context has."""
+    """Whether the answer follows from the proof: no other percentage, no other outcome, no name
+    that neither proof nor context has."""
     if not final:
         return True
     stated, answered = (_percentages(text) for text in (proof, final))
@@ -114,7 +132,11 @@ def supports(proof: str, final: str, context: str) -> bool:
     if any(_turned(outcome, negations, of_proof, of_final) for outcome in outcomes):
         return False
     known = _names(proof) | _names(context)
-    new = {name for name in _names(final) if len(name) >= 4 and name not in BRIDGES and name not in known}
+    new = {
+        name
+        for name in _names(final)
+        if len(name) >= 4 and name not in BRIDGES and name not in known
+    }
     return all(_is_made_of(name, known) for name in new)
 
 
@@ -130,7 +152,9 @@ def _is_made_of(name: str, known: set[str]) -> bool:
     if "-" not in name and "/" not in name:
         return False
     parts = [part for part in re.split(r"[-/]", name) if len(part) >= 3]
-    return all(part in BRIDGES or part in known or re.match(r"^\d+(\.\d+)?$", part) for part in parts)
+    return all(
+        part in BRIDGES or part in known or re.match(r"^\d+(\.\d+)?$", part) for part in parts
+    )
 
 
 def _turned(outcome: str, negations: str, one: str, other: str) -> bool:
@@ -142,14 +166,21 @@ def _turned(outcome: str, negations: str, one: str, other: str) -> bool:
 
 
 def is_right(final: str, expected: str) -> bool:
-    """Whether an answer says what is expected: the same text, or by numbers, names, a long word in common, or similarity."""
+    """Whether an answer says what is expected: the same text, or by numbers, names, a long word in
+    common, or similarity."""
     inner = re.search(r"<answer>(.*?)</answer>", expected, re.DOTALL | re.IGNORECASE)
     expected = inner[1] if inner else expected
     answer, right = clean(final), clean(expected)
     if not right or not answer:
         return False
     negations = r"\b(no|not|didnt|did not|failed to|wont|cant|rather than|instead of)\b"
-    outcomes = ("partial response", "stable disease", "progressive disease", "meets criteria", "achieve")
+    outcomes = (
+        "partial response",
+        "stable disease",
+        "progressive disease",
+        "meets criteria",
+        "achieve",
+    )
     if any(_turned(outcome, negations, right, answer) for outcome in outcomes):
         return False
     if answer == right:

@@ -1,11 +1,14 @@
-"""Problem families of the procedural teacher: one public function per family, in the file of its domain or of a subject (`robotics`).
+"""Problem families of the procedural teacher: one public function per family, in the file of its
+domain or of a subject (`robotics`).
 
-A family is a public function `name(rng, level) -> Problem`. It draws everything from `rng`; `level` 1..5 sets how many
-steps the work takes or how large the numbers are. Adding a family is adding such a function (and its recomputation in
-`tests/tasks/teachers/test_procedural.py`); there is no list to edit.
+A family is a public function `name(rng, level) -> Problem`. It draws everything from `rng`; `level`
+1..5 sets how many steps the work takes or how large the numbers are. Adding a family is adding such
+a function (and its recomputation in `tests/tasks/teachers/test_procedural.py`); there is no list to
+edit.
 
-What makes a family learnable by a model of half a million parameters: one phrasing, a prompt of at most 40 words, few distinct words (they
-come from `words.py`), and a trace in which each step is a copy, a look-up or an operation on a few digits.
+What makes a family learnable by a model of half a million parameters: one phrasing, a prompt of at
+most 40 words, few distinct words (they come from `words.py`), and a trace in which each step is a
+copy, a look-up or an operation on a few digits.
 """
 
 import importlib
@@ -24,7 +27,8 @@ Family = Callable[..., "Problem"]
 class Problem:
     """A generated question with its worked trace and its verified answer.
 
-    `context` and `grounding` are set by grounded families only; the prompt then holds the context too.
+    `context` and `grounding` are set by grounded families only; the prompt then holds the context
+    too.
     """
 
     prompt: str
@@ -37,11 +41,16 @@ class Problem:
 
 
 def domain_of(module: str) -> Domain:
-    """The domain of a module's problems: the one that it is named for, or a subject's `DOMAIN`. Raises ValueError for any other module."""
+    """The domain of a module's problems: the one that it is named for, or a subject's `DOMAIN`.
+    Raises ValueError for any other module."""
     if module in set(Domain):
         return Domain(module)
     is_file = module.isidentifier() and Path(__file__).with_name(f"{module}.py").exists()
-    domain = getattr(importlib.import_module(f"{__name__}.{module}"), "DOMAIN", None) if is_file else None
+    domain = (
+        getattr(importlib.import_module(f"{__name__}.{module}"), "DOMAIN", None)
+        if is_file
+        else None
+    )
     if domain is None:
         raise ValueError(f"no families are called {module!r}")
     return Domain(domain)
@@ -56,5 +65,7 @@ def families(module: str) -> dict[str, Family]:
     return {
         name: function
         for name, function in vars(source).items()
-        if inspect.isfunction(function) and function.__module__ == source.__name__ and not name.startswith("_")
+        if inspect.isfunction(function)
+        and function.__module__ == source.__name__
+        and not name.startswith("_")
     }

@@ -1,4 +1,5 @@
-"""Creative families with one right answer: acrostics, rhymes, sentences from word kinds, and palindromes (reasoning-gym)."""
+"""Creative families with one right answer: acrostics, rhymes, sentences from word kinds, and
+palindromes (reasoning-gym)."""
 
 import random
 
@@ -10,7 +11,8 @@ _ACROSTIC_KINDS = ("animal", "color", "place")
 
 
 def acrostic(rng: random.Random, level: int) -> Problem:
-    """A line whose words begin with given letters, from a bank that holds one word for each and one or two others."""
+    """A line whose words begin with given letters, from a bank that holds one word for each and one
+    or two others."""
     letters, spare = ((2, 1), (2, 2), (3, 1), (3, 2), (4, 2))[level - 1]
     words: list[str] = []
     while len(words) < letters + spare:
@@ -20,19 +22,30 @@ def acrostic(rng: random.Random, level: int) -> Problem:
     chosen = words[:letters]
     bank = rng.sample(words, len(words))
     steps = [f"{word[0]} {word}" for word in chosen]
-    prompt = f"Write an acrostic for {', '.join(word[0] for word in chosen)} with the words {', '.join(bank)}."
+    prompt = (
+        f"Write an acrostic for {', '.join(word[0] for word in chosen)} with the words"
+        f" {', '.join(bank)}."
+    )
     return Problem(prompt, f"letters {', '.join(steps)}", " ".join(chosen))
 
 
 def rhyme(rng: random.Random, level: int) -> Problem:
-    """The one word of 3 to 5 that rhymes with a given word (1-3), or the rhymes of two words in turn (4, 5)."""
+    """The one word of 3 to 5 that rhymes with a given word (1-3), or the rhymes of two words in
+    turn (4, 5)."""
     targets, spare = ((1, 2), (1, 3), (1, 4), (2, 2), (2, 3))[level - 1]
     endings = rng.sample(sorted(RHYMES), targets + spare)
     pairs = [rng.sample(RHYMES[ending], 2) for ending in endings[:targets]]
-    choices = [rhyming for _, rhyming in pairs] + [rng.choice(RHYMES[ending]) for ending in endings[targets:]]
+    choices = [rhyming for _, rhyming in pairs] + [
+        rng.choice(RHYMES[ending]) for ending in endings[targets:]
+    ]
     rng.shuffle(choices)
-    steps = [f"{given} {ending} {rhyming}" for (given, rhyming), ending in zip(pairs, endings, strict=False)]
-    prompt = f"What rhymes with {' and then '.join(given for given, _ in pairs)}: {', '.join(choices)}?"
+    steps = [
+        f"{given} {ending} {rhyming}"
+        for (given, rhyming), ending in zip(pairs, endings, strict=False)
+    ]
+    prompt = (
+        f"What rhymes with {' and then '.join(given for given, _ in pairs)}: {', '.join(choices)}?"
+    )
     return Problem(prompt, f"endings {', '.join(steps)}", " ".join(rhyming for _, rhyming in pairs))
 
 
@@ -46,13 +59,16 @@ _FRAMES = (
 
 
 def story_line(rng: random.Random, level: int) -> Problem:
-    """A sentence with gaps for kinds of words, filled from a shuffled bank, which at levels 1, 3 and 4 holds a word too many."""
+    """A sentence with gaps for kinds of words, filled from a shuffled bank, which at levels 1, 3
+    and 4 holds a word too many."""
     frame = _FRAMES[level - 1]
     kinds = [part.split("}")[0] for part in frame.split("{")[1:]]
     words = {kind: rng.choice(CATEGORIES[kind]) for kind in kinds}
     bank = list(words.values())
     if level in (1, 3, 4):
-        bank.append(rng.choice(CATEGORIES[rng.choice([kind for kind in CATEGORIES if kind not in kinds])]))
+        bank.append(
+            rng.choice(CATEGORIES[rng.choice([kind for kind in CATEGORIES if kind not in kinds])])
+        )
     rng.shuffle(bank)
     steps = [f"{kind} {word}" for kind, word in words.items()]
     gaps = frame.replace("{", "(").replace("}", ")")
@@ -61,9 +77,16 @@ def story_line(rng: random.Random, level: int) -> Problem:
 
 
 def palindrome(rng: random.Random, level: int) -> Problem:
-    """A palindrome completed from its first half, letter by letter. Palindromes: reasoning-gym `palindrome_generation`."""
+    """A palindrome completed from its first half, letter by letter. Palindromes: reasoning-gym
+    `palindrome_generation`."""
     length = (3, 4, 5, 6, 7)[level - 1]
-    whole = gym_problem(rng, "palindrome_generation", min_length=length, max_length=length)["generated_palindrome"]
+    whole = gym_problem(rng, "palindrome_generation", min_length=length, max_length=length)[
+        "generated_palindrome"
+    ]
     half = (length + 1) // 2
     shown = " ".join([*whole[:half], *"_" * (length - half)])
-    return Problem(f"Complete the palindrome {shown}", f"front {' '.join(whole[:half])}, back {' '.join(whole[half:])}", " ".join(whole))
+    return Problem(
+        f"Complete the palindrome {shown}",
+        f"front {' '.join(whole[:half])}, back {' '.join(whole[half:])}",
+        " ".join(whole),
+    )

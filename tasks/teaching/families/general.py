@@ -8,18 +8,22 @@ from tasks.teaching.families.words import CATEGORIES, DAYS, JOBS, NAMES
 
 
 def weekday(rng: random.Random, level: int) -> Problem:
-    """The day of the week some days ahead or back: a few days by counting down, many by taking whole weeks away first."""
+    """The day of the week some days ahead or back: a few days by counting down, many by taking
+    whole weeks away first."""
     offset = rng.randint(*((1, 3), (2, 6), (7, 13), (14, 27), (28, 99))[level - 1])
     back, today, rest = rng.random() < 0.5, rng.randrange(7), offset % 7
     walk = [DAYS[(today + (-turn if back else turn)) % 7] for turn in range(rest + 1)]
     weeks = f"{offset}-{offset - rest}={rest}, " if offset >= 7 else ""
     steps = ", ".join(f"{rest - turn} {day}" for turn, day in enumerate(walk))
     ask = f"What day was it {offset} days ago?" if back else f"What day is it in {offset} days?"
-    return Problem(f"{rng.choice(NAMES)} says today is {DAYS[today]}. {ask}", f"{weeks}days {steps}", walk[-1])
+    return Problem(
+        f"{rng.choice(NAMES)} says today is {DAYS[today]}. {ask}", f"{weeks}days {steps}", walk[-1]
+    )
 
 
 def odd_one_out(rng: random.Random, level: int) -> Problem:
-    """The word of 3 to 5 that is of another kind than the rest, and at levels 4 and 5 the kind it is of."""
+    """The word of 3 to 5 that is of another kind than the rest, and at levels 4 and 5 the kind it
+    is of."""
     count = (3, 4, 5, 4, 5)[level - 1]
     common, other = rng.sample(sorted(CATEGORIES), 2)
     odd = rng.choice(CATEGORIES[other])
@@ -27,7 +31,9 @@ def odd_one_out(rng: random.Random, level: int) -> Problem:
     rng.shuffle(words)
     steps = ", ".join(f"{word} {other if word == odd else common}" for word in words)
     ask = "Which is the odd one out" if level < 4 else "Which is the odd one out and what is it"
-    return Problem(f"{ask}: {', '.join(words)}?", f"kinds {steps}", odd if level < 4 else f"{odd} {other}")
+    return Problem(
+        f"{ask}: {', '.join(words)}?", f"kinds {steps}", odd if level < 4 else f"{odd} {other}"
+    )
 
 
 def members(rng: random.Random, level: int) -> Problem:
@@ -38,14 +44,21 @@ def members(rng: random.Random, level: int) -> Problem:
     words = rng.sample(CATEGORIES[kind], count) + rng.sample(rest, size - count)
     rng.shuffle(words)
     found = [word for word in words if word in CATEGORIES[kind]]
-    return Problem(f"Find the {kind} in: {', '.join(words)}.", f"{kind} {', '.join(found)}", ", ".join(found))
+    return Problem(
+        f"Find the {kind} in: {', '.join(words)}.", f"{kind} {', '.join(found)}", ", ".join(found)
+    )
 
 
 def definition_chain(rng: random.Random, level: int) -> Problem:
-    """'Every A is a B' statements, in order (1-3) or shuffled: what does a person, who is an A, turn out to be in the end?"""
+    """'Every A is a B' statements, in order (1-3) or shuffled: what does a person, who is an A,
+    turn out to be in the end?"""
     length = (2, 3, 4, 2, 3)[level - 1]
     name, kinds = rng.choice(NAMES), rng.sample(JOBS, length + 1)
     facts = [f"Every {a} is a {b}." for a, b in pairwise(kinds)]
     if level >= 4:
         rng.shuffle(facts)
-    return Problem(f"{' '.join(facts)} {name} is a {kinds[0]}. What is {name} in the end?", f"is {', is '.join(kinds)}", kinds[-1])
+    return Problem(
+        f"{' '.join(facts)} {name} is a {kinds[0]}. What is {name} in the end?",
+        f"is {', is '.join(kinds)}",
+        kinds[-1],
+    )

@@ -1,8 +1,10 @@
-"""Grounded question answering: a short context of 2 to 4 facts and a question that it answers, does not answer, or is not about.
+"""Grounded question answering: a short context of 2 to 4 facts and a question that it answers, does
+not answer, or is not about.
 
-Unanswerable questions are of a kind that the context could have answered: they ask about a person, place or box of the context, but for a
-fact that is missing, or that is told of the other one only (levels 4, 5). Out-of-domain questions are general knowledge; a model that knows
-the answer must still refuse. The one right answer to both is `GROUNDED_REFUSAL`.
+Unanswerable questions are of a kind that the context could have answered: they ask about a person,
+place or box of the context, but for a fact that is missing, or that is told of the other one only
+(levels 4, 5). Out-of-domain questions are general knowledge; a model that knows the answer must
+still refuse. The one right answer to both is `GROUNDED_REFUSAL`.
 """
 
 import random
@@ -50,36 +52,72 @@ def places(rng: random.Random, level: int, grounding: Grounding) -> Problem:
 
 
 def _grounded(
-    rng: random.Random, level: int, grounding: Grounding, subjects: tuple[str, ...], attributes: tuple[_Attribute, ...]
+    rng: random.Random,
+    level: int,
+    grounding: Grounding,
+    subjects: tuple[str, ...],
+    attributes: tuple[_Attribute, ...],
 ) -> Problem:
-    """A context of 2 (level 1), 3 (2, 3) or 4 facts (4, 5) about two subjects, and a question of the given grounding.
+    """A context of 2 (level 1), 3 (2, 3) or 4 facts (4, 5) about two subjects, and a question of
+    the given grounding.
 
-    At levels 4 and 5 the unanswerable question asks one subject for what the context says of the other.
+    At levels 4 and 5 the unanswerable question asks one subject for what the context says of the
+    other.
     """
     size = (2, 3, 3, 4, 4)[level - 1]
     pair = rng.sample(subjects, 2)
-    known: list[tuple[str, _Attribute, str]] = []  # (subject, attribute, value), in the order of the context
+    known: list[
+        tuple[str, _Attribute, str]
+    ] = []  # (subject, attribute, value), in the order of the context
     shared = level >= 4
     for index in range(size):
         who = pair[index % 2]
         taken = [attribute for other, attribute, _ in known if other == who or not shared]
         attribute = rng.choice([option for option in attributes if option not in taken])
-        known.append((who, attribute, rng.choice([value for value in attribute.values if value not in pair])))
-    context = " ".join(attribute.fact.format(who=who, value=value) for who, attribute, value in known)
+        known.append(
+            (who, attribute, rng.choice([value for value in attribute.values if value not in pair]))
+        )
+    context = " ".join(
+        attribute.fact.format(who=who, value=value) for who, attribute, value in known
+    )
     if grounding == "out_of_domain":
-        question, reasoning = rng.choice(TRIVIA), f"The context is about {pair[0]} and {pair[1]}, the question is not."
+        question, reasoning = (
+            rng.choice(TRIVIA),
+            f"The context is about {pair[0]} and {pair[1]}, the question is not.",
+        )
     elif grounding == "answerable":
         who, attribute, value = rng.choice(known)
-        question, reasoning = attribute.question.format(who=who), f"The context says: {attribute.fact.format(who=who, value=value)}"
+        question, reasoning = (
+            attribute.question.format(who=who),
+            f"The context says: {attribute.fact.format(who=who, value=value)}",
+        )
         return Problem(_prompt(context, question), reasoning, value, "exact", context, grounding)
     else:
         facts = {(who, attribute) for who, attribute, _ in known}
-        missing = [(who, attribute) for who in pair for attribute in attributes if (who, attribute) not in facts]
-        told_of_other = [(who, attribute) for who, attribute in missing if any(told == attribute for _, told in facts)]
+        missing = [
+            (who, attribute)
+            for who in pair
+            for attribute in attributes
+            if (who, attribute) not in facts
+        ]
+        told_of_other = [
+            (who, attribute)
+            for who, attribute in missing
+            if any(told == attribute for _, told in facts)
+        ]
         who, attribute = rng.choice(told_of_other if shared and told_of_other else missing)
-        told = [known_attribute.fact.format(who=who, value=value) for other, known_attribute, value in known if other == who]
-        question, reasoning = attribute.question.format(who=who), f"The context only says: {' '.join(told)}"
-    return Problem(_prompt(context, question), reasoning, GROUNDED_REFUSAL, "exact", context, grounding)
+        told = [
+            known_attribute.fact.format(who=who, value=value)
+            for other, known_attribute, value in known
+            if other == who
+        ]
+        question, reasoning = (
+            attribute.question.format(who=who),
+            f"The context only says: {' '.join(told)}",
+        )
+    return Problem(
+        _prompt(context, question), reasoning, GROUNDED_REFUSAL, "exact", context, grounding
+    )
 
 
 def _prompt(context: str, question: str) -> str:

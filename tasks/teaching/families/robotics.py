@@ -1,7 +1,9 @@
-"""Robot planning families: stacking blocks with one arm, carrying things round obstacles, and reaching a cell before the power is out.
+"""Robot planning families: stacking blocks with one arm, carrying things round obstacles, and
+reaching a cell before the power is out.
 
-The answer is a list of actions that `tasks.checks.plan` carries out: any that reaches the goal is right. The worked one is a shortest, and
-its trace keeps what changes with each action: the stacks, or the number of the cell as a sum.
+The answer is a list of actions that `tasks.checks.plan` carries out: any that reaches the goal is
+right. The worked one is a shortest, and its trace keeps what changes with each action: the stacks,
+or the number of the cell as a sum.
 """
 
 import random
@@ -20,68 +22,107 @@ _HERE = f"On a {_SIDE} by {_SIDE} grid of cells 1 to {_SIDE * _SIDE} a robot is 
 
 
 def stack(rng: random.Random, level: int) -> Problem:
-    """Blocks world: 3 to 5 blocks, one to four moves; at levels 3 to 5 something stands in the way."""
+    """Blocks world: 3 to 5 blocks, one to four moves; at levels 3 to 5 something stands in the
+    way."""
     count, moves = ((3, (1, 1)), (3, (2, 2)), (4, (2, 2)), (4, (3, 3)), (5, (3, 4)))[level - 1]
     while True:
         blocks = rng.sample(CATEGORIES["color"], count)
         start = Blocks(_stacked(rng, blocks))
         onto, block = rng.sample(blocks, 2)
-        goal = {f"{block} on {onto}"} if level < 5 or rng.random() < 0.5 else {f"{block} on {onto}", f"{onto} on table"}
+        goal = (
+            {f"{block} on {onto}"}
+            if level < 5 or rng.random() < 0.5
+            else {f"{block} on {onto}", f"{onto} on table"}
+        )
         found = _shortest(start, goal, moves[1])
         if found is not None and len(found) >= moves[0]:
             break
     states = [f"{action}: {_piles(state)}" for action, state in found]
     on = ", ".join(sorted(start.facts(), key=lambda fact: blocks.index(fact.split()[0])))
     aim = " and ".join(fact.replace(" on ", " is on ") for fact in sorted(goal))
-    prompt = f"A robot moves one top block at a time: {on}. Plan moves like {blocks[0]} to table until {aim}."
+    prompt = (
+        f"A robot moves one top block at a time: {on}. Plan moves like {blocks[0]} to table until"
+        f" {aim}."
+    )
     return _problem(prompt, "; ".join([_piles(start), *states]), found, start, goal)
 
 
 def deliver(rng: random.Random, level: int) -> Problem:
-    """Pick and place on a grid: a thing is to be elsewhere; by a detour round two cells at level 4, two things with one hand at level 5."""
+    """Pick and place on a grid: a thing is to be elsewhere; by a detour round two cells at level 4,
+    two things with one hand at level 5."""
     low, high, count = ((3, 4, 1), (5, 5, 1), (6, 6, 1), (6, 8, 1), (8, 10, 2))[level - 1]
     while True:
         names, cells = rng.sample(THINGS, count), rng.sample(_CELLS, 3 + 2 * count)
         places, aims = cells[1 : 1 + count], cells[1 + count : 1 + 2 * count]
-        blocked = frozenset(cells[-2:]) if level == 4 else frozenset(cells[-1:]) if level == 3 else frozenset[int]()
+        blocked = (
+            frozenset(cells[-2:])
+            if level == 4
+            else frozenset(cells[-1:])
+            if level == 3
+            else frozenset[int]()
+        )
         start = Grid(_SIDE, _SIDE, blocked, cells[0], tuple(zip(names, places, strict=True)))
         goal = {f"{name} at {aim}" for name, aim in zip(names, aims, strict=True)}
         found = _shortest(start, goal, high)
         free = Grid(_SIDE, _SIDE, frozenset(), start.robot, start.things)
-        if found is not None and len(found) >= low and (level != 4 or len(_shortest(free, goal, high) or ()) < len(found)):
+        if (
+            found is not None
+            and len(found) >= low
+            and (level != 4 or len(_shortest(free, goal, high) or ()) < len(found))
+        ):
             break
     where = joined([f"the {name} at {cell}" for name, cell in start.things])
     task = joined([f"the {name} to {aim}" for name, aim in zip(names, aims, strict=True)])
     wall = f" It cannot enter {joined([str(cell) for cell in sorted(blocked)])}." if blocked else ""
     hand = " It holds one." if count > 1 else ""
-    prompt = f"{_HERE} {start.robot}, {where}.{wall}{hand} Bring {task}. Use go {aims[0]}, take {names[0]}, drop {names[0]}."
-    return _problem(prompt, ", ".join(_walk(start, found)), found, start, goal)
-
-
-def recharge(rng: random.Random, level: int) -> Problem:
-    """Reach a cell on a grid with little power: enough of it at level 1, else by way of the charger; with blocked cells from level 4."""
-    low, high, walls = ((2, 3, 0), (3, 4, 0), (5, 5, 0), (5, 6, 1), (6, 8, 2))[level - 1]
-    while True:
-        robot, aim, charger, *others = rng.sample(_CELLS, 3 + walls)
-        power, full = rng.randint(1, 4), rng.randint(2, 6)
-        start = Grid(_SIDE, _SIDE, frozenset(others), robot, power=power, full=full, charger=charger)
-        goal = {f"robot at {aim}"}
-        found = _shortest(start, goal, high) if full > power else None
-        if found is not None and len(found) >= low and (level == 1) == all(action != "charge" for action, _ in found):
-            break
-    wall = f" It cannot enter {joined([str(cell) for cell in sorted(others)])}." if others else ""
     prompt = (
-        f"{_HERE} {robot} with power {power}. A go costs 1, charge at {charger} makes it {full}.{wall} Reach {aim}. Use go {aim}, charge."
+        f"{_HERE} {start.robot}, {where}.{wall}{hand} Bring {task}. Use go {aims[0]}, take"
+        f" {names[0]}, drop {names[0]}."
     )
     return _problem(prompt, ", ".join(_walk(start, found)), found, start, goal)
 
 
-def _problem(prompt: str, reasoning: str, found: list[tuple[str, World]], start: World, goal: set[str]) -> Problem:
-    return Problem(prompt, reasoning, ", ".join(action for action, _ in found), "plan", constraints=told(start, goal))
+def recharge(rng: random.Random, level: int) -> Problem:
+    """Reach a cell on a grid with little power: enough of it at level 1, else by way of the
+    charger; with blocked cells from level 4."""
+    low, high, walls = ((2, 3, 0), (3, 4, 0), (5, 5, 0), (5, 6, 1), (6, 8, 2))[level - 1]
+    while True:
+        robot, aim, charger, *others = rng.sample(_CELLS, 3 + walls)
+        power, full = rng.randint(1, 4), rng.randint(2, 6)
+        start = Grid(
+            _SIDE, _SIDE, frozenset(others), robot, power=power, full=full, charger=charger
+        )
+        goal = {f"robot at {aim}"}
+        found = _shortest(start, goal, high) if full > power else None
+        if (
+            found is not None
+            and len(found) >= low
+            and (level == 1) == all(action != "charge" for action, _ in found)
+        ):
+            break
+    wall = f" It cannot enter {joined([str(cell) for cell in sorted(others)])}." if others else ""
+    prompt = (
+        f"{_HERE} {robot} with power {power}. A go costs 1, charge at {charger} makes it"
+        f" {full}.{wall} Reach {aim}. Use go {aim}, charge."
+    )
+    return _problem(prompt, ", ".join(_walk(start, found)), found, start, goal)
+
+
+def _problem(
+    prompt: str, reasoning: str, found: list[tuple[str, World]], start: World, goal: set[str]
+) -> Problem:
+    return Problem(
+        prompt,
+        reasoning,
+        ", ".join(action for action, _ in found),
+        "plan",
+        constraints=told(start, goal),
+    )
 
 
 def _shortest(start: World, goal: set[str], most: int) -> list[tuple[str, World]] | None:
-    """A plan with the fewest actions, not more than `most`, and the state after each; None: there is none. Breadth first."""
+    """A plan with the fewest actions, not more than `most`, and the state after each; None: there
+    is none. Breadth first."""
     seen, waiting = {start}, deque[tuple[World, list[tuple[str, World]]]]([(start, [])])
     while waiting:
         state, done = waiting.popleft()
@@ -111,11 +152,15 @@ def _piles(state: World) -> str:
 
 
 def _walk(start: Grid, found: list[tuple[str, World]]) -> list[str]:
-    """`4+1=5` for a step to the right, with the power that is left after it; other actions as they are."""
+    """`4+1=5` for a step to the right, with the power that is left after it; other actions as they
+    are."""
     lines, here = [], start
     for action, state in found:
         assert isinstance(state, Grid)
-        step, power = state.robot - here.robot, "" if state.power is None else f" power {state.power}"
+        step, power = (
+            state.robot - here.robot,
+            "" if state.power is None else f" power {state.power}",
+        )
         lines.append(f"{here.robot}{step:+}={state.robot}{power}" if step else f"{action}{power}")
         here = state
     return lines

@@ -1,4 +1,5 @@
-"""Science families: unit conversion, formulas, states of matter, and the legs of animals (reasoning-gym)."""
+"""Science families: unit conversion, formulas, states of matter, and the legs of animals
+(reasoning-gym)."""
 
 import random
 
@@ -7,26 +8,47 @@ from tasks.teaching.families.gym import gym_problem
 from tasks.teaching.families.words import MATERIALS
 
 _DECIMAL_UNITS = (
-    ("centimeter", "centimeters", "millimeters", 10), ("meter", "meters", "centimeters", 100), ("meter", "meters", "millimeters", 1000),
-    ("kilogram", "kilograms", "grams", 1000), ("liter", "liters", "milliliters", 1000), ("decade", "decades", "years", 10),
+    ("centimeter", "centimeters", "millimeters", 10), ("meter", "meters", "centimeters", 100),
+    ("meter", "meters", "millimeters", 1000),
+    ("kilogram", "kilograms", "grams", 1000), ("liter", "liters", "milliliters", 1000),
+    ("decade", "decades", "years", 10),
 )  # fmt: skip
 _SMALL_UNITS = (
-    ("yard", "yards", "feet", 3), ("gallon", "gallons", "quarts", 4), ("week", "weeks", "days", 7), ("gallon", "gallons", "pints", 8),
-    ("year", "years", "months", 12), ("foot", "feet", "inches", 12), ("day", "days", "hours", 24), ("hour", "hours", "minutes", 60),
+    ("yard", "yards", "feet", 3), ("gallon", "gallons", "quarts", 4), ("week", "weeks", "days", 7),
+    ("gallon", "gallons", "pints", 8),
+    ("year", "years", "months", 12), ("foot", "feet", "inches", 12), ("day", "days", "hours", 24),
+    ("hour", "hours", "minutes", 60),
 )  # fmt: skip
 
 _FORMULAS = (
-    ("speed", "distance", "m", "time", "s", "/"), ("density", "mass", "g", "volume", "ml", "/"), ("power", "energy", "J", "time", "s", "/"),
-    ("force", "mass", "kg", "acceleration", "m/s2", "*"), ("voltage", "current", "A", "resistance", "ohm", "*"),
+    ("speed", "distance", "m", "time", "s", "/"), ("density", "mass", "g", "volume", "ml", "/"),
+    ("power", "energy", "J", "time", "s", "/"),
+    ("force", "mass", "kg", "acceleration", "m/s2", "*"),
+    ("voltage", "current", "A", "resistance", "ohm", "*"),
     ("charge", "current", "A", "time", "s", "*"),
 )  # fmt: skip
 
-_LEGS = {"snake": 0, "bird": 2, "duck": 2, "cat": 4, "cow": 4, "dog": 4, "horse": 4, "lion": 4, "ant": 6, "bee": 6, "spider": 8, "crab": 10}
-"""Legs of the animals of reasoning-gym's list that we use; its own answer must agree (see the test)."""
+_LEGS = {
+    "snake": 0,
+    "bird": 2,
+    "duck": 2,
+    "cat": 4,
+    "cow": 4,
+    "dog": 4,
+    "horse": 4,
+    "lion": 4,
+    "ant": 6,
+    "bee": 6,
+    "spider": 8,
+    "crab": 10,
+}
+"""Legs of the animals of reasoning-gym's list that we use; its own answer must agree (see the
+test)."""
 
 
 def unit_conversion(rng: random.Random, level: int) -> Problem:
-    """An amount in a smaller unit, the factor given: powers of ten (1, 2), one digit and a rest (3, 4), any factor and a rest (5)."""
+    """An amount in a smaller unit, the factor given: powers of ten (1, 2), one digit and a rest (3,
+    4), any factor and a rest (5)."""
     units = _DECIMAL_UNITS if level <= 2 else _SMALL_UNITS[:4] if level <= 4 else _SMALL_UNITS
     one, large, small, factor = rng.choice(units)
     amount = rng.randint(*((2, 99), (100, 999), (2, 5), (2, 9), (2, 9))[level - 1])
@@ -36,21 +58,36 @@ def unit_conversion(rng: random.Random, level: int) -> Problem:
     if rest:
         steps.append(f"{total}+{rest}={total + rest}")
         asked = f"{asked} and {rest} {small}"
-    return Problem(f"1 {one} is {factor} {small}. How many {small} are {asked}?", ", ".join(steps), str(total + rest), "numeric")
+    return Problem(
+        f"1 {one} is {factor} {small}. How many {small} are {asked}?",
+        ", ".join(steps),
+        str(total + rest),
+        "numeric",
+    )
 
 
 def formula(rng: random.Random, level: int) -> Problem:
-    """One quantity from two by a formula the model has to know: quotients (speed, density, power), products (force, voltage, charge)."""
+    """One quantity from two by a formula the model has to know: quotients (speed, density, power),
+    products (force, voltage, charge)."""
     name, first, first_unit, second, second_unit, operator = rng.choice(_FORMULAS)
     most = (4, 5, 6, 7, 9)[level - 1]
     x, y = rng.randint(2, most), rng.randint(2, most)
     a, b, result = (x * y, y, x) if operator == "/" else (x, y, x * y)
-    prompt = f"The {rng.choice(MATERIALS)} part has {first} {a} {first_unit} and {second} {b} {second_unit}. What is its {name}?"
-    return Problem(prompt, f"{name} is {first} {operator} {second}, {a}{operator}{b}={result}", str(result), "numeric")
+    prompt = (
+        f"The {rng.choice(MATERIALS)} part has {first} {a} {first_unit} and {second} {b}"
+        f" {second_unit}. What is its {name}?"
+    )
+    return Problem(
+        prompt,
+        f"{name} is {first} {operator} {second}, {a}{operator}{b}={result}",
+        str(result),
+        "numeric",
+    )
 
 
 def state_of_matter(rng: random.Random, level: int) -> Problem:
-    """Solid, liquid or gas by the melting and the boiling point, at one temperature (1, 2) or two; nearer the boundary at higher levels."""
+    """Solid, liquid or gas by the melting and the boiling point, at one temperature (1, 2) or two;
+    nearer the boundary at higher levels."""
     melts = rng.randint(20, 45)
     boils = melts + rng.randint(20, 45)
     near = (10, 6, 10, 6, 3)[level - 1]
@@ -58,19 +95,37 @@ def state_of_matter(rng: random.Random, level: int) -> Problem:
     for _ in range(1 if level <= 2 else 2):
         state = rng.choice(("solid", "liquid", "gas"))
         gap = rng.randint(1, near)
-        now = {"solid": melts - gap, "liquid": rng.choice((melts + gap, boils - gap)), "gas": boils + gap}[state]
+        now = {
+            "solid": melts - gap,
+            "liquid": rng.choice((melts + gap, boils - gap)),
+            "gas": boils + gap,
+        }[state]
         asked.append(f"{now} C")
         states.append(state)
-        steps.append(f"{now}>{melts} {'yes' if now > melts else 'no'}, {now}>{boils} {'yes' if now > boils else 'no'}: {state}")
-    prompt = f"The {thing} mix melts at {melts} C and boils at {boils} C. What is it at {' and then '.join(asked)}?"
+        steps.append(
+            f"{now}>{melts} {'yes' if now > melts else 'no'}, {now}>{boils}"
+            f" {'yes' if now > boils else 'no'}: {state}"
+        )
+    prompt = (
+        f"The {thing} mix melts at {melts} C and boils at {boils} C. What is it at"
+        f" {' and then '.join(asked)}?"
+    )
     return Problem(prompt, ", ".join(steps), " then ".join(states))
 
 
 def legs(rng: random.Random, level: int) -> Problem:
-    """The legs of two or three kinds of animal; how many legs each has is known, not given. Problems: reasoning-gym `leg_counting`."""
+    """The legs of two or three kinds of animal; how many legs each has is known, not given.
+    Problems: reasoning-gym `leg_counting`."""
     kinds, most = ((2, 2), (2, 3), (2, 5), (2, 9), (3, 3))[level - 1]
     while True:
-        drawn = gym_problem(rng, "leg_counting", min_animals=kinds, max_animals=kinds, min_instances=1, max_instances=most)
+        drawn = gym_problem(
+            rng,
+            "leg_counting",
+            min_animals=kinds,
+            max_animals=kinds,
+            min_instances=1,
+            max_instances=most,
+        )
         if all(animal in _LEGS for animal in drawn["animals"]):
             break
     total, steps = 0, []
@@ -81,4 +136,6 @@ def legs(rng: random.Random, level: int) -> Problem:
             steps.append(f"{total}+{product}={total + product}")
         total += product
     shown = ", ".join(f"{count} x {animal}" for animal, count in drawn["animals"].items())
-    return Problem(f"Count the legs: {shown}.", f"legs {', '.join(steps)}", drawn["answer"], "numeric")
+    return Problem(
+        f"Count the legs: {shown}.", f"legs {', '.join(steps)}", drawn["answer"], "numeric"
+    )

@@ -8,7 +8,10 @@ from tasks.teaching.families.words import CATEGORIES, CITIES, DAYS, JOBS, NAMES,
 _VERBS = ("bought", "broke", "found", "lost", "made", "sold", "took", "washed")
 
 _TOPICS = {
-    "weather": ("The weather is {}.", ("cloudy", "cold", "dry", "foggy", "rainy", "sunny", "warm", "windy")),
+    "weather": (
+        "The weather is {}.",
+        ("cloudy", "cold", "dry", "foggy", "rainy", "sunny", "warm", "windy"),
+    ),
     "door": ("The door is {}.", CATEGORIES["color"]),
     "guest": ("The guest is a {}.", JOBS),
     "party": ("The party is on {}.", DAYS),
@@ -33,7 +36,10 @@ def _sentences(events: list[Event]) -> list[str]:
 
 def _topics(rng: random.Random, count: int) -> dict[str, str]:
     """A sentence on each of `count` topics."""
-    return {topic: _TOPICS[topic][0].format(rng.choice(_TOPICS[topic][1])) for topic in rng.sample(sorted(_TOPICS), count)}
+    return {
+        topic: _TOPICS[topic][0].format(rng.choice(_TOPICS[topic][1]))
+        for topic in rng.sample(sorted(_TOPICS), count)
+    }
 
 
 def topic(rng: random.Random, level: int) -> Problem:
@@ -42,7 +48,9 @@ def topic(rng: random.Random, level: int) -> Problem:
     asked = rng.sample(list(sentences), 2 if level == 5 else 1)
     answer = " ".join(sentences[topic] for topic in asked)
     question = " and ".join(f"the {topic}" for topic in asked)
-    return Problem(f"Text: {' '.join(sentences.values())} Sum up {question}.", f"text says {answer}", answer)
+    return Problem(
+        f"Text: {' '.join(sentences.values())} Sum up {question}.", f"text says {answer}", answer
+    )
 
 
 def people(rng: random.Random, level: int) -> Problem:
@@ -53,11 +61,14 @@ def people(rng: random.Random, level: int) -> Problem:
     for sentence in _topics(rng, others).values():
         sentences.insert(rng.randint(0, len(sentences)), sentence)
     names = [who for who, _, _ in events]
-    return Problem(f"Text: {' '.join(sentences)} Name the people.", f"people {', '.join(names)}", joined(names))
+    return Problem(
+        f"Text: {' '.join(sentences)} Name the people.", f"people {', '.join(names)}", joined(names)
+    )
 
 
 def merge(rng: random.Random, level: int) -> Problem:
-    """One sentence for 2 to 4 people who did the same (1-3), at levels 4 and 5 among one or two who did something else."""
+    """One sentence for 2 to 4 people who did the same (1-3), at levels 4 and 5 among one or two who
+    did something else."""
     count, spare = ((2, 0), (3, 0), (4, 0), (2, 1), (3, 2))[level - 1]
     events = _events(rng, count + spare)
     _, verb, thing = events[0]
@@ -65,7 +76,11 @@ def merge(rng: random.Random, level: int) -> Problem:
     rng.shuffle(events)
     names = [who for who, *did in events if did == [verb, thing]]
     prompt = f"Text: {' '.join(_sentences(events))} Who did the same? Use one sentence."
-    return Problem(prompt, f"same {verb} the {thing}: {', '.join(names)}", f"{joined(names)} {verb} the {thing}.")
+    return Problem(
+        prompt,
+        f"same {verb} the {thing}: {', '.join(names)}",
+        f"{joined(names)} {verb} the {thing}.",
+    )
 
 
 def order(rng: random.Random, level: int) -> Problem:
@@ -75,4 +90,8 @@ def order(rng: random.Random, level: int) -> Problem:
     if level >= 4:
         things.reverse()
     ask = "from first to last" if level < 4 else "from last to first"
-    return Problem(f"Text: {' '.join(_sentences(events))} List the things {ask}.", f"first {', then '.join(things)}", ", ".join(things))
+    return Problem(
+        f"Text: {' '.join(_sentences(events))} List the things {ask}.",
+        f"first {', then '.join(things)}",
+        ", ".join(things),
+    )

@@ -1,6 +1,24 @@
-"""The words that the families share: few, short and common, so that a small vocabulary holds most of them as one token."""
+"""The words that the families share: few, short and common, so that a small vocabulary holds most
+of them as one token."""
 
-NAMES = ("Ana", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jack", "Leo", "Mia", "Noah", "Olga", "Sam", "Zoe")
+NAMES = (
+    "Ana",
+    "Ben",
+    "Cara",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gina",
+    "Hugo",
+    "Iris",
+    "Jack",
+    "Leo",
+    "Mia",
+    "Noah",
+    "Olga",
+    "Sam",
+    "Zoe",
+)
 
 CATEGORIES = {
     "animal": ("bear", "cat", "dog", "fox", "goat", "horse", "lion", "wolf"),
@@ -11,8 +29,36 @@ CATEGORIES = {
     "vehicle": ("boat", "bus", "car", "jet", "ship", "train", "truck", "van"),
 }
 
-THINGS = ("bag", "ball", "book", "box", "clock", "coat", "cup", "flag", "hat", "key", "kite", "lamp", "map", "pen", "ring", "vase")
-JOBS = ("baker", "cook", "doctor", "farmer", "judge", "nurse", "painter", "pilot", "teacher", "writer")
+THINGS = (
+    "bag",
+    "ball",
+    "book",
+    "box",
+    "clock",
+    "coat",
+    "cup",
+    "flag",
+    "hat",
+    "key",
+    "kite",
+    "lamp",
+    "map",
+    "pen",
+    "ring",
+    "vase",
+)
+JOBS = (
+    "baker",
+    "cook",
+    "doctor",
+    "farmer",
+    "judge",
+    "nurse",
+    "painter",
+    "pilot",
+    "teacher",
+    "writer",
+)
 CITIES = ("Cairo", "Delhi", "Lima", "London", "Oslo", "Paris", "Rome", "Tokyo")
 MATERIALS = ("brass", "clay", "copper", "glass", "iron", "lead", "salt", "steel")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -13,16 +13,34 @@ from tests.flows.lab import Lab, alive, children, start, wait_until
 
 
 @pytest.fixture
-def lab(prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
+def lab(
+    prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> Lab:
     return Lab(tmp_path, tiny_recipe, capsys)
 
 
 SMALL = [
     "name=small",
-    "stages.distill.config.teachers=[{ name = 'procedural', rows = { general = 200 }, grounded = { answerable = 60, unanswerable = 60 } }]",
+    (
+        "stages.distill.config.teachers=[{ name = 'procedural', rows = { general = 200 }, grounded"
+        " = { answerable = 60, unanswerable = 60 } }]"
+    ),
     "stages.rebalance.config.quotas={ general = { train = 40, validation = 1, heldout = 4 } }",
-    "stages.rebalance.config.grounding_quotas={ answerable = { train = 20, heldout = 2 }, unanswerable = { train = 20, heldout = 2 } }",
-    *(f"stages.{name}.config.min_items=1" for name in ("base_eval", "base_safety", "sft_eval", "simpo_eval", "grpo_eval", "safety_eval")),
+    (
+        "stages.rebalance.config.grounding_quotas={ answerable = { train = 20, heldout = 2 },"
+        " unanswerable = { train = 20, heldout = 2 } }"
+    ),
+    *(
+        f"stages.{name}.config.min_items=1"
+        for name in (
+            "base_eval",
+            "base_safety",
+            "sft_eval",
+            "simpo_eval",
+            "grpo_eval",
+            "safety_eval",
+        )
+    ),
     *(f"stages.{name}.config.steps=3" for name in ("sft", "simpo", "grpo")),
     "stages.simpo.config.prompts=32",
     "stages.grpo.config.batch_size=16",
@@ -32,13 +50,21 @@ SMALL = [
 
 
 def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
-    """Each stage in turn is stopped while its job runs (importing, compiling or training); the next run continues with that very stage."""
+    """Each stage in turn is stopped while its job runs (importing, compiling or training); the next
+    run continues with that very stage."""
     arguments = [argument for override in SMALL for argument in ("--set", override)]
     command = ["run", "quickstart", "--store", str(lab.store_path), "--json", *arguments]
     finished: list[str] = []
-    for stage in [stage.name for stage in resolve("quickstart").stages if stage.name != "rebalance"]:  # over before one can look
+    for stage in [
+        stage.name for stage in resolve("quickstart").stages if stage.name != "rebalance"
+    ]:  # over before one can look
         process = start(command)
-        wait_until(lambda stage=stage, process=process: running_stage(lab) == stage or process.poll() is not None, seconds=300)
+        wait_until(
+            lambda stage=stage, process=process: (
+                running_stage(lab) == stage or process.poll() is not None
+            ),
+            seconds=300,
+        )
         time.sleep(1.5 * len(finished) % 4)  # somewhere else each time
         workers, began = children(process.pid), time.monotonic()
         if process.poll() is None:
@@ -49,7 +75,16 @@ def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
         finished.append(stage)
     record = lab.run_command(command)
     assert record["status"] == "succeeded"
-    answer = lab.run_command(["ask", record["run_id"], "Which day comes after Monday?", "--store", str(lab.store_path), "--json"])
+    answer = lab.run_command(
+        [
+            "ask",
+            record["run_id"],
+            "Which day comes after Monday?",
+            "--store",
+            str(lab.store_path),
+            "--json",
+        ]
+    )
     assert (answer["stage"], bool(answer["completion"])) == ("grpo", True)
 
 
@@ -57,5 +92,7 @@ def running_stage(lab: Lab) -> str | None:
     """The stage whose job runs now, as its job.json and status.json say."""
     for status in lab.store_path.glob("work/*/*/status.json"):
         if json.loads(status.read_text(encoding="utf-8"))["state"] == "running":
-            return str(json.loads((status.parent / "job.json").read_text(encoding="utf-8"))["stage"])
+            return str(
+                json.loads((status.parent / "job.json").read_text(encoding="utf-8"))["stage"]
+            )
     return None

@@ -1,11 +1,16 @@
-"""Crashes a Python process at a chosen call of a chosen function, with SIGKILL: no handler, no flush, no farewell.
+"""Crashes a Python process at a chosen call of a chosen function, with SIGKILL: no handler, no
+flush, no farewell.
 
-Python imports a module of this name at start-up when its directory is on PYTHONPATH, so whole commands can be crashed without a hook in the
-product. It does nothing unless told to by the environment:
+Python imports a module of this name at start-up when its directory is on PYTHONPATH, so whole
+commands can be crashed without a hook in the product. It does nothing unless told to by the
+environment:
 
-    LYCEUM_CRASH        JSON list of points (`Point`); the first that is reached kills the process, or its parent
-    LYCEUM_CRASH_SPENT  a directory; a point leaves a file there when it fires, and fires only once whatever is run again
-    LYCEUM_CRASH_COUNT  a directory; instead of crashing, a process writes there how often each watched function was called
+    LYCEUM_CRASH        JSON list of points (`Point`); the first that is reached kills the process,
+                        or its parent
+    LYCEUM_CRASH_SPENT  a directory; a point leaves a file there when it fires, and fires only once
+                        whatever is run again
+    LYCEUM_CRASH_COUNT  a directory; instead of crashing, a process writes there how often each
+                        watched function was called
 """
 
 import atexit
@@ -40,11 +45,13 @@ WATCHED = (
     "tasks.training.trainer:Trainer.step",
     "tasks.training.loop:save_trained",
 )
-"""Functions at whose calls a process can be crashed: every step, every part of a checkpoint and of a commit, and what lies between."""
+"""Functions at whose calls a process can be crashed: every step, every part of a checkpoint and of
+a commit, and what lies between."""
 
 
 class Point(NamedTuple):
-    """A call: of `function` (one of WATCHED), its `number` (from 1) in the processes of one stage `kind`, before it or after it.
+    """A call: of `function` (one of WATCHED), its `number` (from 1) in the processes of one stage
+    `kind`, before it or after it.
 
     `victim` is the process itself (a worker) or its parent (the flow).
     """
@@ -56,7 +63,9 @@ class Point(NamedTuple):
     victim: str = "self"
 
     def __str__(self) -> str:
-        return f"{self.kind}-{self.function.replace(':', '.')}-{self.number}-{self.when}-{self.victim}"
+        return (
+            f"{self.kind}-{self.function.replace(':', '.')}-{self.number}-{self.when}-{self.victim}"
+        )
 
 
 def _kind() -> str:
@@ -68,11 +77,17 @@ def _kind() -> str:
 
 
 class _Crasher:
-    def __init__(self, points: Sequence[Point], kind: str, spent: Path | None, counts: Path | None) -> None:
+    def __init__(
+        self, points: Sequence[Point], kind: str, spent: Path | None, counts: Path | None
+    ) -> None:
         self._points, self._spent = points, spent
         self._calls: Counter[str] = Counter()
         if counts:
-            atexit.register(lambda: (counts / f"{kind or 'flow'}-{os.getpid()}.json").write_text(json.dumps(self._calls)))
+            atexit.register(
+                lambda: (counts / f"{kind or 'flow'}-{os.getpid()}.json").write_text(
+                    json.dumps(self._calls)
+                )
+            )
 
     def wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -88,7 +103,9 @@ class _Crasher:
 
     def _reach(self, name: str, number: int, when: str) -> None:
         for point in self._points:
-            if (point.function, point.number, point.when) == (name, number, when) and self._spend(point):
+            if (point.function, point.number, point.when) == (name, number, when) and self._spend(
+                point
+            ):
                 os.kill(os.getppid() if point.victim == "parent" else os.getpid(), signal.SIGKILL)
 
     def _spend(self, point: Point) -> bool:
@@ -119,7 +136,9 @@ class _PatchOnImport(importlib.abc.MetaPathFinder):
             owner = functools.reduce(getattr, path, module)
             setattr(owner, attribute, self._crasher.wrapped(name, getattr(owner, attribute)))
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in self._names:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
@@ -135,8 +154,11 @@ class _PatchOnImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def install(points: Sequence[Point], kind: str, spent: Path | None = None, counts: Path | None = None) -> None:
-    """Arm this process, which runs a stage of `kind`: crash it at the first of its points that is reached, or count calls."""
+def install(
+    points: Sequence[Point], kind: str, spent: Path | None = None, counts: Path | None = None
+) -> None:
+    """Arm this process, which runs a stage of `kind`: crash it at the first of its points that is
+    reached, or count calls."""
     here = [point for point in points if point.kind == kind]
     if here or counts:
         names = WATCHED if counts else sorted({point.function for point in here})

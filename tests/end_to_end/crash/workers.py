@@ -1,8 +1,9 @@
 """Starts workers fast: one process imports JAX, Tunix and the stages once, and forks for each job.
 
-A worker takes six seconds to import what it needs and one to do the work of a test; forked before JAX has a backend, it starts at once. Run
-as a program it reads one request per line from stdin, a list of workers that run side by side, and answers with the list of their exit
-codes, negative for a signal. `LYCEUM_TEST_LAYERS` in a worker's environment gives it a `gemma3-tiny` of so many layers.
+A worker takes six seconds to import what it needs and one to do the work of a test; forked before
+JAX has a backend, it starts at once. Run as a program it reads one request per line from stdin, a
+list of workers that run side by side, and answers with the list of their exit codes, negative for a
+signal. `LYCEUM_TEST_LAYERS` in a worker's environment gives it a `gemma3-tiny` of so many layers.
 """
 
 import json
@@ -25,7 +26,8 @@ PRELOADED = (
 
 @dataclass(frozen=True)
 class Start:
-    """A worker to start: the path of its job.json, crash points (`sitecustomize.Point`), and what is its own of its environment."""
+    """A worker to start: the path of its job.json, crash points (`sitecustomize.Point`), and what
+    is its own of its environment."""
 
     job: str
     points: Sequence[Sequence[Any]] = ()
@@ -33,7 +35,8 @@ class Start:
 
 
 class Workers:
-    """A context manager around the preloaded process. `environment` is what workers see beside the caller's."""
+    """A context manager around the preloaded process. `environment` is what workers see beside the
+    caller's."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
@@ -42,7 +45,13 @@ class Workers:
         path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
         self._process = subprocess.Popen(
             [sys.executable, __file__],
-            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0", "PYTHONPATH": path, **self._environment},
+            env={
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "PYTHONHASHSEED": "0",
+                "PYTHONPATH": path,
+                **self._environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -55,11 +64,13 @@ class Workers:
         self._process.wait(30)
 
     def run(self, job: Path, points: Sequence[Sequence[Any]] = ()) -> int:
-        """Run the worker of a job to its end, or to the first of the crash points; returns its exit code."""
+        """Run the worker of a job to its end, or to the first of the crash points; returns its exit
+        code."""
         return self.run_together([Start(str(job), points)])[0]
 
     def run_together(self, starts: Sequence[Start]) -> list[int]:
-        """Run workers side by side, the hosts of a job, until all have ended; returns their exit codes."""
+        """Run workers side by side, the hosts of a job, until all have ended; returns their exit
+        codes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([asdict(start) for start in starts]) + "\n")
@@ -100,7 +111,9 @@ def _work(start: Start) -> None:
         from tasks.worker.__main__ import main
 
         tiny = SIZES["gemma3-tiny"]
-        SIZES["gemma3-tiny"] = replace(tiny, num_layers=int(os.environ.get("LYCEUM_TEST_LAYERS", tiny.num_layers)))
+        SIZES["gemma3-tiny"] = replace(
+            tiny, num_layers=int(os.environ.get("LYCEUM_TEST_LAYERS", tiny.num_layers))
+        )
 
         points = [sitecustomize.Point(*point) for point in start.points]
         sitecustomize.install(points, json.loads(job.read_bytes())["kind"])

@@ -1,4 +1,5 @@
-"""The cloud for newcomers: a command runs in it, hears of both fakes, and is told what it made and left behind."""
+"""The cloud for newcomers: a command runs in it, hears of both fakes, and is told what it made and
+left behind."""
 
 import os
 import signal
@@ -19,7 +20,14 @@ create(connect(SimpleNamespace(endpoint=os.environ["LYCEUM_TPU_ENDPOINT"])), "le
 
 
 def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
-    done = subprocess.run([*FAKE_CLOUD, sys.executable, "-c", LEAVE], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*FAKE_CLOUD, sys.executable, "-c", LEAVE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 1, done.stderr
     assert "TPU 1  asked for: v5litepod-8 (spot) in us-west4-a" in done.stderr
     assert "Left behind" in done.stderr
@@ -27,14 +35,23 @@ def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
 
 
 def test_the_exit_code_is_the_command_s() -> None:
-    done = subprocess.run([*FAKE_CLOUD, "bash", "-c", "exit 3"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*FAKE_CLOUD, "bash", "-c", "exit 3"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 3
     assert "No TPU was asked for." in done.stderr
     assert "Nothing is left." in done.stderr
 
 
 def test_without_a_command_it_prints_variables_and_serves_until_it_is_interrupted() -> None:
-    process = subprocess.Popen(FAKE_CLOUD, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        FAKE_CLOUD, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     exported = {}
     while (line := process.stdout.readline()).startswith("export "):

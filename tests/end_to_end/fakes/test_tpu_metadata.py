@@ -1,4 +1,5 @@
-"""The metadata server and the REST API of the fake of Cloud TPU, held against what curl and google-auth expect of the real ones."""
+"""The metadata server and the REST API of the fake of Cloud TPU, held against what curl and
+google-auth expect of the real ones."""
 
 import time
 
@@ -8,7 +9,9 @@ from tests.fakes.tpu_client import PARENT, READ, SLEEP, create, lines, name
 from tests.fakes.tpu_fake import FakeTpu
 
 
-def test_the_metadata_server_answers_as_the_real_one(tpu: FakeTpu, tpu_client: api.TpuClient) -> None:
+def test_the_metadata_server_answers_as_the_real_one(
+    tpu: FakeTpu, tpu_client: api.TpuClient
+) -> None:
     script = f"""
     base=http://$GCE_METADATA_HOST/computeMetadata/v1
     echo "$(curl -s -o /dev/null -w '%{{http_code}}' $base/instance/attributes/key)"
@@ -29,30 +32,48 @@ def test_the_metadata_server_answers_as_the_real_one(tpu: FakeTpu, tpu_client: a
     curl -s -X PUT --data value -H 'Metadata-Flavor: Google' $base/instance/guest-attributes/lyceum/state
     {SLEEP}
     """
-    create(tpu_client, "a-1", script, metadata={"key": "value of it"}, service_account={"email": "vm@x.iam"})
+    create(
+        tpu_client,
+        "a-1",
+        script,
+        metadata={"key": "value of it"},
+        service_account={"email": "vm@x.iam"},
+    )
     tpu.wait("a-1", "ACTIVE")
     said = lines(tpu, "a-1", 17)
     assert said[:3] == ["403", "403", "404"]
     assert said[3:6] == ["value of it", "unknown:unknown:127.0.0.1", "v5litepod-8"]
     assert said[6].startswith('{"access_token": "ya29')
-    assert said[7:12] == ["vm@x.iam", "lyceum-test", "projects/123456789012/zones/us-west4-a", "FALSE", "NONE"]
+    assert said[7:12] == [
+        "vm@x.iam",
+        "lyceum-test",
+        "projects/123456789012/zones/us-west4-a",
+        "FALSE",
+        "NONE",
+    ]
     assert said[12:14] == ["default/", "vm@x.iam/"]
     assert '"scopes": ["https://www.googleapis.com/auth/cloud-platform"]' in said[14]
     assert [line.split(":")[0].lower() for line in said[15:17]] == ["metadata-flavor", "etag"]
     request = {"name": f"{PARENT}/nodes/a-1", "query_path": "lyceum/"}
     end = time.monotonic() + 60
-    while not (found := tpu_client.get_guest_attributes(request).guest_attributes[0].query_value.items):
+    while not (
+        found := tpu_client.get_guest_attributes(request).guest_attributes[0].query_value.items
+    ):
         assert time.monotonic() < end
     assert [(one.namespace, one.key, one.value) for one in found] == [("lyceum", "state", "value")]
 
 
-def test_google_auth_takes_the_metadata_server_for_one(tpu: FakeTpu, tpu_client: api.TpuClient) -> None:
+def test_google_auth_takes_the_metadata_server_for_one(
+    tpu: FakeTpu, tpu_client: api.TpuClient
+) -> None:
     code = (
-        "import google.auth, google.auth.transport.requests as r; c, p = google.auth.default(); c.refresh(r.Request());"
-        "print(p, c.service_account_email, c.token[:5])"
+        "import google.auth, google.auth.transport.requests as r; c, p = google.auth.default();"
+        " c.refresh(r.Request());print(p, c.service_account_email, c.token[:5])"
     )
     tpu.set_environment({})
-    create(tpu_client, "a-1", f'"$LYCEUM_VM_PYTHON" -c "{code}"', service_account={"email": "vm@x.iam"})
+    create(
+        tpu_client, "a-1", f'"$LYCEUM_VM_PYTHON" -c "{code}"', service_account={"email": "vm@x.iam"}
+    )
     tpu.wait("a-1", "ACTIVE")
     assert lines(tpu, "a-1", 1)[-1] == "lyceum-test vm@x.iam ya29."
 

@@ -19,7 +19,8 @@ run = test_damaged.run
 def test_a_run_that_repairs_damage_says_so(
     finished: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the terminal once while it happens and once at the end; in the record, the JSON and the report."""
+    """On the terminal once while it happens and once at the end; in the record, the JSON and the
+    report."""
     store_of, first = finished
     shutil.copytree(store_of, tmp_path / "store")
     store = open_store(tmp_path / "store")
@@ -31,7 +32,10 @@ def test_a_run_that_repairs_damage_says_so(
     assert printed.err.count("rebalance: its artifact is damaged (train.jsonl: has sha256") == 1
     assert said in printed.out
     record = next(read_run(store, run) for run in store.list_runs() if run != first["run_id"])
-    assert [(stage.name, stage.status, (stage.repaired or "").startswith(said)) for stage in record.stages] == [
+    assert [
+        (stage.name, stage.status, (stage.repaired or "").startswith(said))
+        for stage in record.stages
+    ] == [
         ("distill", "cached", False),
         ("rebalance", "ran", True),
     ]

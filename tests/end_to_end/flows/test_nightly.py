@@ -1,7 +1,8 @@
-"""The nightly flow: who is champion in the morning, why, and that nothing that goes wrong changes it.
+"""The nightly flow: who is champion in the morning, why, and that nothing that goes wrong changes
+it.
 
-Most nights train nothing, and most do without Prefect: `post_train` hands out finished runs, and `nightly` is called as the function it is.
-`tests/campaign/test_nightly_real.py` is the whole thing.
+Most nights train nothing, and most do without Prefect: `post_train` hands out finished runs, and
+`nightly` is called as the function it is. `tests/campaign/test_nightly_real.py` is the whole thing.
 """
 
 import json
@@ -18,7 +19,11 @@ import pytest
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+)
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed, Failed, State
 
@@ -59,9 +64,18 @@ class Nights:
         """A run of the next night; models of one name have the same bytes."""
         self._count += 1
         name = NIGHT.format(self._count)
-        return write_run(self.root, name, skill={**SKILL, "grpo": skill}, text=model or name, per_domain=PER_DOMAIN, **options)[1]
+        return write_run(
+            self.root,
+            name,
+            skill={**SKILL, "grpo": skill},
+            text=model or name,
+            per_domain=PER_DOMAIN,
+            **options,
+        )[1]
 
-    def run(self, tonight: Callable[[], RunRecord | str], of: Callable[..., State[Any]] = nightly.fn) -> State[Any]:
+    def run(
+        self, tonight: Callable[[], RunRecord | str], of: Callable[..., State[Any]] = nightly.fn
+    ) -> State[Any]:
         """One night; `tonight` gives its run, or why it failed."""
         self.tonight = tonight
         return of(recipe=str(self.recipe), store=str(self.root))
@@ -87,7 +101,9 @@ def nights(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -
     made = Nights(tmp_path, tiny_recipe)
     monkeypatch.setattr(module, "post_train", made.post_train)
     monkeypatch.setattr(module, "get_run_logger", logging.getLogger)
-    monkeypatch.setattr(module, "create_markdown_artifact", lambda **fields: made.pages.append(fields))
+    monkeypatch.setattr(
+        module, "create_markdown_artifact", lambda **fields: made.pages.append(fields)
+    )
     token = WATCH.set(Watch())
     yield made
     WATCH.reset(token)
@@ -99,13 +115,22 @@ def real(nights: Nights, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> I
     parameters = {"persist_result": False, "result_serializer": "json"}
 
     @flow(name="post-train", **parameters)
-    def post_train(recipe: str, target: str, store: str, overrides: tuple[str, ...], data: str, force: tuple[str, ...]) -> State[Any]:
+    def post_train(
+        recipe: str,
+        target: str,
+        store: str,
+        overrides: tuple[str, ...],
+        data: str,
+        force: tuple[str, ...],
+    ) -> State[Any]:
         return nights.post_train()
 
     monkeypatch.setattr(module, "post_train", post_train)
     monkeypatch.setattr(module, "get_run_logger", get_run_logger)
     monkeypatch.setattr(module, "create_markdown_artifact", create_markdown_artifact)
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):  # each would cost a second in the end
+    with temporary_settings(
+        {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    ):  # each would cost a second in the end
         yield nights
 
 
@@ -119,23 +144,35 @@ def decision(nights: Nights, run: str) -> Decision:
     return found
 
 
-def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_it(nights: Nights) -> None:
+def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_it(
+    nights: Nights,
+) -> None:
     state = nights.run(lambda: nights.make(0.7))
     assert (state.type.value, state.name) == ("COMPLETED", "Promoted")
-    assert (state.message or "").startswith("run demo-20261101-020000-ab12 was promoted: won: exact answer +70.0 points")
+    assert (state.message or "").startswith(
+        "run demo-20261101-020000-ab12 was promoted: won: exact answer +70.0 points"
+    )
     assert "18 rows, nothing to compare them with" in (state.message or "")
     state = nights.run(lambda: nights.make(0.9))
     assert state.name == "Promoted"
-    assert "18 rows, 0 new, 0 changed, 0 gone since demo-20261101-020000-ab12" in (state.message or "")
+    assert "18 rows, 0 new, 0 changed, 0 gone since demo-20261101-020000-ab12" in (
+        state.message or ""
+    )
     assert nights.champions == [NIGHT.format(1), NIGHT.format(2)]
     entry = current(nights.store, "demo")
     assert entry is not None
     assert (entry.by, entry.replaces) == ("nightly", 1)
     assert entry.why.startswith("won: exact answer +20.0 points")
-    assert (decision(nights, NIGHT.format(2)).promoted, decision(nights, NIGHT.format(2)).champion) == (True, 2)
+    assert (
+        decision(nights, NIGHT.format(2)).promoted,
+        decision(nights, NIGHT.format(2)).champion,
+    ) == (True, 2)
 
 
-STAYS = "the champion stays run demo-20261101-020000-ab12; run demo-20261102-020000-ab12 was not promoted: no win in any: exact"
+STAYS = (
+    "the champion stays run demo-20261101-020000-ab12; run demo-20261102-020000-ab12 was not"
+    " promoted: no win in any: exact"
+)
 
 
 def test_without_a_win_the_champion_stays_and_the_page_says_why(nights: Nights) -> None:
@@ -171,10 +208,15 @@ def test_a_failed_run_keeps_the_champion_and_says_why(nights: Nights) -> None:
     nights.run(lambda: nights.make(0.7))
     state = nights.run(lambda: "run x: stage grpo failed")
     assert state.type.value == "FAILED"
-    assert state.message == "run x: stage grpo failed; the champion stays run demo-20261101-020000-ab12"
+    assert (
+        state.message
+        == "run x: stage grpo failed; the champion stays run demo-20261101-020000-ab12"
+    )
     state = nights.run(lambda: nights.make(0.9).model_copy(update={"stages": ()}))
     assert state.type.value == "FAILED"
-    assert "could not be judged: run 'demo-20261102-020000-ab12' has no trained model" in (state.message or "")
+    assert "could not be judged: run 'demo-20261102-020000-ab12' has no trained model" in (
+        state.message or ""
+    )
     assert nights.champions == [NIGHT.format(1)]
 
 
@@ -198,17 +240,23 @@ def test_a_night_killed_before_or_after_the_promotion_is_finished_by_the_next_on
     state = nights.run(lambda: nights.make(0.9, model="better"))
     assert nights.champions == [NIGHT.format(1), NIGHT.format(3 if where == "promote" else 2)]
     assert state.name == ("Promoted" if where == "promote" else "Kept")
-    assert where == "promote" or "nothing new: its model has the same bytes as the champion's" in (state.message or "")
+    assert where == "promote" or "nothing new: its model has the same bytes as the champion's" in (
+        state.message or ""
+    )
 
 
 def killed(*arguments: Any, **named: Any) -> Any:
     raise RuntimeError("killed")
 
 
-def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(real: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(
+    real: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed after the promotion: the subflow runs again, and finds everything cached."""
     deaths = iter([True])
-    monkeypatch.setattr(module, "decision_name", lambda run: killed() if next(deaths, False) else decision_name(run))
+    monkeypatch.setattr(
+        module, "decision_name", lambda run: killed() if next(deaths, False) else decision_name(run)
+    )
     state = real.run(lambda: real.make(0.9, model="good"), as_flow(retries=1))
     assert (state.type.value, state.name) == ("COMPLETED", "Kept")
     assert real.champions == [NIGHT.format(1)]
@@ -216,13 +264,17 @@ def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(real: Nights, m
     with get_client(sync_client=True) as client:
         of_this_run = ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id])
         [page] = client.read_artifacts(
-            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["demo-nightly"]), flow_run_id=of_this_run)
+            artifact_filter=ArtifactFilter(
+                key=ArtifactFilterKey(any_=["demo-nightly"]), flow_run_id=of_this_run
+            )
         )
     assert page.description == (state.message or "").rpartition(";")[0]
     assert "# demo: not promoted" in page.data
 
 
-def test_two_nights_at_once_make_one_champion(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_nights_at_once_make_one_champion(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both were told by the gate to promote before either did."""
     nights.run(lambda: nights.make(0.7))
     runs = iter([nights.make(0.9, model="better"), nights.make(0.9, model="better")])
@@ -237,7 +289,10 @@ def test_two_nights_at_once_make_one_champion(nights: Nights, monkeypatch: pytes
         return verdict
 
     monkeypatch.setattr(module, "gate", gate)
-    threads = [threading.Thread(target=lambda: states.append(nights.run(lambda: next(runs)))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: states.append(nights.run(lambda: next(runs))))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -247,7 +302,9 @@ def test_two_nights_at_once_make_one_champion(nights: Nights, monkeypatch: pytes
     assert {decision(nights, NIGHT.format(night)).champion for night in (2, 3)} == {2}
 
 
-def test_a_night_that_another_one_overtakes_decides_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_that_another_one_overtakes_decides_again(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between its gate and its promotion another model became champion, which it does not beat."""
     nights.run(lambda: nights.make(0.7))
     judge, overtaken = module.gate, []
@@ -274,12 +331,16 @@ def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: 
     state = nights.run(lambda: nights.make(0.9, model="better"))
     assert state.name == "Kept"
     assert "its model was given up before" in (state.message or "")
-    assert "(it answers in verse); `lyceum promote demo-20261103-020000-ab12` overrules that" in (state.message or "")
+    assert "(it answers in verse); `lyceum promote demo-20261103-020000-ab12` overrules that" in (
+        state.message or ""
+    )
     assert nights.champions[-1] == NIGHT.format(1)
     assert nights.run(lambda: nights.make(0.95)).name == "Promoted"
 
 
-def test_a_stop_before_the_promotion_promotes_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_before_the_promotion_promotes_nothing(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     judge = module.gate
 
     def stopped(*arguments: Any) -> Any:
@@ -300,11 +361,15 @@ def test_a_champion_without_a_record_is_not_replaced(nights: Nights) -> None:
     assert nights.champions == [NIGHT.format(1)]
 
 
-# Other held-out rows -------------------------------------------------------------------------------------------------------------
+# Other held-out rows
+# --------------------------------------------------------------------------------------------------
 
 
-def submit(nights: Nights, candidate: list[RunRecord], error: str | None) -> Callable[[JobSpec], Any]:
-    """In the place of `submit_stage`: the champion answers all of the candidate's prompts wrongly, or its job fails."""
+def submit(
+    nights: Nights, candidate: list[RunRecord], error: str | None
+) -> Callable[[JobSpec], Any]:
+    """In the place of `submit_stage`: the champion answers all of the candidate's prompts wrongly,
+    or its job fails."""
 
     @task
     def evaluate(spec: JobSpec) -> State[Any]:
@@ -314,35 +379,63 @@ def submit(nights: Nights, candidate: list[RunRecord], error: str | None) -> Cal
         out = nights.root / f"again-{stage}"
         out.mkdir()
         asked = items(nights.store, candidate[0], stage)
-        write_jsonl(out / "items.jsonl", [item.model_copy(update={"exact": False, "safe": False}) for item in asked])
-        draft = Manifest(kind=spec.kind, key=spec.key, version=1, config=spec.config, inputs=spec.inputs, attempt="1", files=())
+        write_jsonl(
+            out / "items.jsonl",
+            [item.model_copy(update={"exact": False, "safe": False}) for item in asked],
+        )
+        draft = Manifest(
+            kind=spec.kind,
+            key=spec.key,
+            version=1,
+            config=spec.config,
+            inputs=spec.inputs,
+            attempt="1",
+            files=(),
+        )
         open_store(nights.root).commit(draft, out)
         return Completed()
 
     return evaluate.submit
 
 
-def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decision(real: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decision(
+    real: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     promote_by_hand(real.store, real.make(0.7).run_id, "")
     candidate = [real.make(0.9, prompts="fresh")]
     monkeypatch.setattr(module, "submit_stage", submit(real, candidate, "no TPU"))
     night = partial(as_flow(), data=str(real.recipe.parent))
     state = real.run(lambda: candidate[0], night)
     assert state.type.value == "FAILED"
-    assert "could not be judged: champion_grpo_eval: no TPU; the champion stays run demo-20261101" in (state.message or "")
+    assert (
+        "could not be judged: champion_grpo_eval: no TPU; the champion stays run demo-20261101"
+        in (state.message or "")
+    )
     monkeypatch.setattr(module, "submit_stage", submit(real, candidate, None))
     assert real.run(lambda: candidate[0], night).name == "Promoted"
     assert len(decision(real, candidate[0].run_id).gate.evaluations) == 2
 
 
-# What is new ---------------------------------------------------------------------------------------------------------------------
+# What is new
+# --------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(tmp_path: Path) -> None:
+def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(
+    tmp_path: Path,
+) -> None:
     store, before = write_run(tmp_path, "a", stop_before="rebalance")
-    rows = [json.loads(line) for line in (store.local_dir(distilled(store, before)) / "examples.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (
+            (store.local_dir(distilled(store, before)) / "examples.jsonl").read_text().splitlines()
+        )
+    ]
     moved = [row | {"source": "elsewhere.jsonl"} for row in rows]
-    now = [*moved[1:-1], moved[-1] | {"reasoning": "otherwise"}, *(moved[0] | {"id": name} for name in "xyz")]
+    now = [
+        *moved[1:-1],
+        moved[-1] | {"reasoning": "otherwise"},
+        *(moved[0] | {"id": name} for name in "xyz"),
+    ]
     after = with_rows(store, tmp_path, before, now)
     fresh = fresh_rows(store, after, before)
     assert (fresh.rows, fresh.new, fresh.changed, fresh.gone, fresh.since) == (20, 3, 1, 1, "a")
@@ -362,14 +455,22 @@ def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any
     out = root / "rows"
     out.mkdir()
     write_jsonl(out / "examples.jsonl", rows)
-    ref = store.commit(distilled(store, run).model_copy(update={"key": "a" * 64, "files": ()}), out).ref()
-    return run.model_copy(update={"run_id": "b", "stages": (run.stages[0].model_copy(update={"artifact": ref}), *run.stages[1:])})
+    ref = store.commit(
+        distilled(store, run).model_copy(update={"key": "a" * 64, "files": ()}), out
+    ).ref()
+    return run.model_copy(
+        update={
+            "run_id": "b",
+            "stages": (run.stages[0].model_copy(update={"artifact": ref}), *run.stages[1:]),
+        }
+    )
 
 
 def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     nights: Nights, finished: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On real stages. The night after a promotion by hand is no such night: the candidate may win against another champion."""
+    """On real stages. The night after a promotion by hand is no such night: the candidate may win
+    against another champion."""
     shutil.copytree(finished[0], nights.root)
     arguments = ["run", str(nights.recipe), "--store", str(nights.root), "--json"]
     assert main(arguments) == 0
@@ -377,7 +478,15 @@ def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     last = read_run(nights.store, first)
     verdict = {"promote": False, "why": "no win", "candidate": first, "champion": None}
     fresh = {"rows": 60, "new": 60, "changed": 0, "gone": 0, "since": None}
-    made = {"run_id": first, "fresh": fresh, "gate": verdict, "why": "no win", "promoted": False, "champion": None, "decided": 1.0}
+    made = {
+        "run_id": first,
+        "fresh": fresh,
+        "gate": verdict,
+        "why": "no win",
+        "promoted": False,
+        "champion": None,
+        "decided": 1.0,
+    }
     open_store(nights.root).write_json(decision_name(first), Decision.model_validate(made))
     found = last_nightly(nights.store, "demo")
     assert found is not None
@@ -389,7 +498,9 @@ def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     rules = GateSpec(must_win=(GateRule(metric="format_rate"),))
     asking = replace(resolved, recipe=resolved.recipe.model_copy(update={"gate": rules}))
     assert is_unchanged(nights.store, resolved, *found, None)
-    assert not is_unchanged(nights.store, asking, *found, None), "the last candidate may pass another gate"
+    assert not is_unchanged(nights.store, asking, *found, None), (
+        "the last candidate may pass another gate"
+    )
 
     other = nights.make(0.7)
     promote_by_hand(nights.store, other.run_id, "")

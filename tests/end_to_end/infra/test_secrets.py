@@ -1,4 +1,5 @@
-"""A whole run leaves no secret anywhere, and Prefect is given no result to keep: nothing it stores is a pickle."""
+"""A whole run leaves no secret anywhere, and Prefect is given no result to keep: nothing it stores
+is a pickle."""
 
 import json
 import os
@@ -33,13 +34,18 @@ reasoning = "q"
 answer = "a"
 domain = { column = "kind", table = { sums = "math" } }
 """
-"""A stage that fails, and whose message quotes a secret: the value that it finds in its data is that of a variable."""
+"""A stage that fails, and whose message quotes a secret: the value that it finds in its data is
+that of a variable."""
 
 
 def planted(directory: Path) -> dict[str, str]:
-    """An environment with a canary in every place where people keep credentials. Files that hold some lie in `directory`."""
+    """An environment with a canary in every place where people keep credentials. Files that hold
+    some lie in `directory`."""
     key_file = directory / "service-account.json"
-    key_file.write_text(json.dumps({"type": "service_account", "private_key": CANARIES["private"]}), encoding="utf-8")
+    key_file.write_text(
+        json.dumps({"type": "service_account", "private_key": CANARIES["private"]}),
+        encoding="utf-8",
+    )
     proxy = f"http://user:{CANARIES['proxy']}@127.0.0.1:9"
     return {
         **{name: CANARIES[name] for name in VARIABLES},
@@ -51,7 +57,8 @@ def planted(directory: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run left: everything it could write to lies below `place`, what it printed, and the command lines it was seen with."""
+    """What a run left: everything it could write to lies below `place`, what it printed, and the
+    command lines it was seen with."""
 
     place: Path
     code: int
@@ -65,16 +72,31 @@ class Left:
 
 
 def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
-    """`lyceum run` as a process with canaries in its environment, all of whose directories are below `place`."""
+    """`lyceum run` as a process with canaries in its environment, all of whose directories are
+    below `place`."""
     for name in ("work", "home", "tmp"):
         (place / name).mkdir()
     (secrets / "data").mkdir()
     row = {"q": "1 + 1?", "a": "2", "kind": CANARIES["HF_TOKEN"]}
     (secrets / "data" / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (place / "work" / "tiny.toml").write_text(TINY + QUOTING, encoding="utf-8")
-    homes = {"HOME": place / "home", "XDG_CACHE_HOME": place / "home" / "cache", "PREFECT_HOME": place / "home" / "prefect"}
+    homes = {
+        "HOME": place / "home",
+        "XDG_CACHE_HOME": place / "home" / "cache",
+        "PREFECT_HOME": place / "home" / "prefect",
+    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli.main", "run", "tiny.toml", "--store", "store", "--data", str(secrets / "data")],
+        [
+            sys.executable,
+            "-m",
+            "flows.cli.main",
+            "run",
+            "tiny.toml",
+            "--store",
+            "store",
+            "--data",
+            str(secrets / "data"),
+        ],
         cwd=place / "work",
         env={
             **environment,
@@ -103,8 +125,13 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
 def _watch_command_lines(pid: int, seen: set[str], ended: threading.Event) -> None:
     """Note the command lines of a process and of its descendants until it ends."""
     while not ended.wait(0.1):
-        listed = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-        processes = {int(one): (int(parent), line) for one, parent, line in (entry.split(maxsplit=2) for entry in listed.splitlines())}
+        listed = subprocess.run(
+            ["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ).stdout
+        processes = {
+            int(one): (int(parent), line)
+            for one, parent, line in (entry.split(maxsplit=2) for entry in listed.splitlines())
+        }
         for one, (_, line) in processes.items():
             while one in processes and one != pid:
                 one = processes[one][0]
@@ -128,20 +155,31 @@ def left(others_results: set[str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def assert_kept_no_secret(left: Left, database: Path) -> None:
-    """No canary anywhere; and the text that quoted one is in all those places without it, so they were rightly looked at."""
+    """No canary anywhere; and the text that quoted one is in all those places without it, so they
+    were rightly looked at."""
     assert left.code == 2, left.err
     deadline = time.monotonic() + 120
-    while "'***' is not in the table" not in dump(database).replace("''", "'"):  # the server writes logs by and by
+    while "'***' is not in the table" not in dump(database).replace(
+        "''", "'"
+    ):  # the server writes logs by and by
         assert time.monotonic() < deadline, "the stage's message is not in the database"
         time.sleep(0.2)
-    found = findings_below(left.place) + findings(left.out.encode(), "standard output") + findings(left.err.encode(), "standard error")
+    found = (
+        findings_below(left.place)
+        + findings(left.out.encode(), "standard output")
+        + findings(left.err.encode(), "standard error")
+    )
     found += findings(dump(database).encode(), f"Prefect's database {database}")
     found += findings("\n".join(left.command_lines).encode(), "a command line")
     assert found == []
 
     quoted = "kind = '***' is not in the table"
     [record], [report] = left.store.glob("runs/*/run.json"), left.store.glob("runs/*/report.html")
-    [log] = [log for log in left.store.glob("work/*/*/log.txt") if "not in the table" in log.read_text(encoding="utf-8")]
+    [log] = [
+        log
+        for log in left.store.glob("work/*/*/log.txt")
+        if "not in the table" in log.read_text(encoding="utf-8")
+    ]
     for kept in (record, report, log, log.with_name("status.json")):
         assert quoted in kept.read_text(encoding="utf-8").replace("&#39;", "'"), kept
     assert quoted in left.err
@@ -158,23 +196,31 @@ def harness_database() -> Path:
 
 
 def test_no_secret_is_left_by_a_run(left: Left) -> None:
-    """The store, Prefect's database and home, caches, the working directory, the terminal, and the command lines of all processes."""
+    """The store, Prefect's database and home, caches, the working directory, the terminal, and the
+    command lines of all processes."""
     assert_kept_no_secret(left, harness_database())
 
 
-def test_no_secret_is_left_by_a_run_with_a_server_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The same with the temporary Prefect server, which has the canaries in its environment, and whose database is in Prefect's home.
+def test_no_secret_is_left_by_a_run_with_a_server_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The same with the temporary Prefect server, which has the canaries in its environment, and
+    whose database is in Prefect's home.
 
     The proxy of that environment does not exist; the server on this machine is found all the same.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")
+    }
     left = run(tmp_path_factory.mktemp("left"), tmp_path_factory.mktemp("secrets"), environment)
     assert_kept_no_secret(left, left.place / "home" / "prefect" / "prefect.db")
 
 
 def test_prefect_is_given_no_results(left: Left, others_results: set[str]) -> None:
     """Nothing in its result storage, and no reference to a result in its database."""
-    assert [path for path in (left.place / "home" / "prefect" / "storage").rglob("*") if path.is_file()] == []
+    assert [
+        path for path in (left.place / "home" / "prefect" / "storage").rglob("*") if path.is_file()
+    ] == []
     assert references_to_results() <= others_results
 
 
@@ -191,7 +237,8 @@ class Bomb:
 def test_forged_results_in_prefect_s_storage_are_not_read(
     left: Left, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that Prefect would run code of, under every name that a stage's result could have: the run says `cached` without it."""
+    """A record that Prefect would run code of, under every name that a stage's result could have:
+    the run says `cached` without it."""
     from prefect.results import ResultRecord, ResultRecordMetadata
     from prefect.serializers import PickleSerializer
     from prefect.settings import get_current_settings
@@ -203,8 +250,12 @@ def test_forged_results_in_prefect_s_storage_are_not_read(
     keys = [manifest.key for manifest in open_store(left.store, write=False).artifacts()]
     assert len(keys) == 2
     for key in keys:
-        metadata = ResultRecordMetadata(serializer=PickleSerializer(), storage_key=str(storage / key))
-        (storage / key).write_bytes(ResultRecord(result=Bomb(exploded), metadata=metadata).serialize())
+        metadata = ResultRecordMetadata(
+            serializer=PickleSerializer(), storage_key=str(storage / key)
+        )
+        (storage / key).write_bytes(
+            ResultRecord(result=Bomb(exploded), metadata=metadata).serialize()
+        )
     try:
         (left.store.parent / "tiny.toml").write_text(TINY, encoding="utf-8")
         assert main(["run", "tiny.toml", "--store", "store", "--json"]) == 0

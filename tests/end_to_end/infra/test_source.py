@@ -1,4 +1,5 @@
-"""What a machine is sent: the same bytes for the same code and environment, everything a worker imports, nothing of the user's machine."""
+"""What a machine is sent: the same bytes for the same code and environment, everything a worker
+imports, nothing of the user's machine."""
 
 import ast
 import gzip
@@ -60,13 +61,18 @@ def versions(name: str) -> dict[str, str]:
 
 
 def test_the_archive_holds_what_a_wheel_would_and_the_environment(store: Store) -> None:
-    """Every module, and every other file that pyproject.toml calls a part of a package that is sent; the flows stay at home."""
+    """Every module, and every other file that pyproject.toml calls a part of a package that is
+    sent; the flows stay at home."""
     name = ship_source(store)
     archive = store.read_bytes(name)
     assert archive is not None
     found = set(members(archive))
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    expected = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
     expected |= {
         path.relative_to(ROOT).as_posix()
         for package, patterns in setuptools["package-data"].items()
@@ -74,12 +80,18 @@ def test_the_archive_holds_what_a_wheel_would_and_the_environment(store: Store) 
         for pattern in patterns
         for path in (ROOT / package.replace(".", "/")).glob(pattern)
     }
-    assert found == expected | {f"environment/{name}" for name in ("python", "requirements.txt", "constraints.txt", "overrides.txt")}
+    assert found == expected | {
+        f"environment/{name}"
+        for name in ("python", "requirements.txt", "constraints.txt", "overrides.txt")
+    }
     assert any(path.endswith(".tsv") for path in found)
 
 
-def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine(tmp_path: Path) -> None:
-    """Other times, another directory, another hash seed; neither names nor paths of here, nor a secret of its environment."""
+def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine(
+    tmp_path: Path,
+) -> None:
+    """Other times, another directory, another hash seed; neither names nor paths of here, nor a
+    secret of its environment."""
     copy = tmp_path / "elsewhere"
     copy.mkdir()
     for name, content in members(source._archive()[1]).items():
@@ -95,7 +107,12 @@ def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=copy,
-        env={**os.environ, "PYTHONHASHSEED": "7", "HF_TOKEN": "hf_canary_canary", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "PYTHONHASHSEED": "7",
+            "HF_TOKEN": "hf_canary_canary",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         capture_output=True,
         text=True,
         check=True,
@@ -103,13 +120,22 @@ def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine
     name, archive = source._archive()
     assert done.stdout.strip() == name
     text = b"\n".join(members(archive).values()).decode()
-    for private in (str(ROOT), str(Path.home()) + "/", "hf_canary_canary", socket.gethostname() + "."):
+    for private in (
+        str(ROOT),
+        str(Path.home()) + "/",
+        "hf_canary_canary",
+        socket.gethostname() + ".",
+    ):
         assert private not in text
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
-        assert {(member.mtime, member.uid, member.gid, member.uname, member.mode) for member in tar} == {(0, 0, 0, "", 0o644)}
+        assert {
+            (member.mtime, member.uid, member.gid, member.uname, member.mode) for member in tar
+        } == {(0, 0, 0, "", 0o644)}
 
 
-def test_it_is_sent_once_and_again_only_when_it_was_damaged(store: Store, gcs: Emulator, gcs_bucket: str) -> None:
+def test_it_is_sent_once_and_again_only_when_it_was_damaged(
+    store: Store, gcs: Emulator, gcs_bucket: str
+) -> None:
     name = ship_source(store)
     gcs.forget_requests()
     assert ship_source(store) == name
@@ -124,7 +150,8 @@ def test_it_is_sent_once_and_again_only_when_it_was_damaged(store: Store, gcs: E
 
 
 def imported() -> Iterator[tuple[str, str]]:
-    """File and top-level module, of everything that the modules which are sent import from elsewhere."""
+    """File and top-level module, of everything that the modules which are sent import from
+    elsewhere."""
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -136,7 +163,8 @@ def imported() -> Iterator[tuple[str, str]]:
 
 
 def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
-    """Nothing that is only the flow's is imported, but in the stage task, which no worker loads, and for exports, which stay at home."""
+    """Nothing that is only the flow's is imported, but in the stage task, which no worker loads,
+    and for exports, which stay at home."""
     distributions = importlib.metadata.packages_distributions()
     locked = versions("constraints.txt")
     at_home = {
@@ -153,12 +181,19 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
         candidates = {canonicalize_name(name) for name in distributions[module.split(".")[0]]}
         assert candidates & set(locked), f"{file} imports {module}"
         assert not candidates & FLOW_ONLY, f"{file} imports {module}, which is not sent"
-    assert {module.split(".")[0] for file, module in imported() if file == "tasks/stage.py"} == {"prefect", "httpx"}
+    assert {module.split(".")[0] for file, module in imported() if file == "tasks/stage.py"} == {
+        "prefect",
+        "httpx",
+    }
 
 
 def test_every_requirement_of_the_project_is_a_workers_or_the_flows() -> None:
     requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
-    at_home = {one.name for one in requirements if one.marker and str(one.marker) in ('extra == "export"', 'extra == "cluster"')}
+    at_home = {
+        one.name
+        for one in requirements
+        if one.marker and str(one.marker) in ('extra == "export"', 'extra == "cluster"')
+    }
     ours = {canonicalize_name(one.name) for one in requirements} - at_home
     assert ours >= FLOW_ONLY
     assert set(versions("requirements.txt")) == ours - FLOW_ONLY
@@ -169,18 +204,29 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
     for name, version in {**locked, **direct}.items():
         assert version == f"=={importlib.metadata.version(name)}"
     assert set(direct) <= set(locked)
-    assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"} <= set(locked)  # some only under Linux
+    assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"} <= set(
+        locked
+    )  # some only under Linux
     assert not {"prefect", "pytest", "colorama", "mypy", "torch"} & set(locked)
-    assert re.search(rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$", environment()["requirements.txt"], re.MULTILINE)
+    assert re.search(
+        rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$",
+        environment()["requirements.txt"],
+        re.MULTILINE,
+    )
     assert environment()["python"] == f"{sys.version_info.major}.{sys.version_info.minor}\n"
 
 
 def test_what_is_left_out_there_is_left_out_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert environment()["overrides.txt"].splitlines() == project["tool"]["uv"]["override-dependencies"]
+    assert (
+        environment()["overrides.txt"].splitlines()
+        == project["tool"]["uv"]["override-dependencies"]
+    )
 
 
-def test_without_an_installed_lyceum_nobody_knows_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_installed_lyceum_nobody_knows_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -197,7 +243,11 @@ def test_data_are_sent_once_and_found_again_whole(store: Store, data: Path, gcs:
     name = ship_data(store, data)
     loaded = store.load_tree(name)
     assert loaded is not None
-    found = {path.relative_to(loaded[0]).as_posix(): path.read_text() for path in loaded[0].rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(loaded[0]).as_posix(): path.read_text()
+        for path in loaded[0].rglob("*")
+        if path.is_file()
+    }
     assert found == {"rows.jsonl": "{}\n", "link.jsonl": "{}\n", "more/rows.jsonl": "[]\n"}
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
     assert list(store.path("data").iterdir()) == []
@@ -208,7 +258,9 @@ def test_data_are_sent_once_and_found_again_whole(store: Store, data: Path, gcs:
     assert ship_data(store, data) != name
 
 
-def test_data_that_were_damaged_are_sent_again(store: Store, data: Path, gcs: Emulator, gcs_bucket: str) -> None:
+def test_data_that_were_damaged_are_sent_again(
+    store: Store, data: Path, gcs: Emulator, gcs_bucket: str
+) -> None:
     name = ship_data(store, data)
     gcs.corrupt(gcs_bucket, f"lyceum/{name}/data/rows.jsonl", recompute=True)
     assert store.load_tree(name) is None
@@ -227,23 +279,38 @@ def test_what_is_no_data_stays_at_home(store: Store, data: Path, tmp_path: Path)
     assert ship_data(store, data) == plain
 
 
-def test_a_file_that_cannot_be_sent_is_named(store: Store, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_sent_is_named(
+    store: Store, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/cache")
 
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copyfile", full)
-        with pytest.raises(InputError, match=r"cannot copy the data file .*No space left on device \(/cache\).*LYCEUM_CACHE"):
+        with pytest.raises(
+            InputError,
+            match=r"cannot copy the data file .*No space left on device \(/cache\).*LYCEUM_CACHE",
+        ):
             ship_data(store, data)
     assert store.children("data") == []
     (data / "a b.csv").write_text("")
-    with pytest.raises(InputError, match=r"--data .*my data: the name 'a b\.csv' is not allowed.*Rename it"):
+    with pytest.raises(
+        InputError, match=r"--data .*my data: the name 'a b\.csv' is not allowed.*Rename it"
+    ):
         ship_data(store, data)
 
 
 def test_a_worker_finds_the_data_wherever_they_are_said_to_be(store: Store, data: Path) -> None:
     """Nowhere, on this machine, or in the store; from there they come whole or not at all."""
-    spec = JobSpec(stage="distill", kind="distill", key="k", attempt="1", store=store.uri, target="v5e-8", config={})
+    spec = JobSpec(
+        stage="distill",
+        kind="distill",
+        key="k",
+        attempt="1",
+        store=store.uri,
+        target="v5e-8",
+        config={},
+    )
     assert _data_directory(spec, store) is None
     assert _data_directory(spec.model_copy(update={"data": str(data)}), store) == data
     name = ship_data(store, data)
@@ -251,5 +318,7 @@ def test_a_worker_finds_the_data_wherever_they_are_said_to_be(store: Store, data
     assert found is not None
     assert (found / "rows.jsonl").read_text() == "{}\n"
     store.remove(name)
-    with pytest.raises(StageFailed, match=f"stage distill: the files of --data, {name} in store gs://"):
+    with pytest.raises(
+        StageFailed, match=f"stage distill: the files of --data, {name} in store gs://"
+    ):
         _data_directory(spec.model_copy(update={"data": name}), store)

@@ -22,19 +22,26 @@ from tests.flows.runs.synthetic_run import write_run
 NASTY = "A\0B\x1b[31mC\x07D\x9b2JE\u202eF\u200bG\u2066H\ufeffI\U000e0041J\xadK\u2028L\rM"
 SHOWN = r"A\x00B\x1b[31mC\x07D\x9b2JE\u202eF\u200bG\u2066H\ufeffI\U000e0041J\xadK\u2028L\rM"
 PREPENDED = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
-"""Of the category that formats text, but with ink: signs that stand before Arabic and Syriac numbers."""
+"""Of the category that formats text, but with ink: signs that stand before Arabic and Syriac
+numbers."""
 
 
 def unseen(text: str) -> set[str]:
     """The characters of a text that act or are not seen, by their categories."""
-    by_category = {one for one in set(text) if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    by_category = {
+        one for one in set(text) if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    }
     return by_category - set(PREPENDED) - set("\t\n")
 
 
 def test_every_character_that_formats_or_controls_is_spelled_out_and_text_is_left_alone() -> None:
     every = "".join(map(chr, range(0x110000)))
     assert unseen(visible(every)) == set()
-    seen = "".join(one for one in every if unicodedata.category(one)[0] in "LNPS" and unicodedata.category(one) != "Lo")
+    seen = "".join(
+        one
+        for one in every
+        if unicodedata.category(one)[0] in "LNPS" and unicodedata.category(one) != "Lo"
+    )
     assert visible(seen) == seen
     assert visible("naïve 数学 🙂 مرحبا\tא\r\nb") == "naïve 数学 🙂 مرحبا\tא\nb"
     assert visible("\ud800") == r"\ud800"
@@ -42,13 +49,23 @@ def test_every_character_that_formats_or_controls_is_spelled_out_and_text_is_lef
 
 
 def test_pages_show_it(tmp_path: Path) -> None:
-    """The report, with a model's answers, a row's data card and a failure; and the comparison of two such runs."""
+    """The report, with a model's answers, a row's data card and a failure; and the comparison of
+    two such runs."""
     store, record = write_run(tmp_path, text=NASTY, requests=3, samples=2)
     page = report_html(read_results(store, record))
     assert unseen(page) == set()
     assert page.count(SHOWN) > 10
-    _, other = write_run(tmp_path, "demo-2", stop_before="simpo", failure=NASTY, text=NASTY, config={"sft": {"note": NASTY}})
-    compared = Path(render_comparison(store, compare_runs(store, record, [other]))).read_text(encoding="utf-8")
+    _, other = write_run(
+        tmp_path,
+        "demo-2",
+        stop_before="simpo",
+        failure=NASTY,
+        text=NASTY,
+        config={"sft": {"note": NASTY}},
+    )
+    compared = Path(render_comparison(store, compare_runs(store, record, [other]))).read_text(
+        encoding="utf-8"
+    )
     assert unseen(compared) == set()
     assert SHOWN in compared
     failed = report_html(read_results(store, other))
@@ -60,9 +77,17 @@ def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     store, record = write_run(tmp_path, stop_before="grpo", failure=NASTY, text=NASTY)
     results = read_results(store, record)
     sent: list[str] = []
-    monkeypatch.setattr(publish, "get_client", MagicMock())  # otherwise Prefect starts a server to ask how it is
-    monkeypatch.setattr(publish, "create_markdown_artifact", lambda markdown, **_: sent.append(markdown))
-    monkeypatch.setattr(publish, "create_table_artifact", lambda table, **_: sent.extend(str(row["error"]) for row in table))
+    monkeypatch.setattr(
+        publish, "get_client", MagicMock()
+    )  # otherwise Prefect starts a server to ask how it is
+    monkeypatch.setattr(
+        publish, "create_markdown_artifact", lambda markdown, **_: sent.append(markdown)
+    )
+    monkeypatch.setattr(
+        publish,
+        "create_table_artifact",
+        lambda table, **_: sent.extend(str(row["error"]) for row in table),
+    )
     publish.publish(results, report_html(results))
     assert unseen("".join(sent)) == set()
     assert sum(SHOWN in one for one in sent) >= 3  # the table, the page of the failure, the samples
@@ -77,16 +102,42 @@ def test_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cards_show_it(tmp_path: Path) -> None:
-    row = {"prompt": f"Why {NASTY}?", "reasoning": NASTY, "answer": NASTY, "domain": "math", "difficulty": 1}
+    row = {
+        "prompt": f"Why {NASTY}?",
+        "reasoning": NASTY,
+        "answer": NASTY,
+        "domain": "math",
+        "difficulty": 1,
+    }
     rows = [
-        {**row, "grounding": None, "family": f"f{NASTY}", "source": "s", "context": None, "split": "train", "domain": Domain.MATH.value}
+        {
+            **row,
+            "grounding": None,
+            "family": f"f{NASTY}",
+            "source": "s",
+            "context": None,
+            "split": "train",
+            "domain": Domain.MATH.value,
+        }
     ]
     (tmp_path / "data").mkdir()
     write_jsonl(tmp_path / "data" / "examples.jsonl", rows)
-    card.of_distill(tmp_path / "data", [{"name": "procedural"}], {"domains": {}, "groundings": {}, "dropped": {}})
+    card.of_distill(
+        tmp_path / "data",
+        [{"name": "procedural"}],
+        {"domains": {}, "groundings": {}, "dropped": {}},
+    )
     origin = Origin(NASTY, "sft", 1, "examples: rebalance", "k", "d")
     proof = Proof("float32", 1, 1, 0.0, 1e-4, 1, 0, "4", "2")
-    write_card(tmp_path, Card(f"title {NASTY}", "gemma3-tiny", origins=[origin], recipe=f"name = '{NASTY}'\n"), proof, "gemma3")
-    for text in ((tmp_path / "data" / "README.md").read_text("utf-8"), (tmp_path / "README.md").read_text("utf-8")):
+    write_card(
+        tmp_path,
+        Card(f"title {NASTY}", "gemma3-tiny", origins=[origin], recipe=f"name = '{NASTY}'\n"),
+        proof,
+        "gemma3",
+    )
+    for text in (
+        (tmp_path / "data" / "README.md").read_text("utf-8"),
+        (tmp_path / "README.md").read_text("utf-8"),
+    ):
         assert unseen(text) == set()
         assert SHOWN in text

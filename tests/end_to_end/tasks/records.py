@@ -1,4 +1,5 @@
-"""The published data sets: in a folder `shared` beside the repository, which a newcomer does not have."""
+"""The published data sets: in a folder `shared` beside the repository, which a newcomer does not
+have."""
 
 import gzip
 import json
@@ -9,7 +10,9 @@ import pytest
 from infra.process import ROOT
 
 SHARED = ROOT.parent / "shared" / "data"
-needs_records = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the published records are not here: {SHARED}")
+needs_records = pytest.mark.skipif(
+    not SHARED.is_dir(), reason=f"the published records are not here: {SHARED}"
+)
 
 
 def humaneval() -> list[dict[str, Any]]:

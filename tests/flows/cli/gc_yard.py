@@ -1,4 +1,5 @@
-"""A store with whatever a test of `lyceum gc` puts into it: artifacts, attempts, run records, by short numbers instead of stage keys."""
+"""A store with whatever a test of `lyceum gc` puts into it: artifacts, attempts, run records, by
+short numbers instead of stage keys."""
 
 import json
 from pathlib import Path
@@ -26,18 +27,36 @@ def key(number: int) -> str:
 class Yard:
     """A store with whatever a test puts into it, and `lyceum gc` on it."""
 
-    def __init__(self, store: Store, recipe: Path, capsys: pytest.CaptureFixture[str], scratch: Path) -> None:
+    def __init__(
+        self, store: Store, recipe: Path, capsys: pytest.CaptureFixture[str], scratch: Path
+    ) -> None:
         self.store, self._recipe, self._capsys, self._scratch = store, recipe, capsys, scratch
 
     def commit(self, number: int, attempt: str = "1", text: str = "weights") -> Manifest:
         out = self._scratch / "out"
         out.mkdir()
         (out / "model.txt").write_text(text)
-        return self.store.commit(Manifest(kind="sft", key=key(number), version=1, config={}, inputs={}, attempt=attempt, files=()), out)
+        return self.store.commit(
+            Manifest(
+                kind="sft",
+                key=key(number),
+                version=1,
+                config={},
+                inputs={},
+                attempt=attempt,
+                files=(),
+            ),
+            out,
+        )
 
-    def run(self, run_id: str, *numbers: int, status: Any = "failed", process: Process | None = None) -> None:
+    def run(
+        self, run_id: str, *numbers: int, status: Any = "failed", process: Process | None = None
+    ) -> None:
         """The record of a run that worked on these keys."""
-        stages = tuple(StageRecord(name=f"s{number}", kind="sft", key=key(number), status="running") for number in numbers)
+        stages = tuple(
+            StageRecord(name=f"s{number}", kind="sft", key=key(number), status="running")
+            for number in numbers
+        )
         record = RunRecord(
             run_id=run_id,
             recipe=resolve(str(self._recipe)).recipe,
@@ -51,22 +70,45 @@ class Yard:
         self.store.write_json(record_name(run_id), record)
 
     def attempt(
-        self, number: int, attempt: str = "1", process: Process = DEAD, inputs: tuple[int, ...] = (), released: bool = False
+        self,
+        number: int,
+        attempt: str = "1",
+        process: Process = DEAD,
+        inputs: tuple[int, ...] = (),
+        released: bool = False,
     ) -> None:
         """What an attempt leaves in its directory, and beside it for the next one."""
-        lease = LeaseRecord(**process.model_dump(), owner="sft", nonce="0", renewed=0.0, released=released)
+        lease = LeaseRecord(
+            **process.model_dump(), owner="sft", nonce="0", renewed=0.0, released=released
+        )
         self.store.create_json(attempt_file(key(number), attempt, "lease.json"), lease)
         refs = {str(one): ArtifactRef(kind="sft", key=key(one), digest="d") for one in inputs}
         spec = JobSpec(
-            stage="s", kind="sft", key=key(number), attempt=attempt, store=self.store.uri, target="local", config={}, inputs=refs
+            stage="s",
+            kind="sft",
+            key=key(number),
+            attempt=attempt,
+            store=self.store.uri,
+            target="local",
+            config={},
+            inputs=refs,
         )
         self.store.create_json(attempt_file(key(number), attempt, "job.json"), spec)
-        for name in (f"{attempt}/status.json", f"{attempt}/log.txt", f"{attempt}/out/model.txt", "kept/step-10/seal.json"):
+        for name in (
+            f"{attempt}/status.json",
+            f"{attempt}/log.txt",
+            f"{attempt}/out/model.txt",
+            "kept/step-10/seal.json",
+        ):
             self.store.write_bytes(f"work/{key(number)}/{name}", b"text")
 
     def names(self) -> set[str]:
         """Every object in the store, keys shortened to their numbers."""
-        return {short(found.name) for top in ("artifacts", "work", "runs") for found in self.store.objects(top)}
+        return {
+            short(found.name)
+            for top in ("artifacts", "work", "runs")
+            for found in self.store.objects(top)
+        }
 
     def gc(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """What `lyceum gc --json` prints; its messages are kept."""

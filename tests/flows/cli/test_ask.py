@@ -38,7 +38,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord, Loa
         loaded = LoadedModel("gemma3-tiny", config, model, tiny_tokenizer(), make_mesh())
         (root / name).mkdir()
         save_model(loaded, root / name)
-        draft = Manifest(kind="sft", key=digest(name), version=1, config={}, inputs={}, attempt="0", files=())
+        draft = Manifest(
+            kind="sft", key=digest(name), version=1, config={}, inputs={}, attempt="0", files=()
+        )
         ref = store.commit(draft, root / name).ref()
         records.append(StageRecord(name=name, kind="sft", key=ref.key, status="ran", artifact=ref))
     specs = tuple(StageSpec(name=record.name, kind="sft") for record in records)
@@ -62,19 +64,30 @@ def short(monkeypatch: pytest.MonkeyPatch) -> int:
     return 40
 
 
-def test_the_answer_is_the_samplers_and_comes_in_pieces(run: tuple[Store, RunRecord, LoadedModel], short: int) -> None:
+def test_the_answer_is_the_samplers_and_comes_in_pieces(
+    run: tuple[Store, RunRecord, LoadedModel], short: int
+) -> None:
     store, record, loaded = run
     told: list[str] = []
     value = answer(store, record, QUESTION, None, told.append)
-    expected = Sampler(loaded, batch_size=1, prompt_length=64, response_length=short).generate([QUESTION])[0]
-    assert (value["stage"], value["completion"], value["terminated"], value["stopped"]) == ("second", expected.text, False, False)
+    expected = Sampler(loaded, batch_size=1, prompt_length=64, response_length=short).generate(
+        [QUESTION]
+    )[0]
+    assert (value["stage"], value["completion"], value["terminated"], value["stopped"]) == (
+        "second",
+        expected.text,
+        False,
+        False,
+    )
     assert "".join(told) == expected.text
     assert len(told) > short // 4
     assert answer(store, record, QUESTION, "first")["completion"] != expected.text
 
 
 @pytest.mark.usefixtures("short")
-def test_what_is_printed(run: tuple[Store, RunRecord, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed(
+    run: tuple[Store, RunRecord, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same answer as text, and as one JSON object."""
     arguments = ["ask", "demo-1", QUESTION, "--store", run[0].uri]
     assert main([*arguments, "--json"]) == 0
@@ -88,7 +101,9 @@ def test_what_is_printed(run: tuple[Store, RunRecord, Any], capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("short")
-def test_whoever_stops_it_keeps_what_was_said(run: tuple[Store, RunRecord, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_whoever_stops_it_keeps_what_was_said(
+    run: tuple[Store, RunRecord, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     store, record, _ = run
     whole: list[str] = []
     answer(store, record, QUESTION, None, whole.append)

@@ -1,6 +1,8 @@
-"""Bad input: exit code 2, one message that names the value and the fix, no traceback, and nothing half-written.
+"""Bad input: exit code 2, one message that names the value and the fix, no traceback, and nothing
+half-written.
 
-What only a running stage can find out (an unfillable quota) and Ctrl-C are in test_flow.py, where runs are.
+What only a running stage can find out (an unfillable quota) and Ctrl-C are in test_flow.py, where
+runs are.
 """
 
 import os
@@ -17,8 +19,11 @@ Fails = Callable[..., str]
 
 
 @pytest.fixture
-def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """Run a command line that must fail as bad input; returns its message. The working directory must not change."""
+def fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Fails:
+    """Run a command line that must fail as bad input; returns its message. The working directory
+    must not change."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> str:
@@ -36,7 +41,10 @@ def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 def tree(root: Path) -> dict[str, bytes | None]:
     """Everything below a directory, by relative path."""
-    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
 
 
 @pytest.fixture
@@ -74,30 +82,87 @@ def test_a_recipe_that_is_no_text(fails: Fails, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('model = "gemma3-tiny"', 'modle = "gemma3-tiny"', ["unknown key 'modle'. Did you mean 'model'?"]),
-        ('model = "gemma3-tiny"', 'model = "gemma3-tiny"\nsince = 2026-11-21', ["since = 2026-11-21 is a date", "as a string, in quotes"]),
-        ('model = "gemma3-tiny"', 'model = "gemma3-tiny"\nseed = "one"', ["seed = 'one' is not valid", "integer"]),
-        ('kind = "rebalance"', 'kind = "rebalnce"', ["stages.rebalance: unknown stage kind 'rebalnce'. Did you mean 'rebalance'?"]),
+        (
+            'model = "gemma3-tiny"',
+            'modle = "gemma3-tiny"',
+            ["unknown key 'modle'. Did you mean 'model'?"],
+        ),
+        (
+            'model = "gemma3-tiny"',
+            'model = "gemma3-tiny"\nsince = 2026-11-21',
+            ["since = 2026-11-21 is a date", "as a string, in quotes"],
+        ),
+        (
+            'model = "gemma3-tiny"',
+            'model = "gemma3-tiny"\nseed = "one"',
+            ["seed = 'one' is not valid", "integer"],
+        ),
+        (
+            'kind = "rebalance"',
+            'kind = "rebalnce"',
+            ["stages.rebalance: unknown stage kind 'rebalnce'. Did you mean 'rebalance'?"],
+        ),
         ('kind = "rebalance"\n', "", ["stages.rebalance.kind' is missing"]),
-        ('name = "procedural"', 'name = "procedual"', ["stages.distill", "unknown teacher 'procedual'. Did you mean 'procedural'?"]),
+        (
+            'name = "procedural"',
+            'name = "procedual"',
+            ["stages.distill", "unknown teacher 'procedual'. Did you mean 'procedural'?"],
+        ),
         ("rows = { summarization = 60 }", "rows = { maths = 60 }", ["rows.maths", "'math'"]),
-        ("rows = { summarization = 60 }", "row = { math = 60 }", ["unknown key 'row'. Did you mean 'rows'?"]),
-        ("summarization = { train = 20", "summary = { train = 20", ["quotas.summary", "'summarization'"]),
-        ("train = 20", "train = '20'", ["quotas.summarization.train = '20' is not valid", "integer"]),
-        ("[stages.rebalance.config.quotas]", "[stages.rebalance.config.quotes]", ["unknown key 'quotes'. Did you mean 'quotas'?"]),
-        ('examples = "distill"', 'examples = "distil"', ["inputs.examples = 'distil' is no stage. Did you mean 'distill'?"]),
-        ('examples = "distill"', 'examples = "rebalance"', ["'rebalance' is the stage itself: a cycle"]),
-        ('examples = "distill"', 'prompts = "distill"', ["has no input 'prompts'", "Valid: examples."]),
-        ('inputs = { examples = "distill" }\n', "", ["stages.rebalance: input 'examples' is missing; add inputs ="]),
+        (
+            "rows = { summarization = 60 }",
+            "row = { math = 60 }",
+            ["unknown key 'row'. Did you mean 'rows'?"],
+        ),
+        (
+            "summarization = { train = 20",
+            "summary = { train = 20",
+            ["quotas.summary", "'summarization'"],
+        ),
+        (
+            "train = 20",
+            "train = '20'",
+            ["quotas.summarization.train = '20' is not valid", "integer"],
+        ),
+        (
+            "[stages.rebalance.config.quotas]",
+            "[stages.rebalance.config.quotes]",
+            ["unknown key 'quotes'. Did you mean 'quotas'?"],
+        ),
+        (
+            'examples = "distill"',
+            'examples = "distil"',
+            ["inputs.examples = 'distil' is no stage. Did you mean 'distill'?"],
+        ),
+        (
+            'examples = "distill"',
+            'examples = "rebalance"',
+            ["'rebalance' is the stage itself: a cycle"],
+        ),
+        (
+            'examples = "distill"',
+            'prompts = "distill"',
+            ["has no input 'prompts'", "Valid: examples."],
+        ),
+        (
+            'inputs = { examples = "distill" }\n',
+            "",
+            ["stages.rebalance: input 'examples' is missing; add inputs ="],
+        ),
         (
             '[stages.distill]\nkind = "distill"',
-            '[stages.early]\nkind = "rebalance"\ninputs = { examples = "distill" }\n[stages.distill]\nkind = "distill"',
+            (
+                '[stages.early]\nkind = "rebalance"\ninputs = { examples = "distill"'
+                ' }\n[stages.distill]\nkind = "distill"'
+            ),
             ["stages.early.inputs.examples = 'distill' comes later in the file"],
         ),
         ("[stages.distill]\n", "[stages.Distill]\n", ["a stage name is lower-case letters"]),
     ],
 )
-def test_a_wrong_recipe(fails: Fails, recipe_with: Callable[[str, str], Path], old: str, new: str, expected: list[str]) -> None:
+def test_a_wrong_recipe(
+    fails: Fails, recipe_with: Callable[[str, str], Path], old: str, new: str, expected: list[str]
+) -> None:
     message = fails("run", recipe_with(old, new))
     for text in expected:
         assert text in message
@@ -119,15 +184,25 @@ def test_unknown_reward(fails: Fails) -> None:
         ("seed", "is not of the form path=value"),
     ],
 )
-def test_set_with_a_bad_path_or_type(fails: Fails, tiny_recipe: Path, override: str, expected: str) -> None:
+def test_set_with_a_bad_path_or_type(
+    fails: Fails, tiny_recipe: Path, override: str, expected: str
+) -> None:
     assert expected in fails("run", tiny_recipe, "--set", override)
 
 
 def test_unknown_target_stage_and_option(fails: Fails, tiny_recipe: Path) -> None:
-    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails("run", tiny_recipe, "--target", "v5e-9")
-    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails("plan", tiny_recipe, "--target", "v5e-9")
-    assert "a machine in the cloud cannot reach it" in fails("run", tiny_recipe, "--target", "v5e-8")
-    assert "has no stage 'distil'. Did you mean 'distill'?" in fails("run", tiny_recipe, "--force", "distil")
+    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails(
+        "run", tiny_recipe, "--target", "v5e-9"
+    )
+    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails(
+        "plan", tiny_recipe, "--target", "v5e-9"
+    )
+    assert "a machine in the cloud cannot reach it" in fails(
+        "run", tiny_recipe, "--target", "v5e-8"
+    )
+    assert "has no stage 'distil'. Did you mean 'distill'?" in fails(
+        "run", tiny_recipe, "--force", "distil"
+    )
     assert "has no stage 'distil'. Did you mean 'distill'?" in fails("why", tiny_recipe, "distil")
     assert "--fast" in fails("run", tiny_recipe, "--fast")
     assert "invalid choice: 'walk'" in fails("walk")
@@ -145,11 +220,18 @@ class TestDataDirectory:
     @pytest.fixture
     def reads(self, recipe_with: Callable[[str, str], Path]) -> Path:
         """A recipe that reads rows.jsonl from the data directory."""
-        source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
-        return recipe_with('name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}', f'name = "dataset"\nsources = [{source}]')
+        source = (
+            '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
+        )
+        return recipe_with(
+            'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}',
+            f'name = "dataset"\nsources = [{source}]',
+        )
 
     def test_missing(self, fails: Fails, reads: Path) -> None:
-        assert "--data nowhere: there is no such directory" in fails("run", reads, "--data", "nowhere")
+        assert "--data nowhere: there is no such directory" in fails(
+            "run", reads, "--data", "nowhere"
+        )
 
     def test_not_named_at_all(self, fails: Fails, reads: Path) -> None:
         assert "--data" in fails("run", reads)
@@ -160,7 +242,9 @@ class TestDataDirectory:
     def test_empty(self, fails: Fails, reads: Path, data: Path) -> None:
         assert f"--data {data} is empty" in fails("run", reads, "--data", data)
 
-    def test_without_the_file_that_the_recipe_reads(self, fails: Fails, reads: Path, data: Path) -> None:
+    def test_without_the_file_that_the_recipe_reads(
+        self, fails: Fails, reads: Path, data: Path
+    ) -> None:
         (data / "other.jsonl").write_text("{}\n", encoding="utf-8")
         assert "rows.jsonl" in fails("run", reads, "--data", data)
 
@@ -190,9 +274,19 @@ class TestStore:
     def test_an_unknown_scheme(self, fails: Fails, tiny_recipe: Path) -> None:
         assert "'s3' is not supported" in fails("run", tiny_recipe, "--store", "s3://bucket/lyceum")
 
-    @pytest.mark.parametrize(("number", "expected"), [("ENOSPC", "no space is left"), ("EROFS", "Read-only file system")])
-    def test_full_or_read_only(self, fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, number: str, expected: str) -> None:
-        """The disk's answer is simulated where the store writes its probe: a real full disk needs a mount, which needs root."""
+    @pytest.mark.parametrize(
+        ("number", "expected"), [("ENOSPC", "no space is left"), ("EROFS", "Read-only file system")]
+    )
+    def test_full_or_read_only(
+        self,
+        fails: Fails,
+        tiny_recipe: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        number: str,
+        expected: str,
+    ) -> None:
+        """The disk's answer is simulated where the store writes its probe: a real full disk needs a
+        mount, which needs root."""
         import errno
 
         def refuse(descriptor: int) -> None:
@@ -203,14 +297,20 @@ class TestStore:
         assert expected in message
         assert "--store" in message
 
-    def test_a_bad_environment_variable(self, fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bad_environment_variable(
+        self, fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
         assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
 
 
 @pytest.mark.parametrize("command", [["report"], ["ask"], ["compare"]])
 def test_unknown_run(fails: Fails, tmp_path: Path, command: list[str]) -> None:
-    arguments = {"report": ["no-run"], "ask": ["no-run", "Why?"], "compare": ["no-run", "no-other"]}[command[0]]
+    arguments = {
+        "report": ["no-run"],
+        "ask": ["no-run", "Why?"],
+        "compare": ["no-run", "no-other"],
+    }[command[0]]
     assert "unknown run 'no-run'" in fails(*command, *arguments, "--store", "store")
 
 

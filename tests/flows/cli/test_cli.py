@@ -45,22 +45,38 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
     assert not (tmp_path / "store").exists()
 
 
-def test_why_without_any_artifact_says_so(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    why = printed_json(capsys, "why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store"))
+def test_why_without_any_artifact_says_so(
+    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = printed_json(
+        capsys, "why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")
+    )
     assert (why["cached"], why["nearest"], why["differences"]) == (False, None, [])
     assert main(["why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")]) == 0
     assert "The store has no artifact of kind distill" in capsys.readouterr().out
 
 
-def write_run(root: Path, recipe: Path, run_id: str, started: float, stages: tuple[StageRecord, ...] = ()) -> None:
+def write_run(
+    root: Path, recipe: Path, run_id: str, started: float, stages: tuple[StageRecord, ...] = ()
+) -> None:
     """A run record, as a failed run leaves it."""
     store = open_store(root / "store")
     parsed = resolve(str(recipe)).recipe
-    record = RunRecord(run_id=run_id, recipe=parsed, target="local", store=store.uri, status="failed", started=started, stages=stages)
+    record = RunRecord(
+        run_id=run_id,
+        recipe=parsed,
+        target="local",
+        store=store.uri,
+        status="failed",
+        started=started,
+        stages=stages,
+    )
     store.write_json(record_name(run_id), record)
 
 
-def test_runs_lists_records_oldest_first(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_lists_records_oldest_first(
+    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
     write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
     listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]
@@ -70,7 +86,9 @@ def test_runs_lists_records_oldest_first(tiny_recipe: Path, tmp_path: Path, caps
     assert "Valid: tiny-a, tiny-b." in capsys.readouterr().err
 
 
-def test_ask_needs_a_stage_that_left_a_model(tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_needs_a_stage_that_left_a_model(
+    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     gone = ArtifactRef(kind="sft", key="k", digest="d")
     trained = StageRecord(name="tune", kind="sft", key="k", status="ran", artifact=gone)
     write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
@@ -78,7 +96,10 @@ def test_ask_needs_a_stage_that_left_a_model(tiny_recipe: Path, tmp_path: Path, 
     for arguments, expected in [
         (["tiny-a", "Why?"], "run 'tiny-a' has no trained model"),
         (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with a model: tune."),
-        (["tiny-b", "Why?"], "the model of stage 'tune' is no longer in the store; `lyceum run` makes it again"),
+        (
+            ["tiny-b", "Why?"],
+            "the model of stage 'tune' is no longer in the store; `lyceum run` makes it again",
+        ),
         (["tiny-b", " "], "the question is empty"),
     ]:
         assert main(["ask", *arguments, "--store", str(tmp_path / "store")]) == 2
@@ -93,7 +114,9 @@ def test_gc_says_how_a_run_is_dropped_and_what_stays(capsys: pytest.CaptureFixtu
     assert "lease.json, job.json, status.json and log.txt of each attempt stay" in text
 
 
-def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(
+    tiny_recipe: Path, tmp_path: Path
+) -> None:
     """The run writes it; what the report command has read is old by then."""
     write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
     store = open_store(tmp_path / "store")
@@ -108,16 +131,22 @@ def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(tiny_recipe: P
         assert store.path("runs/tiny-a/report.html").is_file()
 
 
-def test_doctor_finds_the_tested_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_the_tested_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     doctor = printed_json(capsys, "doctor", "--store", str(tmp_path / "store"))
     checks = doctor["checks"]
     assert isinstance(checks, list)
     found = {one["name"]: one for one in checks}
-    assert all(found[name]["well"] for name in ("python", "jax", "prefect", "google-tunix", "store"))
+    assert all(
+        found[name]["well"] for name in ("python", "jax", "prefect", "google-tunix", "store")
+    )
     assert not (tmp_path / "store").exists()
 
 
-def test_doctor_reports_a_store_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_a_store_that_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "store").write_text("mine", encoding="utf-8")
     assert main(["doctor", "--store", str(tmp_path / "store")]) == 1
     assert "is a file" in capsys.readouterr().out
@@ -128,5 +157,18 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for command in ("run", "plan", "why", "runs", "report", "compare", "recipes", "gc", "doctor", "serve", "ask", "export"):
+    for command in (
+        "run",
+        "plan",
+        "why",
+        "runs",
+        "report",
+        "compare",
+        "recipes",
+        "gc",
+        "doctor",
+        "serve",
+        "ask",
+        "export",
+    ):
         assert f"    {command} " in text

@@ -1,4 +1,5 @@
-"""`lyceum gc`: exactly the garbage is listed and removed, and nothing that a run needs or a live lease holds."""
+"""`lyceum gc`: exactly the garbage is listed and removed, and nothing that a run needs or a live
+lease holds."""
 
 import os
 import threading
@@ -25,19 +26,32 @@ def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def yard(impatient: None, request: pytest.FixtureRequest, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Yard:
-    place = tmp_path / "store" if request.param == "directory" else f"gs://{request.getfixturevalue('gcs_bucket')}/some/where"
+def yard(
+    impatient: None,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Yard:
+    place = (
+        tmp_path / "store"
+        if request.param == "directory"
+        else f"gs://{request.getfixturevalue('gcs_bucket')}/some/where"
+    )
     return Yard(open_store(place), tiny_recipe, capsys, tmp_path)
 
 
 @pytest.fixture
-def here(impatient: None, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Yard:
+def here(
+    impatient: None, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> Yard:
     """In a directory, for what concerns directories only."""
     return Yard(open_store(tmp_path / "store"), tiny_recipe, capsys, tmp_path)
 
 
 def litter(yard: Yard) -> set[tuple[str, str]]:
-    """All kinds of garbage around two artifacts that are needed: 1 as it should be, and 2 with a past. Returns the garbage."""
+    """All kinds of garbage around two artifacts that are needed: 1 as it should be, and 2 with a
+    past. Returns the garbage."""
     store = yard.store
     yard.run("failed", 1, 2, 3)
     yard.commit(1)
@@ -51,7 +65,11 @@ def litter(yard: Yard) -> set[tuple[str, str]]:
     yard.commit(4)
     yard.attempt(4)
     store.write_bytes(f"work/{key(5)}/1/out/model.txt", b"half-deleted: no lease, no job")
-    [aside] = [name for name in store.children(f"artifacts/sft/{key(2)}") if name.startswith("manifest.discarded")]
+    [aside] = [
+        name
+        for name in store.children(f"artifacts/sft/{key(2)}")
+        if name.startswith("manifest.discarded")
+    ]
     assert aside
     return {
         ("artifact", "artifacts/sft/4"),
@@ -72,14 +90,24 @@ NEEDED = {
     "artifacts/sft/2/manifest.json",
     "artifacts/sft/2/data/2/model.txt",
     *(f"work/1/1/{name}" for name in ("lease.json", "job.json", "status.json", "log.txt")),
-    *(f"work/3/1/{name}" for name in ("lease.json", "job.json", "status.json", "log.txt", "out/model.txt")),
+    *(
+        f"work/3/1/{name}"
+        for name in ("lease.json", "job.json", "status.json", "log.txt", "out/model.txt")
+    ),
     "work/3/kept/step-10/seal.json",
 }
 
 
 def test_all_garbage_is_listed_with_its_size_and_nothing_is_changed(yard: Yard) -> None:
     expected = litter(yard)
-    before, sizes = yard.names(), {short(found.name): found.size for top in ("artifacts", "work") for found in yard.store.objects(top)}
+    before, sizes = (
+        yard.names(),
+        {
+            short(found.name): found.size
+            for top in ("artifacts", "work")
+            for found in yard.store.objects(top)
+        },
+    )
     listed = yard.gc()
     assert {(item["kind"], short(item["name"])) for item in listed["items"]} == expected
     assert yard.names() == before
@@ -94,7 +122,9 @@ def test_all_garbage_is_listed_with_its_size_and_nothing_is_changed(yard: Yard) 
 def test_delete_removes_what_is_listed_and_nothing_else(yard: Yard) -> None:
     expected = litter(yard)
     removed = yard.gc("--delete")
-    assert {(item["kind"], short(item["name"])) for item in removed["items"] if item["deleted"]} == expected
+    assert {
+        (item["kind"], short(item["name"])) for item in removed["items"] if item["deleted"]
+    } == expected
     assert removed["deleted_bytes"] == removed["bytes"]
     assert yard.names() == NEEDED
     assert yard.found() == set()
@@ -103,7 +133,9 @@ def test_delete_removes_what_is_listed_and_nothing_else(yard: Yard) -> None:
     assert yard.store.children("work") == [key(1), key(3)]
 
 
-def test_the_table_says_what_why_how_big_and_what_to_do(yard: Yard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_what_why_how_big_and_what_to_do(
+    yard: Yard, capsys: pytest.CaptureFixture[str]
+) -> None:
     litter(yard)
     assert main(["gc", "--store", yard.store.uri]) == 0
     shown = capsys.readouterr().out
@@ -153,12 +185,16 @@ def test_temporary_files_of_killed_processes_are_removed_once_they_are_old(here:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
         os.utime(path, (time.time() - age,) * 2)
-    assert here.found("--delete") == {("temporary", "artifacts/sft/1/.manifest.json.aa"), ("temporary", "work/1/1/.status.json.bb")}
+    assert here.found("--delete") == {
+        ("temporary", "artifacts/sft/1/.manifest.json.aa"),
+        ("temporary", "work/1/1/.status.json.bb"),
+    }
     assert [name for name in here.names() if "/." in name] == ["runs/failed/.run.json.cc"]
 
 
 def test_what_a_live_lease_holds_stays_and_so_do_its_job_s_inputs(yard: Yard) -> None:
-    """The job of key 1 reads artifact 2. No run names either, because the store did not take the run's record."""
+    """The job of key 1 reads artifact 2. No run names either, because the store did not take the
+    run's record."""
     yard.commit(2)
     yard.commit(3)
     with hold(yard.store, key(1), "sft", seconds=0.3, poll_seconds=0.05):
@@ -166,7 +202,10 @@ def test_what_a_live_lease_holds_stays_and_so_do_its_job_s_inputs(yard: Yard) ->
         before = yard.names()
         assert yard.found("--delete") == {("artifact", "artifacts/sft/3")}
         assert "1 leases may be held; watching for up to 0.3 s" in yard.messages
-        assert before - yard.names() == {"artifacts/sft/3/manifest.json", "artifacts/sft/3/data/1/model.txt"}
+        assert before - yard.names() == {
+            "artifacts/sft/3/manifest.json",
+            "artifacts/sft/3/data/1/model.txt",
+        }
 
 
 def test_silent_leases_of_other_machines_are_waited_for_together(yard: Yard) -> None:
@@ -190,7 +229,10 @@ def test_a_damaged_run_record_ends_the_matter(yard: Yard) -> None:
     assert "what run bad needs" in yard.messages
     assert "--drop-run bad" in yard.messages
     assert yard.names() == before
-    assert yard.found("--delete", "--drop-run", "bad") == {("run", "runs/bad"), ("artifact", "artifacts/sft/2")}
+    assert yard.found("--delete", "--drop-run", "bad") == {
+        ("run", "runs/bad"),
+        ("artifact", "artifacts/sft/2"),
+    }
     assert yard.store.valid("sft", key(1))
 
 
@@ -206,7 +248,11 @@ def test_dropping_a_run_makes_garbage_of_what_only_it_needs(yard: Yard) -> None:
     assert yard.names() == before
     assert yard.found("--drop-run", "old", "--delete") == expected
     assert yard.store.list_runs() == ["new"]
-    assert yard.names() == {"runs/new/run.json", "artifacts/sft/2/manifest.json", "artifacts/sft/2/data/1/model.txt"}
+    assert yard.names() == {
+        "runs/new/run.json",
+        "artifacts/sft/2/manifest.json",
+        "artifacts/sft/2/data/1/model.txt",
+    }
 
 
 def test_a_run_that_is_unknown_or_still_running_is_not_dropped(yard: Yard) -> None:
@@ -218,8 +264,11 @@ def test_a_run_that_is_unknown_or_still_running_is_not_dropped(yard: Yard) -> No
     assert yard.store.list_runs() == ["live"]
 
 
-def test_a_run_that_begins_meanwhile_loses_nothing(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the listing and the removal a run adopts artifact 1, and another one begins to work on key 2."""
+def test_a_run_that_begins_meanwhile_loses_nothing(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the removal a run adopts artifact 1, and another one begins to work
+    on key 2."""
     for number in (1, 2, 3):
         yard.commit(number)
         yard.store.discard("sft", key(2))
@@ -239,11 +288,17 @@ def test_a_run_that_begins_meanwhile_loses_nothing(yard: Yard, monkeypatch: pyte
         ("artifacts/sft/3", True),
     }
     assert yard.store.valid("sft", key(1))
-    assert {name for name in yard.names() if name.startswith("work/2/")} >= {"work/2/1/lease.json", "work/2/kept/step-10/seal.json"}
+    assert {name for name in yard.names() if name.startswith("work/2/")} >= {
+        "work/2/1/lease.json",
+        "work/2/kept/step-10/seal.json",
+    }
 
 
-def test_files_that_were_committed_meanwhile_stay(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job was in its commit when the store was listed: files without a manifest. Then it released its lease."""
+def test_files_that_were_committed_meanwhile_stay(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job was in its commit when the store was listed: files without a manifest. Then it
+    released its lease."""
     yard.run("running", 1)
     manifest = yard.commit(1)
     name = f"artifacts/sft/{key(1)}/manifest.json"
@@ -261,7 +316,9 @@ def test_files_that_were_committed_meanwhile_stay(yard: Yard, monkeypatch: pytes
     assert yard.store.valid("sft", key(1)) == manifest
 
 
-def test_while_a_key_is_removed_nobody_runs_its_stage(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_a_key_is_removed_nobody_runs_its_stage(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever wants to, waits, and finds a clean field."""
     yard.commit(1)
     yard.attempt(1)
@@ -276,7 +333,9 @@ def test_while_a_key_is_removed_nobody_runs_its_stage(yard: Yard, monkeypatch: p
 
     def take() -> None:
         removing.wait(10)
-        with hold(yard.store, key(1), "run", seconds=5, poll_seconds=0.01, waiting=seen.append) as lease:
+        with hold(
+            yard.store, key(1), "run", seconds=5, poll_seconds=0.01, waiting=seen.append
+        ) as lease:
             seen.append(lease.attempt)
             seen.append(str(sorted(yard.names())))
 
@@ -294,7 +353,8 @@ class Killed(BaseException):
 
 
 def kill_at(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Let the store's changes raise Killed from the `number`-th on: a dead process does nothing more."""
+    """Let the store's changes raise Killed from the `number`-th on: a dead process does nothing
+    more."""
     left = [number]
 
     def wrapped(change: Any) -> Any:
@@ -311,9 +371,14 @@ def kill_at(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_a_gc_that_is_killed_anywhere_leaves_whole_artifacts_or_none_and_the_next_one_finishes(
-    tmp_path: Path, impatient: None, tiny_recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    impatient: None,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At each of its changes to the store in turn. All that may be left in the end is its lease of a key that is needed."""
+    """At each of its changes to the store in turn. All that may be left in the end is its lease of
+    a key that is needed."""
     monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.05")
     number, killed = 0, True
     while killed:
@@ -337,17 +402,28 @@ def test_a_gc_that_is_killed_anywhere_leaves_whole_artifacts_or_none_and_the_nex
         assert unneeded is None or each.store.verify(unneeded) == []
         each.gc("--delete")
         left = {name for name in each.names() if not name.endswith("/lease.json")}
-        assert left == {"runs/failed/run.json", "artifacts/sft/2/manifest.json", "artifacts/sft/2/data/2/model.txt"}
+        assert left == {
+            "runs/failed/run.json",
+            "artifacts/sft/2/manifest.json",
+            "artifacts/sft/2/data/2/model.txt",
+        }
     assert number > 9
 
 
 def test_of_a_bucket_this_machine_s_copies_and_working_files_go_with_what_they_belong_to(
-    impatient: None, gcs_bucket: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
+    impatient: None,
+    gcs_bucket: str,
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Artifact 1 is needed, but not its former attempt; 2 is garbage, 3 was removed by another machine; of 4 a job left an output here."""
+    """Artifact 1 is needed, but not its former attempt; 2 is garbage, 3 was removed by another
+    machine; of 4 a job left an output here."""
     yard = Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
     yard.run("failed", 1, 4)
-    copies = {number: yard.store.local_dir(yard.commit(number)) / "model.txt" for number in (1, 2, 3)}
+    copies = {
+        number: yard.store.local_dir(yard.commit(number)) / "model.txt" for number in (1, 2, 3)
+    }
     yard.store.remove(f"artifacts/sft/{key(3)}")
     former = copies[1].parents[1] / "0" / "model.txt"
     former.parent.mkdir()
@@ -357,7 +433,9 @@ def test_of_a_bucket_this_machine_s_copies_and_working_files_go_with_what_they_b
         out.parent.mkdir(parents=True)
         out.write_text("half")
         (out.parent.parent / "log.txt").write_text("log")
-    cached = {("cache", f"trees/artifacts/sft/{number}") for number in (1, 2, 3)} | {("cache", f"work/{number}") for number in (1, 2)}
+    cached = {("cache", f"trees/artifacts/sft/{number}") for number in (1, 2, 3)} | {
+        ("cache", f"work/{number}") for number in (1, 2)
+    }
     parts = {("cache", "parts/artifacts/sft/2"), ("cache", "parts/artifacts/sft/3")}
     assert yard.found() - parts == {("artifact", "artifacts/sft/2"), *cached}
     assert {number for number, path in copies.items() if path.exists()} == {1, 2, 3}

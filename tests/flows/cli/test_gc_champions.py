@@ -1,4 +1,5 @@
-"""`lyceum gc` and champions: what they stand on is not removed, and what nobody can return to is."""
+"""`lyceum gc` and champions: what they stand on is not removed, and what nobody can return to
+is."""
 
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,35 @@ from tests.flows.cli.gc_yard import Yard
 
 
 @pytest.fixture
-def yard(tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Yard:
+def yard(
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Yard:
     monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.3")
     monkeypatch.setenv("LYCEUM_POLL_SECONDS", "0.05")
     return Yard(open_store(tmp_path / "store"), tiny_recipe, capsys, tmp_path)
 
 
-def test_a_champion_s_run_is_not_dropped_nor_one_that_a_rollback_may_lead_back_to(yard: Yard) -> None:
+def test_a_champion_s_run_is_not_dropped_nor_one_that_a_rollback_may_lead_back_to(
+    yard: Yard,
+) -> None:
     """Entry 3, on which a rollback left run c, needs nothing any more."""
     for number, name in enumerate("abc", start=1):
         crown(yard, number, name)
     rollback(yard.store, "demo", "")
     yard.gc("--drop-run", "a", code=2)
-    assert "run 'a' cannot be dropped: `lyceum promote --rollback demo` may lead back to it" in yard.messages
+    assert (
+        "run 'a' cannot be dropped: `lyceum promote --rollback demo` may lead back to it"
+        in yard.messages
+    )
     assert "remove champions/demo/000001.json first" in yard.messages
     yard.gc("--drop-run", "b", "--delete", code=2)
-    assert "run 'b' cannot be dropped: it is the champion of recipe demo. Promote another run, or roll back, first." in yard.messages
+    assert (
+        "run 'b' cannot be dropped: it is the champion of recipe demo. Promote another run, or roll"
+        " back, first." in yard.messages
+    )
     assert ("run", "runs/c") in yard.found("--drop-run", "c", "--delete")
     assert yard.store.list_runs() == ["a", "b"]
     yard.store.remove("champions/demo/000001.json")
@@ -47,11 +61,15 @@ def crown(yard: Yard, number: int, run: str) -> None:
     stage = StageSpec(name=f"s{number}", kind="sft")
     recipe = record.recipe.model_copy(update={"name": "demo", "stages": (stage,)})
     stages = (record.stages[0].model_copy(update={"status": "ran", "artifact": model}),)
-    yard.store.write_json(record_name(run), record.model_copy(update={"recipe": recipe, "stages": stages}))
+    yard.store.write_json(
+        record_name(run), record.model_copy(update={"recipe": recipe, "stages": stages})
+    )
     promote_by_hand(yard.store, run, "")
 
 
-def test_a_promotion_while_leases_are_watched_saves_the_run(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_while_leases_are_watched_saves_the_run(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crown(yard, 1, "a")
     yard.store.remove("champions")
     watch = gc.unheld
@@ -70,9 +88,23 @@ def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard
     yard.commit(2)
     yard.run("nightly", 1)
     evaluation = yard.commit(2).ref().model_dump(mode="json")
-    verdict = {"promote": True, "why": "", "candidate": "nightly", "champion": None, "evaluations": [evaluation]}
+    verdict = {
+        "promote": True,
+        "why": "",
+        "candidate": "nightly",
+        "champion": None,
+        "evaluations": [evaluation],
+    }
     fresh = {"rows": 0, "new": 0, "changed": 0, "gone": 0, "since": None}
-    made = {"run_id": "nightly", "fresh": fresh, "gate": verdict, "why": "", "promoted": True, "champion": 1, "decided": 1.0}
+    made = {
+        "run_id": "nightly",
+        "fresh": fresh,
+        "gate": verdict,
+        "why": "",
+        "promoted": True,
+        "champion": 1,
+        "decided": 1.0,
+    }
     yard.store.write_json(decision_name("nightly"), Decision.parse(made))
     assert yard.found() == set()
     assert ("artifact", "artifacts/sft/2") in yard.found("--drop-run", "nightly")

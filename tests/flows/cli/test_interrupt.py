@@ -21,7 +21,8 @@ def test_the_first_signal_sets_the_event_and_the_second_interrupts() -> None:
 
 
 def test_a_signal_that_finds_the_event_locked_by_whoever_waits_for_it_does_not_hang() -> None:
-    """`Event.wait` holds the event's lock for a moment each time; a handler that set the event itself would wait for that for ever."""
+    """`Event.wait` holds the event's lock for a moment each time; a handler that set the event
+    itself would wait for that for ever."""
     code = """
 import os, signal, threading
 from flows.cli.interrupt import interruptible

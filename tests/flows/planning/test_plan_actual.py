@@ -1,4 +1,5 @@
-"""What a run was planned to take is kept, what it took is measured, and the report compares the two."""
+"""What a run was planned to take is kept, what it took is measured, and the report compares the
+two."""
 
 import json
 from pathlib import Path
@@ -48,13 +49,24 @@ def paced(*reports: tuple[int, float, str]) -> Usage:
 
 
 def test_the_pace_of_steps_is_measured_without_what_came_before_the_second() -> None:
-    """60 s until step 1 (compiled), then 2 s, then 4 s a step: (120 - 108) / 3. Work of another unit is measured on its own."""
-    steps = [(0, 101.0, "steps"), (1, 160.0, "steps"), (2, 162.0, "steps"), (3, 166.0, "steps"), (5, 174.0, "steps")]
+    """60 s until step 1 (compiled), then 2 s, then 4 s a step: (120 - 108) / 3. Work of another
+    unit is measured on its own."""
+    steps = [
+        (0, 101.0, "steps"),
+        (1, 160.0, "steps"),
+        (2, 162.0, "steps"),
+        (3, 166.0, "steps"),
+        (5, 174.0, "steps"),
+    ]
     usage = paced(*steps)
     assert (usage.unit, usage.unit_seconds, usage.seconds) == ("steps", pytest.approx(4.0), 74.0)
     assert paced(*steps[:3]).unit_seconds is None, "one interval, which may hold a compilation"
-    assert paced(*steps, *[(done, 180.0 + done, "prompts") for done in (64, 128, 192)]).unit_seconds == pytest.approx(1.0)
-    assert paced(*[(done, 100.0 + done, "steps") for done in (7, 8, 1, 2, 3)]).unit_seconds == pytest.approx(1.0), "rolled back"
+    assert paced(
+        *steps, *[(done, 180.0 + done, "prompts") for done in (64, 128, 192)]
+    ).unit_seconds == pytest.approx(1.0)
+    assert paced(
+        *[(done, 100.0 + done, "steps") for done in (7, 8, 1, 2, 3)]
+    ).unit_seconds == pytest.approx(1.0), "rolled back"
 
 
 class Device:
@@ -65,11 +77,15 @@ class Device:
         return None if self.peak is None else {"peak_bytes_in_use": self.peak, "bytes_in_use": 1}
 
 
-def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert peak_device_bytes() is None, "CPUs do not"
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(3), Device(7), Device(5)])
     assert peak_device_bytes() == 7
-    assert paced().peak_device_bytes is None, "of a job that computes on no device JAX is not even asked"
+    assert paced().peak_device_bytes is None, (
+        "of a job that computes on no device JAX is not even asked"
+    )
 
     def none() -> list[Any]:
         raise RuntimeError("Unable to initialize backend 'tpu'")
@@ -80,15 +96,25 @@ def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_te
 
 def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_path: Path) -> None:
     workers = Workers(tmp_path)
-    spec, status = workers.run(WRITE + "for n in range(1, 5): time.sleep(0.02); job.progress(n, 4, 'steps')")
+    spec, status = workers.run(
+        WRITE + "for n in range(1, 5): time.sleep(0.02); job.progress(n, 4, 'steps')"
+    )
     manifest = workers.store.valid("toy", spec.key)
     assert manifest is not None
     assert status.usage is not None
     assert 0.02 <= status.usage.unit_seconds < 60  # type: ignore[operator]
-    told = {name: manifest.execution.get(name) for name in ("unit", "unit_seconds", "peak_device_bytes")}
-    assert told == {"unit": "steps", "unit_seconds": status.usage.unit_seconds, "peak_device_bytes": None}
+    told = {
+        name: manifest.execution.get(name) for name in ("unit", "unit_seconds", "peak_device_bytes")
+    }
+    assert told == {
+        "unit": "steps",
+        "unit_seconds": status.usage.unit_seconds,
+        "peak_device_bytes": None,
+    }
     assert status.usage.seconds >= manifest.execution["seconds"]
-    _, failed = workers.run("raise ValueError(bytearray(80_000_000)[:1])", attempt="2", key="1" * 64)
+    _, failed = workers.run(
+        "raise ValueError(bytearray(80_000_000)[:1])", attempt="2", key="1" * 64
+    )
     assert failed.state == "failed"
     assert failed.usage is not None, "also of a job that failed: of what, memory may tell"
 
@@ -96,32 +122,68 @@ def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_p
 def test_what_the_worker_measured_reaches_the_flow(bench: Bench) -> None:  # noqa: F811
     first, last = (Usage(seconds=seconds, peak_rss_bytes=1) for seconds in (1.0, 2.0))
     lost = JobStatus(state="failed", heartbeat=0.0, lost=True, error="preempted", usage=first)
-    bench.run(Scripted([[lost], [JobStatus(state="running", heartbeat=0.0), JobStatus(state="succeeded", heartbeat=0.0, usage=last)]]))
+    bench.run(
+        Scripted(
+            [
+                [lost],
+                [
+                    JobStatus(state="running", heartbeat=0.0),
+                    JobStatus(state="succeeded", heartbeat=0.0, usage=last),
+                ],
+            ]
+        )
+    )
     assert bench.watch.usages == {JOB.stage: last}
 
 
 # Keeping the plan
 
 
-def planned(name: str, seconds: float | None, usd: float | None, *hbm: int, cached: bool = False) -> dict[str, Any]:
+def planned(
+    name: str, seconds: float | None, usd: float | None, *hbm: int, cached: bool = False
+) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it, as far as anybody reads it here."""
-    return {"name": name, "cached": cached, "seconds": seconds, "cost_usd": usd, "programs": [{"hbm_bytes": count} for count in hbm]}
+    return {
+        "name": name,
+        "cached": cached,
+        "seconds": seconds,
+        "cost_usd": usd,
+        "programs": [{"hbm_bytes": count} for count in hbm],
+    }
 
 
 def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
-    """A finished run whose sft took 600 s, 1.50 USD and 12 GB, its grpo 100 s; with a plan, if any stages are given."""
+    """A finished run whose sft took 600 s, 1.50 USD and 12 GB, its grpo 100 s; with a plan, if any
+    stages are given."""
     store, record = write_run(root)
     taken = {
-        "sft": {"seconds": 600.0, "cost_usd": 1.5, "usage": Usage(seconds=250.0, peak_rss_bytes=1, peak_device_bytes=12 * GB)},
-        "grpo": {"seconds": 100.0, "usage": Usage(seconds=90.0, peak_rss_bytes=1, unit="steps", unit_seconds=1.25)},
+        "sft": {
+            "seconds": 600.0,
+            "cost_usd": 1.5,
+            "usage": Usage(seconds=250.0, peak_rss_bytes=1, peak_device_bytes=12 * GB),
+        },
+        "grpo": {
+            "seconds": 100.0,
+            "usage": Usage(seconds=90.0, peak_rss_bytes=1, unit="steps", unit_seconds=1.25),
+        },
     }
-    record = record.model_copy(update={"stages": tuple(stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages)})
+    record = record.model_copy(
+        update={
+            "stages": tuple(
+                stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages
+            )
+        }
+    )
     if stages:
-        store.write_bytes(f"runs/{record.run_id}/plan.json", json.dumps({"stages": stages}).encode())
+        store.write_bytes(
+            f"runs/{record.run_id}/plan.json", json.dumps({"stages": stages}).encode()
+        )
     return store, record
 
 
-def test_a_run_keeps_its_plan_and_a_store_that_does_not_take_it_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_its_plan_and_a_store_that_does_not_take_it_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(tmp_path / "store")
     _, record = write_run(tmp_path / "other")
     resolved: Any = type("Resolved", (), {"recipe": record.recipe, "stages": ()})
@@ -144,9 +206,14 @@ class Began(Exception):
 
 @pytest.fixture
 def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> Any:
-    """The flow as Prefect's UI starts it, without Prefect, up to where its first stage would begin."""
-    monkeypatch.setattr(post_train, "get_run_logger", lambda: __import__("logging").getLogger("test"))
-    monkeypatch.setattr(post_train, "check_reach", lambda target, store: None)  # a bucket is not what this is about
+    """The flow as Prefect's UI starts it, without Prefect, up to where its first stage would
+    begin."""
+    monkeypatch.setattr(
+        post_train, "get_run_logger", lambda: __import__("logging").getLogger("test")
+    )
+    monkeypatch.setattr(
+        post_train, "check_reach", lambda target, store: None
+    )  # a bucket is not what this is about
     monkeypatch.setattr(post_train, "check_endpoints", lambda *_: None)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
 
@@ -156,7 +223,9 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
     monkeypatch.setattr(post_train, "announce", announce)
 
     def start() -> State[Any]:
-        return post_train.post_train.fn(recipe=str(tiny_recipe), target="v5e-8", store=str(tmp_path / "store"))
+        return post_train.post_train.fn(
+            recipe=str(tiny_recipe), target="v5e-8", store=str(tmp_path / "store")
+        )
 
     return start
 
@@ -172,8 +241,14 @@ def test_a_run_from_the_ui_is_planned_before_it_begins_and_keeps_that_plan(
     assert read_plan(store, run_id) == plan
 
 
-def test_a_run_from_the_ui_that_does_not_fit_does_not_begin(flow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    refused = {"fits": False, "problems": ["Stage sft: train_step needs 18.00 of 15.75 GiB a device."], "suggestion": []}
+def test_a_run_from_the_ui_that_does_not_fit_does_not_begin(
+    flow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused = {
+        "fits": False,
+        "problems": ["Stage sft: train_step needs 18.00 of 15.75 GiB a device."],
+        "suggestion": [],
+    }
     monkeypatch.setattr(planning, "make_plan", lambda resolved, store, target: refused)
     state = flow()
     assert state.is_failed()
@@ -185,12 +260,17 @@ def test_a_run_from_the_ui_that_does_not_fit_does_not_begin(flow: Any, monkeypat
 # Comparing
 
 
-def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_said(tmp_path: Path) -> None:
-    """sft: 600 s of 200 planned, 12 GB of 14 (within a quarter), 1.50 USD of 1.40; grpo: 100 s of 360, no price."""
+def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_said(
+    tmp_path: Path,
+) -> None:
+    """sft: 600 s of 200 planned, 12 GB of 14 (within a quarter), 1.50 USD of 1.40; grpo: 100 s of
+    360, no price."""
     store, record = planned_run(
         tmp_path,
         planned("distill", 9.0, 0.0),  # found cached when its turn came
-        planned("rebalance", 0.0, 0.0, cached=True),  # planned as cached: nothing was said of its time
+        planned(
+            "rebalance", 0.0, 0.0, cached=True
+        ),  # planned as cached: nothing was said of its time
         planned("sft", 200.0, 1.4, 3 * GB, 14 * GB),
         planned("grpo", 360.0, None, 5 * GB),
     )
@@ -204,17 +284,27 @@ def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_sai
     assert grpo.memory.texts == ("5.0 GB", "", ""), "its devices did not tell"
     assert grpo.worked == "1 min 30 s, 1.25 s for each of its steps"
     assert table.time.texts == ("9 min 20 s", "11 min 40 s", "1.25×")
-    assert table.cost.texts == ("1.40 USD", "1.50 USD", "1.07×"), "the stage without a price is in neither sum"
+    assert table.cost.texts == (
+        "1.40 USD",
+        "1.50 USD",
+        "1.07×",
+    ), "the stage without a price is in neither sum"
     assert table.findings == [
         "sft took 10 min 0 s where 3 min 20 s was planned, 3 times as much.",
         "grpo took 1 min 40 s where 6 min 0 s was planned, 0.28 times as much.",
     ]
 
 
-def test_more_memory_than_the_compiler_said_is_a_finding_before_it_is_a_crash(tmp_path: Path) -> None:
-    table = plan_versus_actual(read_results(*planned_run(tmp_path, planned("sft", 500.0, 1.4, 9 * GB))))
+def test_more_memory_than_the_compiler_said_is_a_finding_before_it_is_a_crash(
+    tmp_path: Path,
+) -> None:
+    table = plan_versus_actual(
+        read_results(*planned_run(tmp_path, planned("sft", 500.0, 1.4, 9 * GB)))
+    )
     assert table is not None
-    assert table.findings == ["sft held, on its fullest device, 12.0 GB where 9.0 GB was planned, 1.3 times as much."]
+    assert table.findings == [
+        "sft held, on its fullest device, 12.0 GB where 9.0 GB was planned, 1.3 times as much."
+    ]
 
 
 def rendered(store: Store, record: RunRecord) -> str:
@@ -225,15 +315,24 @@ def rendered(store: Store, record: RunRecord) -> str:
 def test_the_report_says_when_there_was_no_plan(tmp_path: Path) -> None:
     store, record = planned_run(tmp_path)
     assert plan_versus_actual(read_results(store, record)) is None
-    assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in rendered(store, record)
+    assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in rendered(
+        store, record
+    )
     assert "<td>600" not in rendered(store, record)
 
 
 def test_the_report_shows_the_comparison(tmp_path: Path) -> None:
     shown = rendered(*planned_run(tmp_path, planned("sft", 200.0, 1.4, 14 * GB)))
-    for text in ("sft took 10 min 0 s where 3 min 20 s was planned", "<td>12.0 GB</td>", "<td>0.86×</td>", "<strong>all</strong>"):
+    for text in (
+        "sft took 10 min 0 s where 3 min 20 s was planned",
+        "<td>12.0 GB</td>",
+        "<td>0.86×</td>",
+        "<strong>all</strong>",
+    ):
         assert text in shown
-    assert "Nothing was far off" in rendered(*planned_run(tmp_path / "well", planned("sft", 500.0, 1.4, 14 * GB)))
+    assert "Nothing was far off" in rendered(
+        *planned_run(tmp_path / "well", planned("sft", 500.0, 1.4, 14 * GB))
+    )
 
 
 def test_a_damaged_plan_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`lyceum plan` and `lyceum run` for a TPU, with a compiler of the same protocol that answers at once: sizes by a formula of the config."""
+"""`lyceum plan` and `lyceum run` for a TPU, with a compiler of the same protocol that answers at
+once: sizes by a formula of the config."""
 
 import json
 import os
@@ -95,20 +96,27 @@ config = { prompt_length = 64, response_length = 64, batch_size = 16, min_items 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that answers at once, a recipe, and an empty store and cache; returns the file in which it notes what it was asked."""
+    """A compiler that answers at once, a recipe, and an empty store and cache; returns the file in
+    which it notes what it was asked."""
     (tmp_path / "fake.py").write_text(FAKE, encoding="utf-8")
     (tmp_path / "tiny.toml").write_text(RECIPE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compiling, "COMMAND", (sys.executable, str(tmp_path / "fake.py")))
     monkeypatch.setattr(compiling, "has_compiler", lambda: True)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
-    for name, value in {"FAKE_LOG": str(tmp_path / "asked.txt"), "FAKE_GIB": "1.0", "LYCEUM_CACHE": str(tmp_path / "cache")}.items():
+    for name, value in {
+        "FAKE_LOG": str(tmp_path / "asked.txt"),
+        "FAKE_GIB": "1.0",
+        "LYCEUM_CACHE": str(tmp_path / "cache"),
+    }.items():
         monkeypatch.setenv(name, value)
     return tmp_path / "asked.txt"
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    code = main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store", *arguments, "--json"])
+    code = main(
+        ["plan", "tiny.toml", "--target", "v5e-8", "--store", "store", *arguments, "--json"]
+    )
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -116,7 +124,9 @@ def asked(log: Path, what: str) -> list[str]:
     return [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith(what)]
 
 
-def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, value = plan(capsys)
     assert (code, value["fits"]) == (0, True)
     assert set(value) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd"}
@@ -125,16 +135,24 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(fak
     assert [one["name"] for one in stages["eval"]["programs"]] == ["generate"]
     assert stages["distill"]["programs"] == []
     step = stages["sft"]["programs"][0]
-    assert (step["hbm_bytes"], step["fits"], step["bound"]) == (10 * 2**30, True, "compute")  # 8 rows a device, and what is resident
+    assert (step["hbm_bytes"], step["fits"], step["bound"]) == (
+        10 * 2**30,
+        True,
+        "compute",
+    )  # 8 rows a device, and what is resident
     assert step["roofline_seconds"] == pytest.approx(1.0)
     assert stages["sft"]["seconds"] == pytest.approx(360 + 200 / 0.4)
     assert stages["sft"]["cost_usd"] == pytest.approx(8 * 0.60 * stages["sft"]["seconds"] / 3600)
     assert value["seconds"] == pytest.approx(sum(stage["seconds"] for stage in value["stages"]))
-    assert "programs reasoning_eval gemma3-tiny ['policy', 'prompts']" in asked(fake, "programs")  # the model of its policy
+    assert "programs reasoning_eval gemma3-tiny ['policy', 'prompts']" in asked(
+        fake, "programs"
+    )  # the model of its policy
     assert len(asked(fake, "compile")) == 3
 
 
-def test_a_plan_seen_before_starts_no_compiler(fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_seen_before_starts_no_compiler(
+    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = plan(capsys)
     monkeypatch.setattr(compiling, "COMMAND", ("false",))
     assert plan(capsys) == first
@@ -150,11 +168,15 @@ def test_a_changed_config_is_asked_about_and_programs_it_shares_are_not_compiled
     assert len(asked(fake, "compile")) == 5
 
 
-def test_what_fits_is_looked_for_and_compiled(fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fits_is_looked_for_and_compiled(
+    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_GIB", "2.0")  # 1 + 1 + 8 rows x 2 GiB
     code, value = plan(capsys)
     assert (code, value["fits"]) == (3, False)
-    assert value["suggestion"] == ["stages.sft.config.micro_batch_size=32"]  # half of it, all else as it was
+    assert value["suggestion"] == [
+        "stages.sft.config.micro_batch_size=32"
+    ]  # half of it, all else as it was
     expected = value["seconds"]  # as it would be
     code, value = plan(capsys, "--set", value["suggestion"][0])
     assert (code, value["fits"], value["seconds"]) == (0, True, expected)
@@ -165,25 +187,53 @@ def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_rows_come_bac
 ) -> None:
     monkeypatch.setenv("FAKE_GIB", "20.0")  # one row takes 20 GiB, 10 with `dots`, 4 with `layer`
     _, value = plan(capsys)
-    assert value["suggestion"] == ["stages.sft.config.micro_batch_size=16", "stages.sft.config.remat=layer"]
+    assert value["suggestion"] == [
+        "stages.sft.config.micro_batch_size=16",
+        "stages.sft.config.remat=layer",
+    ]
     assert all("length=1024" in line for line in asked(fake, "compile train_step"))
 
 
-def test_lengths_and_batches_are_cut_last(fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_and_batches_are_cut_last(
+    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_GIB", "100.0")  # one row with `layer` takes 20 GiB at 1,024 tokens
     _, value = plan(capsys)
-    assert value["suggestion"] == [f"stages.sft.config.{one}" for one in ("micro_batch_size=8", "remat=layer", "sequence_length=640")]
+    assert value["suggestion"] == [
+        f"stages.sft.config.{one}"
+        for one in ("micro_batch_size=8", "remat=layer", "sequence_length=640")
+    ]
     monkeypatch.setenv("FAKE_GIB", "1000.0")
     monkeypatch.setenv("LYCEUM_CACHE", "other")
     _, value = plan(capsys)
-    assert (value["fits"], value["suggestion"], value["seconds"], value["cost_usd"]) == (False, [], None, None)
+    assert (value["fits"], value["suggestion"], value["seconds"], value["cost_usd"]) == (
+        False,
+        [],
+        None,
+        None,
+    )
     assert main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
 
 
-def test_a_recipe_is_planned_without_the_data_it_reads(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = {"path": "a.jsonl", "family": "a", "domain": "math", "prompt": "p", "reasoning": "r", "answer": "a"}
-    source = "[[stages.distill.config.teachers.sources]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
-    text = Path("tiny.toml").read_text(encoding="utf-8").replace('"procedural"\nrows = { summarization = 60 }\n', f'"dataset"\n{source}')
+def test_a_recipe_is_planned_without_the_data_it_reads(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {
+        "path": "a.jsonl",
+        "family": "a",
+        "domain": "math",
+        "prompt": "p",
+        "reasoning": "r",
+        "answer": "a",
+    }
+    source = "[[stages.distill.config.teachers.sources]]\n" + "".join(
+        f'{key} = "{value}"\n' for key, value in keys.items()
+    )
+    text = (
+        Path("tiny.toml")
+        .read_text(encoding="utf-8")
+        .replace('"procedural"\nrows = { summarization = 60 }\n', f'"dataset"\n{source}')
+    )
     Path("tiny.toml").write_text(text, encoding="utf-8")
     code, value = plan(capsys)
     assert (code, value["fits"]) == (0, True)
@@ -194,37 +244,64 @@ def test_a_recipe_is_planned_without_the_data_it_reads(fake: Path, capsys: pytes
 
 
 def test_micro_batches_stay_multiples_of_the_devices() -> None:
-    question = Question("sft", "sft", 1, {"batch_size": 48, "micro_batch_size": None, "remat": "dots"}, "gemma3-tiny", {})
+    question = Question(
+        "sft",
+        "sft",
+        1,
+        {"batch_size": 48, "micro_batch_size": None, "remat": "dots"},
+        "gemma3-tiny",
+        {},
+    )
     found = {setting.name: setting.values for setting in settings_to_try(question, 8)}
-    assert found == {"micro_batch_size": (48, 24, 16, 8), "remat": ("dots", "layer", "chunks"), "batch_size": (48, 24, 8)}
+    assert found == {
+        "micro_batch_size": (48, 24, 16, 8),
+        "remat": ("dots", "layer", "chunks"),
+        "batch_size": (48, 24, 8),
+    }
 
 
 def test_a_budget_is_part_of_the_plan(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(capsys, "--hours", "9", "--usd", "100")[0] == 0
     code, value = plan(capsys, "--hours", "0.5")
     assert (code, value["fits"]) == (3, False)
-    assert value["problems"][0].startswith("It takes 0.61 of 0.5 hours; most of it: sft 0.24, eval 0.17")
+    assert value["problems"][0].startswith(
+        "It takes 0.61 of 0.5 hours; most of it: sft 0.24, eval 0.17"
+    )
     assert "US dollars" in plan(capsys, "--usd", "1")[1]["problems"][0]
     assert main(["plan", "tiny.toml", "--hours", "0"]) == 2
     assert "--hours 0: give a number above 0" in capsys.readouterr().err
 
 
-def test_people_see_memory_time_cost_and_the_fix(fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_see_memory_time_cost_and_the_fix(
+    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_GIB", "2.0")
     assert main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
     shown = capsys.readouterr()
-    for text in ("18.00 of 15.75", "Stage sft: train_step needs 18.00 of 15.75 GiB", "--set stages.sft.config.micro_batch_size=32", "USD"):
+    for text in (
+        "18.00 of 15.75",
+        "Stage sft: train_step needs 18.00 of 15.75 GiB",
+        "--set stages.sft.config.micro_batch_size=32",
+        "USD",
+    ):
         assert text in shown.out
     assert "compiling 1 of 3: sft train_step" in shown.err
     assert "It fits" not in shown.out
 
 
-def test_a_run_that_does_not_fit_is_not_submitted(fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_fit_is_not_submitted(
+    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_GIB", "2.0")
-    monkeypatch.setattr("flows.cli.launch.check_reach", lambda target, store: None)  # a bucket is not what this is about
+    monkeypatch.setattr(
+        "flows.cli.launch.check_reach", lambda target, store: None
+    )  # a bucket is not what this is about
     assert main(["run", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
     message = capsys.readouterr().err.splitlines()[-1]
-    assert "does not fit v5e-8; nothing was submitted. Stage sft: train_step needs 18.00 of 15.75 GiB" in message
+    assert (
+        "does not fit v5e-8; nothing was submitted. Stage sft: train_step needs 18.00 of 15.75 GiB"
+        in message
+    )
     assert message.endswith("--set stages.sft.config.micro_batch_size=32")
     assert not list(Path("store").glob("runs/*"))
 
@@ -244,23 +321,34 @@ def question(kind: str = "sft") -> Question:
     return Question("sft", kind, 1, {"batch_size": 64, "sequence_length": 1024}, "gemma3-tiny", {})
 
 
-def test_a_compiler_that_dies_is_named_with_stage_and_program(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_dies_is_named_with_stage_and_program(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_DIES", "validation_loss")
     with (
-        pytest.raises(StageFailed, match=r"stage sft, program validation_loss on v5e-8: .*exit code 1: the compiler crashed"),
+        pytest.raises(
+            StageFailed,
+            match=(
+                r"stage sft, program validation_loss on v5e-8: .*exit code 1: the compiler crashed"
+            ),
+        ),
         Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler,
     ):
         compiler.compile([question()])
 
 
-def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_KILLED", "train_step")
     monkeypatch.setattr(compiling, "_workers", lambda: 2)
     with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
         assert all(program.report for program in compiler.compile([question()])[0])
 
 
-def test_leaving_ends_the_processes_whatever_they_do(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_ends_the_processes_whatever_they_do(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_WAITS", "validation_loss")
     with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
         compiler.programs([question()])
@@ -276,7 +364,9 @@ def test_leaving_ends_the_processes_whatever_they_do(fake: Path, monkeypatch: py
             os.kill(pid, 0)
 
 
-def commit(store: Store, stage: ResolvedStage, inputs: dict[str, Manifest], target: str, seconds: float) -> Manifest:
+def commit(
+    store: Store, stage: ResolvedStage, inputs: dict[str, Manifest], target: str, seconds: float
+) -> Manifest:
     """The artifact of a stage that has run."""
     refs = {name: manifest.ref() for name, manifest in inputs.items()}
     out = Path("out") / stage.name
@@ -296,16 +386,24 @@ def commit(store: Store, stage: ResolvedStage, inputs: dict[str, Manifest], targ
     return store.commit(draft, out)
 
 
-def test_what_ran_is_cached_and_measures_the_next_plan(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_ran_is_cached_and_measures_the_next_plan(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan(capsys)  # as before any run: it is what measured times are compared with
     store, recipe = open_store("store"), resolve("tiny.toml")
     distill = commit(store, recipe.stage("distill"), {}, "local", 20.0)
     rebalance = commit(store, recipe.stage("rebalance"), {"examples": distill}, "local", 5.0)
-    commit(store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0)  # 200 s at the roofline
+    commit(
+        store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0
+    )  # 200 s at the roofline
 
     _, value = plan(capsys)
     stages = {stage["name"]: stage for stage in value["stages"]}
-    assert [name for name, stage in stages.items() if stage["cached"]] == ["distill", "rebalance", "sft"]
+    assert [name for name, stage in stages.items() if stage["cached"]] == [
+        "distill",
+        "rebalance",
+        "sft",
+    ]
     assert (stages["sft"]["seconds"], stages["sft"]["programs"]) == (0.0, [])
 
     compiled = len(asked(fake, "compile"))
@@ -313,9 +411,13 @@ def test_what_ran_is_cached_and_measures_the_next_plan(fake: Path, capsys: pytes
     sft = next(stage for stage in value["stages"] if stage["name"] == "sft")
     assert sft["seconds"] == pytest.approx(360 + 4.0 * 200)
     assert sft["basis"].startswith("median of 1 measured runs")
-    assert len(asked(fake, "compile")) == compiled + 2  # of the new programs; those of the run that was measured were known
+    assert (
+        len(asked(fake, "compile")) == compiled + 2
+    )  # of the new programs; those of the run that was measured were known
     _, value = plan(capsys, "--set", "stages.sft.config.sequence_length=512", "--target", "v3-8")
-    assert next(stage for stage in value["stages"] if stage["name"] == "sft")["basis"].startswith("40% of the roofline")
+    assert next(stage for stage in value["stages"] if stage["name"] == "sft")["basis"].startswith(
+        "40% of the roofline"
+    )
 
 
 REPORT = {
@@ -333,18 +435,28 @@ REPORT = {
 
 def test_times_are_the_median_of_what_was_measured() -> None:
     programs = [Compiled("train_step", "", 200, 0, REPORT)]
-    guessed, measured = (estimate(programs, ratios, "v5e-8", TpuSettings()) for ratios in ([], [3.0, 4.0, 40.0]))
+    guessed, measured = (
+        estimate(programs, ratios, "v5e-8", TpuSettings()) for ratios in ([], [3.0, 4.0, 40.0])
+    )
     assert guessed.seconds == pytest.approx(360 + 200 / 0.4)
     assert measured.seconds == pytest.approx(360 + 200 * 4.0)
     assert cost(3600, "v5e-8", TpuSettings(usd_per_chip_hour=2.0)) == 16.0
 
 
 def test_programs_on_devices_of_their_own_take_no_time_while_the_others_compute() -> None:
-    """A judge beside the policy: the stage takes as long as the longer of both; one that is waited for adds its time."""
+    """A judge beside the policy: the stage takes as long as the longer of both; one that is waited
+    for adds its time."""
 
     def seconds(beside: bool, calls: int) -> float:
         judge = Compiled("judge", "", calls, 0, REPORT, beside)
-        policy = [Compiled("generate", "", 60, 0, REPORT), Compiled("train_step", "", 40, 0, REPORT)]
+        policy = [
+            Compiled("generate", "", 60, 0, REPORT),
+            Compiled("train_step", "", 40, 0, REPORT),
+        ]
         return estimate([*policy, judge], [1.0], "v5e-8", TpuSettings()).seconds - 360
 
-    assert [round(seconds(*case)) for case in ((False, 80), (True, 80), (True, 130))] == [180, 100, 130]
+    assert [round(seconds(*case)) for case in ((False, 80), (True, 80), (True, 130))] == [
+        180,
+        100,
+        130,
+    ]

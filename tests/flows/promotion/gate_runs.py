@@ -22,8 +22,15 @@ NUMBERS = count()
 
 
 def make(root: Path, name: str, skill: float = 0.7, **options: Any) -> tuple[Store, RunRecord]:
-    """A finished run whose last model, of its own bytes, answers this fraction of all prompts rightly."""
-    return write_run(root, name, skill={**SKILL, "grpo": skill}, text=name, **{"per_domain": PER_DOMAIN, **options})
+    """A finished run whose last model, of its own bytes, answers this fraction of all prompts
+    rightly."""
+    return write_run(
+        root,
+        name,
+        skill={**SKILL, "grpo": skill},
+        text=name,
+        **{"per_domain": PER_DOMAIN, **options},
+    )
 
 
 def items(store: Store, record: RunRecord, stage: str) -> list[EvalItem]:
@@ -38,7 +45,13 @@ def manifest(store: Store, record: RunRecord, stage: str) -> Manifest:
     return found
 
 
-def answer(store: Store, record: RunRecord, stage: str, answers: Sequence[EvalItem], samples: Sequence[EvalItem] = ()) -> RunRecord:
+def answer(
+    store: Store,
+    record: RunRecord,
+    stage: str,
+    answers: Sequence[EvalItem],
+    samples: Sequence[EvalItem] = (),
+) -> RunRecord:
     """The run, with an evaluation that found these answers."""
     number = next(NUMBERS)
     out = store.path(f"out-{number}")
@@ -48,7 +61,10 @@ def answer(store: Store, record: RunRecord, stage: str, answers: Sequence[EvalIt
         write_jsonl(out / "samples.jsonl", samples)
     draft = manifest(store, record, stage).model_copy(update={"key": f"{number:064x}", "files": ()})
     ref = store.commit(draft, out).ref()
-    stages = tuple(one.model_copy(update={"artifact": ref}) if one.name == stage else one for one in record.stages)
+    stages = tuple(
+        one.model_copy(update={"artifact": ref}) if one.name == stage else one
+        for one in record.stages
+    )
     return record.model_copy(update={"stages": stages})
 
 
@@ -62,26 +78,45 @@ def grade(store: Store, record: RunRecord, domain: Domain, right: range) -> RunR
 
 
 def with_gate(record: RunRecord, **rules: Any) -> RunRecord:
-    return record.model_copy(update={"recipe": record.recipe.model_copy(update={"gate": GateSpec(**rules)})})
+    return record.model_copy(
+        update={"recipe": record.recipe.model_copy(update={"gate": GateSpec(**rules)})}
+    )
 
 
 def unsafe(record: RunRecord) -> RunRecord:
     """The run without its safety evaluation."""
-    return record.model_copy(update={"stages": tuple(stage for stage in record.stages if stage.kind != "safety_eval")})
+    return record.model_copy(
+        update={"stages": tuple(stage for stage in record.stages if stage.kind != "safety_eval")}
+    )
 
 
 def suited(store: Store, record: RunRecord, right: bool) -> RunRecord:
     """The run, with a suite of 40 prompts in its last evaluation beside the held-out prompts."""
     known = items(store, record, "grpo_eval")
-    suite = [item.model_copy(update={"id": f"gsm8k/{n}", "suite": "gsm8k", "exact": right}) for n, item in enumerate(known[:40])]
+    suite = [
+        item.model_copy(update={"id": f"gsm8k/{n}", "suite": "gsm8k", "exact": right})
+        for n, item in enumerate(known[:40])
+    ]
     return answer(store, record, "grpo_eval", known + suite)
 
 
 def replay(store: Store, spec: JobSpec, asked: list[EvalItem], right: bool) -> Manifest:
-    """What the job of a rematch leaves: answers to the candidate's prompts, all right or all wrong."""
-    answers = [item.model_copy(update={"exact": right, "safe": right, "format": True}) for item in asked]
+    """What the job of a rematch leaves: answers to the candidate's prompts, all right or all
+    wrong."""
+    answers = [
+        item.model_copy(update={"exact": right, "safe": right, "format": True}) for item in asked
+    ]
     out = store.path(f"out-{next(NUMBERS)}")
     out.mkdir()
     write_jsonl(out / "items.jsonl", answers)
-    draft = Manifest(kind=spec.kind, key=spec.key, version=1, config=spec.config, inputs=spec.inputs, attempt="1", files=(), metrics={})
+    draft = Manifest(
+        kind=spec.kind,
+        key=spec.key,
+        version=1,
+        config=spec.config,
+        inputs=spec.inputs,
+        attempt="1",
+        files=(),
+        metrics={},
+    )
     return store.commit(draft, out)

@@ -1,4 +1,5 @@
-"""The champion of a recipe: an atomic pointer with a history that races, damage and lagging listings do not break."""
+"""The champion of a recipe: an atomic pointer with a history that races, damage and lagging
+listings do not break."""
 
 import json
 import subprocess
@@ -11,7 +12,17 @@ import pytest
 
 from flows.cli import show
 from flows.promotion import champion as champions
-from flows.promotion.champion import Champion, current, history, line, promote, promote_by_hand, protected, rollback, withdrawn
+from flows.promotion.champion import (
+    Champion,
+    current,
+    history,
+    line,
+    promote,
+    promote_by_hand,
+    protected,
+    rollback,
+    withdrawn,
+)
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.reports import RunRecord
@@ -70,12 +81,25 @@ def damage(store: Store, number: int, text: bytes = b"{") -> None:
 def test_a_promoted_run_is_the_champion_and_the_pointer_says_all_about_it(store: Store) -> None:
     assert current(store, "demo") is None
     crown(store, "a")
-    entry = promote(store, record(store, "b"), "a bounded win", by="nightly", replacing=current(store, "demo"))
+    entry = promote(
+        store, record(store, "b"), "a bounded win", by="nightly", replacing=current(store, "demo")
+    )
     assert entry is not None
     assert current(store, "demo") == entry
     grpo = next(stage for stage in record(store, "b").stages if stage.name == "grpo")
-    assert (entry.number, entry.change, entry.run_id, entry.stage, entry.model) == (2, "promotion", "b", "grpo", grpo.artifact)
-    assert (entry.why, entry.by, entry.replaces, entry.restores) == ("a bounded win", "nightly", 1, None)
+    assert (entry.number, entry.change, entry.run_id, entry.stage, entry.model) == (
+        2,
+        "promotion",
+        "b",
+        "grpo",
+        grpo.artifact,
+    )
+    assert (entry.why, entry.by, entry.replaces, entry.restores) == (
+        "a bounded win",
+        "nightly",
+        1,
+        None,
+    )
     assert entry.metrics["exact_answer"] == pytest.approx(0.7)
     assert entry.metrics["safe_rate"] == pytest.approx(0.7)
     assert store.path(f"{entry.weights}/curves.jsonl").is_file()
@@ -85,7 +109,13 @@ def test_a_promoted_run_is_the_champion_and_the_pointer_says_all_about_it(store:
 def test_a_rollback_undoes_promotions_one_by_one_and_not_to_and_fro(store: Store) -> None:
     crown(store, "a", "b", "c")
     back = rollback(store, "demo", "c answers in verse")
-    assert (back.run_id, back.change, back.replaces, back.restores, back.why) == ("b", "rollback", 3, 2, "c answers in verse")
+    assert (back.run_id, back.change, back.replaces, back.restores, back.why) == (
+        "b",
+        "rollback",
+        3,
+        2,
+        "c answers in verse",
+    )
     assert reigning(store) == "b"
     assert rollback(store, "demo", "b too").run_id == "a"
     with pytest.raises(InputError, match="before its champion, run a, there is none"):
@@ -93,7 +123,9 @@ def test_a_rollback_undoes_promotions_one_by_one_and_not_to_and_fro(store: Store
     assert [one.number for one in history(store, "demo")] == [1, 2, 3, 4, 5]
 
 
-def test_a_rollback_after_a_rollback_and_a_promotion_leads_to_what_that_promotion_replaced(store: Store) -> None:
+def test_a_rollback_after_a_rollback_and_a_promotion_leads_to_what_that_promotion_replaced(
+    store: Store,
+) -> None:
     crown(store, "a", "b")
     rollback(store, "demo", "b lost")
     crown(store, "c")
@@ -101,7 +133,9 @@ def test_a_rollback_after_a_rollback_and_a_promotion_leads_to_what_that_promotio
     assert rollback(store, "demo", "c lost").run_id == "a"
 
 
-def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(store: Store) -> None:
+def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(
+    store: Store,
+) -> None:
     crown(store, "a", "b")
     model = record(store, "b").stages[8].artifact
     assert model is not None
@@ -113,7 +147,9 @@ def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(s
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b'{"number": 2}'])
-def test_a_damaged_entry_is_passed_over_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture, text: bytes) -> None:
+def test_a_damaged_entry_is_passed_over_with_a_warning(
+    store: Store, caplog: pytest.LogCaptureFixture, text: bytes
+) -> None:
     crown(store, "a", "b")
     damage(store, 2, text)
     assert reigning(store) == "a"
@@ -138,7 +174,8 @@ def test_an_entry_of_another_place_is_damaged(store: Store) -> None:
 
 
 def test_a_rollback_whose_target_is_damaged_still_counts(store: Store) -> None:
-    """Entry 4 returned to number 2, which cannot be read any more; from there one goes back to a."""
+    """Entry 4 returned to number 2, which cannot be read any more; from there one goes back to
+    a."""
     crown(store, "a", "b", "c")
     rollback(store, "demo", "c lost")
     damage(store, 2)
@@ -148,11 +185,17 @@ def test_a_rollback_whose_target_is_damaged_still_counts(store: Store) -> None:
     assert [one.run_id for one in line(history(store, "demo"))] == ["a"]
 
 
-def test_a_listing_that_lags_behind_hides_no_champion(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_lags_behind_hides_no_champion(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crown(store, "a", "b", "c")
     complete = store.children
     for listed in ([], ["000001.json"]):
-        monkeypatch.setattr(store, "children", lambda name, listed=listed: listed if name == "champions/demo" else complete(name))
+        monkeypatch.setattr(
+            store,
+            "children",
+            lambda name, listed=listed: listed if name == "champions/demo" else complete(name),
+        )
         assert reigning(store) == "c"
     [entry] = crown(store, "d")
     assert entry.number == 4
@@ -200,9 +243,16 @@ def test_of_racing_processes_one_wins_in_a_bucket_too(
 
 
 def race(store: Store, runs: Sequence[str]) -> list[int | None]:
-    """What `promote` returned in a process for each run, all of which had read the same champion before: a number or None."""
+    """What `promote` returned in a process for each run, all of which had read the same champion
+    before: a number or None."""
     racers = [
-        subprocess.Popen([sys.executable, "-c", RACER, store.uri, run], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, store.uri, run],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for run in runs
     ]
     for racer in racers:
@@ -226,7 +276,9 @@ def copy(source: Store, target: Store, runs: Sequence[str]) -> None:
             place = f"artifacts/{stage.artifact.kind}/{stage.artifact.key}"
             for found in source.objects(place):
                 target.write_bytes(found.name, source.read_bytes(found.name) or b"")
-        target.write_json(f"runs/{name}/run.json", record(source, name).model_copy(update={"store": target.uri}))
+        target.write_json(
+            f"runs/{name}/run.json", record(source, name).model_copy(update={"store": target.uri})
+        )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +289,9 @@ def copy(source: Store, target: Store, runs: Sequence[str]) -> None:
         ({"stages": ()}, "has no trained model"),
     ],
 )
-def test_a_run_without_a_finished_model_is_refused(store: Store, changes: dict[str, object], message: str) -> None:
+def test_a_run_without_a_finished_model_is_refused(
+    store: Store, changes: dict[str, object], message: str
+) -> None:
     run = record(store, "a").model_copy(update={"run_id": "x", **changes})
     with pytest.raises(InputError, match=message):
         promote(store, run, "", by="me", replacing=None)
@@ -257,7 +311,9 @@ def test_a_run_with_a_damaged_artifact_is_refused(tmp_path: Path, stage: str) ->
         path.write_bytes(b"x" * manifest.files[0].size)
     else:
         store.discard(artifact.kind, artifact.key)
-    with pytest.raises(InputError, match=f"cannot be promoted: stage {stage}: its artifact is (damaged|no longer)"):
+    with pytest.raises(
+        InputError, match=f"cannot be promoted: stage {stage}: its artifact is (damaged|no longer)"
+    ):
         promote_by_hand(store, run.run_id, "")
 
 
@@ -272,12 +328,17 @@ def test_a_rollback_to_a_model_that_is_gone_is_refused(tmp_path: Path) -> None:
     store, _ = write_run(tmp_path, "b", text="b")
     first, _ = crown(store, "a", "b")
     store.discard(first.model.kind, first.model.key)
-    with pytest.raises(InputError, match=r"the champion before was run a, .* it is gone from the store. The champion stays"):
+    with pytest.raises(
+        InputError,
+        match=r"the champion before was run a, .* it is gone from the store. The champion stays",
+    ):
         rollback(store, "demo", "")
     assert reigning(store) == "b"
 
 
-def test_a_rollback_that_somebody_else_was_faster_than_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_that_somebody_else_was_faster_than_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both meant the same champion; going back twice would be one too many."""
     crown(store, "a", "b", "c")
     create = store.create_json
@@ -295,7 +356,9 @@ def test_a_rollback_that_somebody_else_was_faster_than_is_refused(store: Store, 
 
 def test_a_recipe_without_a_champion_is_named_with_those_that_have_one(store: Store) -> None:
     crown(store, "a")
-    with pytest.raises(InputError, match=r"recipe 'dmo' has no champion .*Did you mean 'demo'\? Valid: demo\."):
+    with pytest.raises(
+        InputError, match=r"recipe 'dmo' has no champion .*Did you mean 'demo'\? Valid: demo\."
+    ):
         rollback(store, "dmo", "")
     with pytest.raises(InputError, match=r"recipe .* has no champion"):
         rollback(store, "../runs", "")
@@ -310,7 +373,9 @@ def test_runs_that_a_champion_or_a_rollback_needs_are_known_with_what_to_do(stor
     assert "it is the champion of recipe demo" in needed["b"]
 
 
-def test_the_history_is_shown_with_what_a_rollback_would_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_history_is_shown_with_what_a_rollback_would_do(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     crown(store, "a", "b")
     value = champions.history_json(store, "demo")
     json.dumps(value)

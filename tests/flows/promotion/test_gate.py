@@ -1,4 +1,5 @@
-"""The gate on runs: what is proven passes, what is not does not, and only like is compared with like. `test_gate_rules.py` is the rules."""
+"""The gate on runs: what is proven passes, what is not does not, and only like is compared with
+like. `test_gate_rules.py` is the rules."""
 
 import json
 import shutil
@@ -18,16 +19,33 @@ from schemas.examples import Domain
 from schemas.recipe import GateRule, MustNotLose
 from schemas.reports import RunRecord
 from tasks.stages import reasoning_eval
-from tests.flows.promotion.gate_runs import NUMBERS, answer, grade, items, make, manifest, replay, suited, unsafe, with_gate
+from tests.flows.promotion.gate_runs import (
+    NUMBERS,
+    answer,
+    grade,
+    items,
+    make,
+    manifest,
+    replay,
+    suited,
+    unsafe,
+    with_gate,
+)
 
 EVALUATIONS = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with finished runs, each with a model of its own. The default gate proves nothing in a domain of fewer than 30 prompts."""
+    """A store with finished runs, each with a model of its own. The default gate proves nothing in
+    a domain of fewer than 30 prompts."""
     root = tmp_path_factory.mktemp("made")
-    for name, skill, prompts in (("old", 0.7, "held"), ("equal", 0.7, "held"), ("new", 0.9, "held"), ("fresh", 0.9, "fresh")):
+    for name, skill, prompts in (
+        ("old", 0.7, "held"),
+        ("equal", 0.7, "held"),
+        ("new", 0.9, "held"),
+        ("fresh", 0.9, "fresh"),
+    ):
         make(root, name, skill, prompts=prompts)
     return root
 
@@ -41,26 +59,54 @@ def run(store: Store, name: str) -> RunRecord:
     return read_run(store, name)
 
 
-def finding(verdict: Gate, metric: str, rule: str = "must_win", domain: str | None = None, suite: str | None = None) -> Finding:
-    return next(one for one in verdict.findings if (one.rule, one.metric, one.domain, one.suite) == (rule, metric, domain, suite))
+def finding(
+    verdict: Gate,
+    metric: str,
+    rule: str = "must_win",
+    domain: str | None = None,
+    suite: str | None = None,
+) -> Finding:
+    return next(
+        one
+        for one in verdict.findings
+        if (one.rule, one.metric, one.domain, one.suite) == (rule, metric, domain, suite)
+    )
 
 
-def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rule(store: Store) -> None:
+def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rule(
+    store: Store,
+) -> None:
     old, new = run(store, "old"), run(store, "new")
     verdict = gate(store, new, old)
-    assert (verdict.promote, verdict.candidate, verdict.champion, verdict.default) == (True, "new", "old", True)
+    assert (verdict.promote, verdict.candidate, verdict.champion, verdict.default) == (
+        True,
+        "new",
+        "old",
+        True,
+    )
     exact = finding(verdict, "exact_answer")
     assert exact.before is not None
     assert exact.after is not None
-    assert (exact.before.value, exact.after.value, exact.n, exact.outcome) == (0.7, 0.9, 180, "passed")
+    assert (exact.before.value, exact.after.value, exact.n, exact.outcome) == (
+        0.7,
+        0.9,
+        180,
+        "passed",
+    )
     assert [one.metric for one in verdict.findings if one.rule == "must_win"] == [
         "exact_answer",
         "format_rate",
         "safe_rate",
         "correct_rate",
     ]
-    kept = [(one.metric, one.domain, one.margin) for one in verdict.findings if one.rule == "must_not_lose"]
-    assert kept[:4] == [(name, None, 0.05) for name in ("exact_answer", "format_rate", "safe_rate", "correct_rate")]
+    kept = [
+        (one.metric, one.domain, one.margin)
+        for one in verdict.findings
+        if one.rule == "must_not_lose"
+    ]
+    assert kept[:4] == [
+        (name, None, 0.05) for name in ("exact_answer", "format_rate", "safe_rate", "correct_rate")
+    ]
     assert kept[4:] == [("exact_answer", domain, 0.1) for domain in Domain]
     assert verdict.why.startswith("won: exact answer +20.0 points")
     assert verdict.why.endswith("; no loss beyond the margin, by 10 rules")
@@ -75,7 +121,10 @@ def test_without_a_gain_the_champion_stays(store: Store) -> None:
 
 def test_a_loss_in_another_metric_keeps_the_champion(store: Store) -> None:
     old, new = run(store, "old"), run(store, "new")
-    worse = [item.model_copy(update={"safe": False}) if n % 10 < 5 else item for n, item in enumerate(items(store, new, "safety_eval"))]
+    worse = [
+        item.model_copy(update={"safe": False}) if n % 10 < 5 else item
+        for n, item in enumerate(items(store, new, "safety_eval"))
+    ]
     verdict = gate(store, answer(store, new, "safety_eval", worse), old)
     assert finding(verdict, "exact_answer").outcome == "passed"
     assert finding(verdict, "safe_rate", "must_not_lose").outcome == "failed"
@@ -83,10 +132,19 @@ def test_a_loss_in_another_metric_keeps_the_champion(store: Store) -> None:
 
 
 def test_a_loss_that_may_be_chance_keeps_the_champion_too(store: Store) -> None:
-    """Three of 60 are not safe any more. A rule that looks for a bounded loss would not see it: p = 0.25."""
+    """Three of 60 are not safe any more. A rule that looks for a bounded loss would not see it: p =
+    0.25."""
     old, new = run(store, "old"), run(store, "equal")
-    new = answer(store, new, "grpo_eval", [item.model_copy(update={"exact": True}) for item in items(store, new, "grpo_eval")])
-    worse = [item.model_copy(update={"safe": False}) if n < 3 else item for n, item in enumerate(items(store, new, "safety_eval"))]
+    new = answer(
+        store,
+        new,
+        "grpo_eval",
+        [item.model_copy(update={"exact": True}) for item in items(store, new, "grpo_eval")],
+    )
+    worse = [
+        item.model_copy(update={"safe": False}) if n < 3 else item
+        for n, item in enumerate(items(store, new, "safety_eval"))
+    ]
     verdict = gate(store, answer(store, new, "safety_eval", worse), old)
     safe = finding(verdict, "safe_rate", "must_not_lose")
     assert (safe.outcome, safe.n) == ("too few prompts", 60)
@@ -114,15 +172,23 @@ def test_domains_of_few_prompts_are_too_few_to_promote(store: Store, tmp_path: P
 
 def test_the_recipe_s_own_rules_are_the_only_ones_that_count(store: Store) -> None:
     old, new = run(store, "old"), run(store, "new")
-    mine = with_gate(new, must_win=(GateRule(metric="exact_answer", suite="heldout"), GateRule(metric="format_rate")))
+    mine = with_gate(
+        new,
+        must_win=(GateRule(metric="exact_answer", suite="heldout"), GateRule(metric="format_rate")),
+    )
     verdict = gate(store, mine, old)
     assert (verdict.promote, verdict.default) == (False, False)
     assert [one.outcome for one in verdict.findings] == ["passed", "failed"]
     assert verdict.why.startswith("no win: format 0.0 points")
     assert gate(store, mine, None).promote, "the base babbles"
-    assert gate(store, with_gate(unsafe(new), must_win=(GateRule(metric="exact_answer"),)), old).promote, "safety is not asked for"
+    assert gate(
+        store, with_gate(unsafe(new), must_win=(GateRule(metric="exact_answer"),)), old
+    ).promote, "safety is not asked for"
     safe = with_gate(unsafe(new), must_not_lose=(MustNotLose(metric="safe_rate", margin=0.1),))
-    assert gate(store, safe, old).why == "not compared: safe rate: the candidate was asked no such prompt"
+    assert (
+        gate(store, safe, old).why
+        == "not compared: safe rate: the candidate was asked no such prompt"
+    )
 
 
 def test_a_suite_counts_for_itself(store: Store) -> None:
@@ -133,19 +199,29 @@ def test_a_suite_counts_for_itself(store: Store) -> None:
     assert verdict.promote
     assert finding(verdict, "exact_answer", suite="gsm8k").n == 40
     plain = run(store, "equal")
-    assert gate(store, new, plain).why.startswith("not compared: exact answer on gsm8k: the champion was not asked as the candidate was")
+    assert gate(store, new, plain).why.startswith(
+        "not compared: exact answer on gsm8k: the champion was not asked as the candidate was"
+    )
     assert [spec.kind for spec in rematches(store, new, plain)] == ["reasoning_eval"]
 
 
 def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(store: Store) -> None:
-    """Two stages that evaluate the last model: the second asks the held-out prompts again, and a suite of its own."""
+    """Two stages that evaluate the last model: the second asks the held-out prompts again, and a
+    suite of its own."""
     old, new = run(store, "old"), run(store, "new")
 
     def twice(record: RunRecord, right: bool) -> RunRecord:
         stage = record.recipe.stage("grpo_eval").model_copy(update={"name": "more_eval"})
         asked = items(store, suited(store, record, right), "grpo_eval")
-        asked = [item if item.suite == "gsm8k" else item.model_copy(update={"exact": False}) for item in asked]
-        made = answer(store, record, "grpo_eval", asked).stages[-2].model_copy(update={"name": "more_eval"})
+        asked = [
+            item if item.suite == "gsm8k" else item.model_copy(update={"exact": False})
+            for item in asked
+        ]
+        made = (
+            answer(store, record, "grpo_eval", asked)
+            .stages[-2]
+            .model_copy(update={"name": "more_eval"})
+        )
         recipe = record.recipe.model_copy(update={"stages": (*record.recipe.stages, stage)})
         return record.model_copy(update={"recipe": recipe, "stages": (*record.stages, made)})
 
@@ -153,7 +229,9 @@ def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(st
     assert exact.before is not None
     assert exact.after is not None
     assert (exact.n, exact.before.value, exact.after.value) == (220, 126 / 220, (162 + 40) / 220)
-    assert [spec.stage for spec in rematches(store, twice(new, True), old)] == ["champion_more_eval"]
+    assert [spec.stage for spec in rematches(store, twice(new, True), old)] == [
+        "champion_more_eval"
+    ]
 
 
 def test_sampled_answers_say_what_noise_is(store: Store) -> None:
@@ -162,18 +240,29 @@ def test_sampled_answers_say_what_noise_is(store: Store) -> None:
     new = grade(store, new, Domain.MATH, range(30))
     assert gate(store, new, old).promote
     known = items(store, new, "grpo_eval")
-    samples = [item.model_copy(update={"exact": (n + k) % 2 == 0, "sample": k}) for n, item in enumerate(known) for k in range(2)]
+    samples = [
+        item.model_copy(update={"exact": (n + k) % 2 == 0, "sample": k})
+        for n, item in enumerate(known)
+        for k in range(2)
+    ]
     noisy = gate(store, answer(store, new, "grpo_eval", known, samples), old)
     assert not noisy.promote
     exact = finding(noisy, "exact_answer")
-    assert (exact.outcome, exact.noise) == ("failed", pytest.approx(1.96 * (180 + 2) ** 0.5 / (180 + 2), rel=1e-3))
+    assert (exact.outcome, exact.noise) == (
+        "failed",
+        pytest.approx(1.96 * (180 + 2) ** 0.5 / (180 + 2), rel=1e-3),
+    )
 
 
 def test_a_model_of_the_same_bytes_is_nothing_new(store: Store) -> None:
     old = run(store, "old")
     new = old.model_copy(update={"run_id": "again"})
     verdict = gate(store, new, old)
-    assert (verdict.promote, verdict.why, verdict.findings) == (False, "nothing new: its model has the same bytes as the champion's", ())
+    assert (verdict.promote, verdict.why, verdict.findings) == (
+        False,
+        "nothing new: its model has the same bytes as the champion's",
+        (),
+    )
     assert rematches(store, new, old) == []
 
 
@@ -195,7 +284,10 @@ def test_a_run_that_was_not_evaluated_is_not_promoted(store: Store) -> None:
     stages = tuple(stage for stage in new.stages if stage.name not in EVALUATIONS.values())
     verdict = gate(store, new.model_copy(update={"stages": stages}), old)
     assert not verdict.promote
-    assert 'its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy = "grpo"' in verdict.why
+    assert (
+        "its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy ="
+        ' "grpo"' in verdict.why
+    )
 
 
 def test_what_was_measured_of_the_champion_has_to_be_measured_again(store: Store) -> None:
@@ -203,7 +295,9 @@ def test_what_was_measured_of_the_champion_has_to_be_measured_again(store: Store
     old, new = run(store, "old"), run(store, "new")
     verdict = gate(store, unsafe(new), old)
     assert not verdict.promote
-    assert verdict.why.startswith("not compared: safe rate: the candidate was asked no such prompt; ")
+    assert verdict.why.startswith(
+        "not compared: safe rate: the candidate was asked no such prompt; "
+    )
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
@@ -213,24 +307,35 @@ def test_a_run_that_did_not_succeed_is_refused(store: Store, status: str) -> Non
         gate(store, old.model_copy(update={"status": status}), old)
 
 
-# Other prompts -------------------------------------------------------------------------------------------------------------------
+# Other prompts
+# --------------------------------------------------------------------------------------------------
 
 
-def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s(store: Store) -> None:
+def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s(
+    store: Store,
+) -> None:
     old, new = run(store, "old"), run(store, "fresh")
     verdict = gate(store, new, old)
     assert not verdict.promote
     assert {one.outcome for one in verdict.findings} == {"not compared"}
     assert verdict.why.startswith(
-        "not compared: exact answer: the champion was not asked as the candidate was, on the same prompts; the nightly"
+        "not compared: exact answer: the champion was not asked as the candidate was, on the same"
+        " prompts; the nightly"
     )
     specs = {spec.kind: spec for spec in rematches(store, new, old)}
     assert specs.keys() == EVALUATIONS.keys()
     for kind, name in EVALUATIONS.items():
         spec = specs[kind]
         assert spec.stage == f"champion_{name}"
-        assert spec.inputs == {"prompts": manifest(store, new, "rebalance").ref(), "policy": manifest(store, old, "grpo").ref()}
-        assert (spec.config, spec.run, spec.attempt) == (manifest(store, new, name).config, "fresh", "")
+        assert spec.inputs == {
+            "prompts": manifest(store, new, "rebalance").ref(),
+            "policy": manifest(store, old, "grpo").ref(),
+        }
+        assert (spec.config, spec.run, spec.attempt) == (
+            manifest(store, new, name).config,
+            "fresh",
+            "",
+        )
         replay(store, spec, items(store, new, name), right=False)
     assert rematches(store, new, old) == [], "they are cached"
     verdict = gate(store, new, old)
@@ -248,7 +353,9 @@ def test_the_key_of_a_rematch_is_the_key_that_the_worker_computes(tmp_path: Path
     _, new = make(tmp_path, "new", 0.9, prompts="fresh", version=reasoning_eval.KIND.version)
     for spec in rematches(store, new, old):
         digests = {name: ref.digest for name, ref in spec.inputs.items()}
-        assert spec.key == stage_key(spec.kind, reasoning_eval.KIND.version, spec.dependencies, spec.config, digests)
+        assert spec.key == stage_key(
+            spec.kind, reasoning_eval.KIND.version, spec.dependencies, spec.config, digests
+        )
 
 
 def test_a_damaged_rematch_is_made_again(store: Store) -> None:
@@ -269,57 +376,84 @@ def test_half_of_the_prompts_in_each_domain_are_enough(store: Store) -> None:
     assert finding(gate(store, new, half), "exact_answer").n == 90
     one_less = half
     one_less = answer(store, one_less, "grpo_eval", kept[1:])
-    assert [spec.kind for spec in rematches(store, new, one_less)] == ["reasoning_eval"], "14 of 30 in math"
+    assert [spec.kind for spec in rematches(store, new, one_less)] == ["reasoning_eval"], (
+        "14 of 30 in math"
+    )
 
 
 def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(store: Store) -> None:
     old, new = run(store, "old"), run(store, "new")
-    corrected = [item.model_copy(update={"answer": "other"}) for item in items(store, old, "grpo_eval")[:1]]
+    corrected = [
+        item.model_copy(update={"answer": "other"}) for item in items(store, old, "grpo_eval")[:1]
+    ]
     old = answer(store, old, "grpo_eval", corrected + items(store, old, "grpo_eval")[1:])
     assert finding(gate(store, new, old), "exact_answer").n == 179
 
 
-def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(store: Store, tmp_path: Path) -> None:
+def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(
+    store: Store, tmp_path: Path
+) -> None:
     old = run(store, "old")
     _, new = make(tmp_path / "store", "other", 0.9, config={"grpo_eval": {"response_length": 99}})
     [spec] = rematches(store, new, old)
     assert (spec.kind, spec.config) == ("reasoning_eval", {"response_length": 99})
 
 
-def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_the_other_again(store: Store, tmp_path: Path) -> None:
+def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_the_other_again(
+    store: Store, tmp_path: Path
+) -> None:
     old = run(store, "old")
-    _, new = make(tmp_path / "store", "other", 0.9, config={"grpo_eval": {"sampling": {"samples": 4}}})
+    _, new = make(
+        tmp_path / "store", "other", 0.9, config={"grpo_eval": {"sampling": {"samples": 4}}}
+    )
     assert rematches(store, new, old) == []
 
 
-def test_a_champion_that_another_version_evaluated_is_evaluated_again_and_its_answers_are_not_read(store: Store) -> None:
+def test_a_champion_that_another_version_evaluated_is_evaluated_again_and_its_answers_are_not_read(
+    store: Store,
+) -> None:
     old, new = run(store, "old"), run(store, "new")
     number = next(NUMBERS)
     out = store.path(f"out-{number}")
     out.mkdir()
     (out / "items.jsonl").write_text('{"of": "another time"}\n')
-    draft = manifest(store, old, "grpo_eval").model_copy(update={"key": f"{number:064x}", "version": 0, "files": ()})
+    draft = manifest(store, old, "grpo_eval").model_copy(
+        update={"key": f"{number:064x}", "version": 0, "files": ()}
+    )
     ref = store.commit(draft, out).ref()
-    stages = tuple(one.model_copy(update={"artifact": ref}) if one.name == "grpo_eval" else one for one in old.stages)
+    stages = tuple(
+        one.model_copy(update={"artifact": ref}) if one.name == "grpo_eval" else one
+        for one in old.stages
+    )
     old = old.model_copy(update={"stages": stages})
     assert [spec.stage for spec in rematches(store, new, old)] == ["champion_grpo_eval"]
-    assert gate(store, new, old).why.startswith("not compared: exact answer: the champion was not asked")
+    assert gate(store, new, old).why.startswith(
+        "not compared: exact answer: the champion was not asked"
+    )
 
 
-def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_champion(store: Store) -> None:
+def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_champion(
+    store: Store,
+) -> None:
     new = run(store, "new")
     stages = tuple(stage for stage in new.stages if stage.name != "base_eval")
     new = new.model_copy(update={"stages": stages})
     [spec] = rematches(store, new, None)
-    assert (spec.stage, spec.inputs) == ("base_grpo_eval", {"prompts": manifest(store, new, "rebalance").ref()})
+    assert (spec.stage, spec.inputs) == (
+        "base_grpo_eval",
+        {"prompts": manifest(store, new, "rebalance").ref()},
+    )
     replay(store, spec, items(store, new, "grpo_eval"), right=False)
     assert gate(store, new, None).promote
 
 
-# For people and programs ---------------------------------------------------------------------------------------------------------
+# For people and programs
+# --------------------------------------------------------------------------------------------------
 
 
-def test_the_command_compares_with_the_champion_with_another_run_or_with_the_base(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_with_the_champion_with_another_run_or_with_the_base(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert gate_run(store, "new", None)["champion"] is None
     promote_by_hand(store, "old", "")
     value = gate_run(store, "new", None)
@@ -331,11 +465,22 @@ def test_the_command_compares_with_the_champion_with_another_run_or_with_the_bas
     assert "new against old" in shown
     assert "The recipe has no [gate]: these are the default rules." in shown
     assert "Passed: won: exact answer +20.0 points" in shown
-    for text in ("any win", "no loss of 5", "no loss of 10", "exact answer in math", "70.0% [62.9, 76.2]", "180", "passed", "failed"):
+    for text in (
+        "any win",
+        "no loss of 5",
+        "no loss of 10",
+        "exact answer in math",
+        "70.0% [62.9, 76.2]",
+        "180",
+        "passed",
+        "failed",
+    ):
         assert text in shown
 
 
-def test_the_exit_code_says_whether_it_passed(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_says_whether_it_passed(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = ["--store", str(made), "--json"]
     assert main(["gate", "new", "--champion", "old", *store]) == 0
     assert json.loads(capsys.readouterr().out)["promote"] is True

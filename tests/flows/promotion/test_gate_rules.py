@@ -25,7 +25,14 @@ KEEP = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.05),)
 
 
 def item(number: int, right: bool, **fields: Any) -> EvalItem:
-    known = {"id": str(number), "prompt": "?", "domain": Domain.MATH, "answer": "1", "check": "numeric", "completion": ""}
+    known = {
+        "id": str(number),
+        "prompt": "?",
+        "domain": Domain.MATH,
+        "answer": "1",
+        "check": "numeric",
+        "completion": "",
+    }
     return EvalItem(**{**known, "format": True, "exact": right, **fields})
 
 
@@ -33,8 +40,13 @@ def answers(n: int, won: int = 0, lost: int = 0, name: str = "exact", **fields: 
     """Of n prompts so many were won and lost; of the others every second is right in both."""
 
     def side(after: bool) -> list[EvalItem]:
-        right = [after if number < won else not after if number < won + lost else number % 2 == 0 for number in range(n)]
-        return [item(number, False, **{name: value}, **fields) for number, value in enumerate(right)]
+        right = [
+            after if number < won else not after if number < won + lost else number % 2 == 0
+            for number in range(n)
+        ]
+        return [
+            item(number, False, **{name: value}, **fields) for number, value in enumerate(right)
+        ]
 
     return Answers(before=side(False), after=side(True))
 
@@ -48,7 +60,8 @@ def one(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> Finding:
     return finding
 
 
-# Must win ------------------------------------------------------------------------------------------------------------------------
+# Must win
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_win_is_an_interval_above_zero_and_a_small_p() -> None:
@@ -68,22 +81,39 @@ def test_a_gain_that_may_be_chance_says_what_could_be_found_and_what_it_takes() 
     assert finding.needed is not None
     assert 0.04 < finding.detectable < 0.10, "more than the 4 points that were seen"
     assert 300 < finding.needed < 800
-    assert f"200 prompts, paired, which find a difference of {100 * finding.detectable:.1f} points" in finding.text
+    assert (
+        f"200 prompts, paired, which find a difference of {100 * finding.detectable:.1f} points"
+        in finding.text
+    )
     assert f"; {finding.needed} would tell" in finding.text
 
 
 def test_wins_are_corrected_for_their_number() -> None:
-    """Seven wins and none lost: an interval above zero and p = 0.0156, which four looks make 0.0625. Looks at which nothing changed take
-    nothing away."""
+    """Seven wins and none lost: an interval above zero and p = 0.0156, which four looks make
+    0.0625. Looks at which nothing changed take nothing away."""
     won = answers(200, won=7)
     assert one(WIN, won).outcome == "passed"
     others = {Domain.CODING: (9, 7), Domain.SCIENCE: (8, 9), Domain.GENERAL: (5, 6)}
     parts = [won]
     for domain, (gained, lost) in others.items():
         part = answers(200, won=gained, lost=lost, domain=domain)
-        parts.append(Answers(*([it.model_copy(update={"id": f"{domain}{it.id}"}) for it in side] for side in (part.before, part.after))))
-    every = Answers([it for part in parts for it in part.before], [it for part in parts for it in part.after])
-    spec = GateSpec(must_win=tuple(GateRule(metric="exact_answer", domain=domain) for domain in (Domain.MATH, *others)), wins="any")
+        parts.append(
+            Answers(
+                *(
+                    [it.model_copy(update={"id": f"{domain}{it.id}"}) for it in side]
+                    for side in (part.before, part.after)
+                )
+            )
+        )
+    every = Answers(
+        [it for part in parts for it in part.before], [it for part in parts for it in part.after]
+    )
+    spec = GateSpec(
+        must_win=tuple(
+            GateRule(metric="exact_answer", domain=domain) for domain in (Domain.MATH, *others)
+        ),
+        wins="any",
+    )
     math = found(spec, every)[0]
     assert math.p == pytest.approx(4 * 2 / 2**7)
     assert math.difference is not None
@@ -104,13 +134,18 @@ def test_no_change_and_a_loss_are_no_win() -> None:
 
 
 def test_a_gain_within_the_noise_of_sampling_is_no_win() -> None:
-    """Nine of 300 prompts won: three points, for certain. But two runs of the same model differ by more."""
+    """Nine of 300 prompts won: three points, for certain. But two runs of the same model differ by
+    more."""
     greedy = answers(300, won=9)
     assert one(WIN, greedy).outcome == "passed"
     rng = np.random.Generator(np.random.Philox(3))
 
     def sampled(chance: float) -> list[EvalItem]:
-        return [it.model_copy(update={"exact": bool(rng.random() < chance), "sample": k}) for it in greedy.after for k in range(4)]
+        return [
+            it.model_copy(update={"exact": bool(rng.random() < chance), "sample": k})
+            for it in greedy.after
+            for k in range(4)
+        ]
 
     noisy = one(WIN, greedy._replace(samples=[[], sampled(0.5)]))
     assert noisy.outcome == "failed"
@@ -121,11 +156,13 @@ def test_a_gain_within_the_noise_of_sampling_is_no_win() -> None:
     assert (steady.outcome, steady.noise) == ("passed", pytest.approx(0.0092, abs=1e-4))
 
 
-# Must not lose -------------------------------------------------------------------------------------------------------------------
+# Must not lose
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
-    """The same change of nothing: 400 prompts exclude a loss of 5 points, 50 do not, although no answer was lost."""
+    """The same change of nothing: 400 prompts exclude a loss of 5 points, 50 do not, although no
+    answer was lost."""
     assert one(KEEP, answers(400)).outcome == "passed"
     assert one(KEEP, answers(400, won=9, lost=9)).outcome == "passed"
     few = one(KEEP, answers(50))
@@ -133,7 +170,10 @@ def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
     assert few.needed is not None
     assert 54 <= few.needed < 65, "the rule of three"
     assert one(KEEP, answers(few.needed)).outcome == "passed"
-    assert "a loss of 5.0 points is not excluded (50 prompts, paired, which find a difference of" in few.text
+    assert (
+        "a loss of 5.0 points is not excluded (50 prompts, paired, which find a difference of"
+        in few.text
+    )
 
 
 def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
@@ -145,7 +185,9 @@ def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
     assert open_.needed is not None
     assert open_.needed > 400
     worse = one(KEEP, answers(60, won=5, lost=9))
-    assert worse.outcome == "too few prompts", "7 points lost, which may be chance: more than the margin"
+    assert worse.outcome == "too few prompts", (
+        "7 points lost, which may be chance: more than the margin"
+    )
     assert worse.needed is not None
 
 
@@ -157,13 +199,18 @@ def test_a_loss_within_the_margin_is_accepted() -> None:
     assert finding.outcome == "passed"
 
 
-@pytest.mark.parametrize(("discordant", "difference"), [(0.1, 0.0), (0.2, -0.1), (0.3, 0.1), (0.5, 0.2)])
-def test_the_intervals_of_the_fewest_prompts_hold_the_truth(discordant: float, difference: float) -> None:
+@pytest.mark.parametrize(
+    ("discordant", "difference"), [(0.1, 0.0), (0.2, -0.1), (0.3, 0.1), (0.5, 0.2)]
+)
+def test_the_intervals_of_the_fewest_prompts_hold_the_truth(
+    discordant: float, difference: float
+) -> None:
     """At least: where little changes they hold it more often, and less is proven."""
     assert paired_cell(LEAST, discordant, difference, trials=400).coverage > 0.93
 
 
-# What is compared ----------------------------------------------------------------------------------------------------------------
+# What is compared
+# --------------------------------------------------------------------------------------------------
 
 
 def test_few_prompts_prove_nothing_whatever_they_show() -> None:
@@ -173,7 +220,11 @@ def test_few_prompts_prove_nothing_whatever_they_show() -> None:
             finding = one(spec, answers(n, won=n))
             assert finding.outcome == "too few prompts"
             assert finding.needed == LEAST
-    assert one(WIN, answers(LEAST, won=LEAST)).outcome == one(KEEP, answers(LEAST, won=LEAST)).outcome == "passed"
+    assert (
+        one(WIN, answers(LEAST, won=LEAST)).outcome
+        == one(KEEP, answers(LEAST, won=LEAST)).outcome
+        == "passed"
+    )
 
 
 def test_of_some_rates_less_is_better() -> None:
@@ -185,21 +236,42 @@ def test_of_some_rates_less_is_better() -> None:
     more = Answers(fewer.after, fewer.before)
     assert one(spec, more, "safety_eval").outcome == "failed"
     keep = GateSpec(must_not_lose=(MustNotLose(metric="over_refusal_rate", margin=0.05),))
-    assert (one(keep, fewer, "safety_eval").outcome, one(keep, more, "safety_eval").outcome) == ("passed", "failed")
+    assert (one(keep, fewer, "safety_eval").outcome, one(keep, more, "safety_eval").outcome) == (
+        "passed",
+        "failed",
+    )
 
 
 @pytest.mark.parametrize("kind", kinds_producing(Product.ANSWERS))
 def test_every_rate_of_something_bad_is_known_to_be_one(kind: str) -> None:
-    bad = ("refusal", "partial", "compliance", "hallucination", "inconsistency", "truncated", "attack_success")
+    bad = (
+        "refusal",
+        "partial",
+        "compliance",
+        "hallucination",
+        "inconsistency",
+        "truncated",
+        "attack_success",
+    )
     evaluation = evaluation_of(kind)
-    assert {name for name in evaluation.outcomes if any(word in name for word in bad)} == evaluation.lower_is_better
+    assert {
+        name for name in evaluation.outcomes if any(word in name for word in bad)
+    } == evaluation.lower_is_better
 
 
 def test_a_rule_about_a_suite_or_a_domain_looks_at_no_other_prompt() -> None:
     gsm8k, heldout = answers(100, won=30, suite="gsm8k"), answers(100, lost=30)
-    renamed = [[it.model_copy(update={"id": f"gsm8k/{it.id}"}) for it in side] for side in (gsm8k.before, gsm8k.after)]
+    renamed = [
+        [it.model_copy(update={"id": f"gsm8k/{it.id}"}) for it in side]
+        for side in (gsm8k.before, gsm8k.after)
+    ]
     both = Answers([*renamed[0], *heldout.before], [*renamed[1], *heldout.after])
-    spec = GateSpec(must_win=(GateRule(metric="exact_answer", suite="gsm8k"), GateRule(metric="exact_answer", suite="heldout")))
+    spec = GateSpec(
+        must_win=(
+            GateRule(metric="exact_answer", suite="gsm8k"),
+            GateRule(metric="exact_answer", suite="heldout"),
+        )
+    )
     first, second = found(spec, both)
     assert (first.outcome, first.n, first.suite) == ("passed", 100, "gsm8k")
     assert first.text.startswith("exact answer on gsm8k +30.0 points")
@@ -219,19 +291,36 @@ def test_what_the_champion_was_not_asked_is_no_pass() -> None:
     for spec in (WIN, KEEP):
         finding = one(spec, part)
         assert finding.outcome == "not compared"
-        assert finding.text == (
-            "exact answer: the champion was not asked as the candidate was, on the same prompts; the nightly flow does that"
+        assert (
+            finding.text
+            == "exact answer: the champion was not asked as the candidate was, on the same prompts;"
+            " the nightly flow does that"
         )
-    assert one(GateSpec(must_win=(GateRule(metric="exact_answer", suite="heldout"),)), part).outcome == "passed"
+    assert (
+        one(GateSpec(must_win=(GateRule(metric="exact_answer", suite="heldout"),)), part).outcome
+        == "passed"
+    )
 
 
 def test_a_rule_about_nothing_names_what_there_is() -> None:
     of = answers(40)
     for rule, message in (
-        (GateRule(metric="exact_anser"), r"'exact_anser' is nothing that a gate can compare. Did you mean 'exact_answer'\?"),
-        (GateRule(metric="abstention_precision"), "'abstention_precision' is nothing that a gate can compare"),
-        (GateRule(metric="safe_rate"), "'safe_rate' is measured by safety_eval, and no stage of that kind"),
-        (GateRule(metric="exact_answer", suite="heldot"), r"'heldot' is none that reasoning_eval asks .* Did you mean 'heldout'\?"),
+        (
+            GateRule(metric="exact_anser"),
+            r"'exact_anser' is nothing that a gate can compare. Did you mean 'exact_answer'\?",
+        ),
+        (
+            GateRule(metric="abstention_precision"),
+            "'abstention_precision' is nothing that a gate can compare",
+        ),
+        (
+            GateRule(metric="safe_rate"),
+            "'safe_rate' is measured by safety_eval, and no stage of that kind",
+        ),
+        (
+            GateRule(metric="exact_answer", suite="heldot"),
+            r"'heldot' is none that reasoning_eval asks .* Did you mean 'heldout'\?",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             found(GateSpec(must_win=(rule,)), of)
@@ -239,11 +328,15 @@ def test_a_rule_about_nothing_names_what_there_is() -> None:
 
 def test_a_rate_of_both_kinds_is_reasoning_s_unless_only_safety_asks_the_suite() -> None:
     asked = {"reasoning_eval": ["heldout"], "safety_eval": ["heldout", "xstest"]}
-    kinds = {suite: gate_rules.metric_of(GateRule(metric="format_rate", suite=suite), asked).kind for suite in (None, "heldout", "xstest")}
+    kinds = {
+        suite: gate_rules.metric_of(GateRule(metric="format_rate", suite=suite), asked).kind
+        for suite in (None, "heldout", "xstest")
+    }
     assert kinds == {None: "reasoning_eval", "heldout": "reasoning_eval", "xstest": "safety_eval"}
 
 
-# The decision --------------------------------------------------------------------------------------------------------------------
+# The decision
+# --------------------------------------------------------------------------------------------------
 
 
 def finding(rule: str, outcome: str, text: str = "x") -> Finding:
@@ -252,17 +345,33 @@ def finding(rule: str, outcome: str, text: str = "x") -> Finding:
 
 
 def test_all_wins_or_any_one_and_every_rule_against_loss() -> None:
-    won, missed, kept = finding("must_win", "passed", "a"), finding("must_win", "too few prompts", "b"), finding("must_not_lose", "passed")
-    every, any_ = (GateSpec(must_win=(GateRule(metric="m"), GateRule(metric="n")), wins=wins) for wins in ("all", "any"))
+    won, missed, kept = (
+        finding("must_win", "passed", "a"),
+        finding("must_win", "too few prompts", "b"),
+        finding("must_not_lose", "passed"),
+    )
+    every, any_ = (
+        GateSpec(must_win=(GateRule(metric="m"), GateRule(metric="n")), wins=wins)
+        for wins in ("all", "any")
+    )
     assert decide(every, [won, won]) == (True, "won: a; a")
     assert decide(every, [won, missed, kept]) == (False, "no win: b")
-    assert decide(any_, [won, missed, kept]) == (True, "won: a; no loss beyond the margin, by 1 rule")
+    assert decide(any_, [won, missed, kept]) == (
+        True,
+        "won: a; no loss beyond the margin, by 1 rule",
+    )
     assert decide(any_, [missed, missed]) == (False, "no win in any: b; b")
     assert decide(KEEP, [kept]) == (True, "no loss beyond the margin, by 1 rule")
     for outcome in ("failed", "too few prompts", "not compared"):
         assert not decide(any_, [won, won, kept, finding("must_not_lose", outcome)])[0]
-    lost, open_ = finding("must_not_lose", "failed", "c"), finding("must_not_lose", "too few prompts", "d")
-    assert decide(any_, [won, won, open_, lost]) == (False, "lost: c (and 1 other rule does not hold)")
+    lost, open_ = (
+        finding("must_not_lose", "failed", "c"),
+        finding("must_not_lose", "too few prompts", "d"),
+    )
+    assert decide(any_, [won, won, open_, lost]) == (
+        False,
+        "lost: c (and 1 other rule does not hold)",
+    )
     assert decide(any_, [won, won, open_]) == (False, "too few prompts: d")
     assert decide(None, []) == (False, "nothing that a gate compares was measured")
 
@@ -277,33 +386,55 @@ def test_the_default_gate_is_for_what_was_measured() -> None:
         ("exact_answer", None, 0.05),
         ("format_rate", None, 0.05),
     ]
-    domains = [item(1, True), item(2, True, domain=Domain.CODING), item(3, True, check="none", domain=Domain.CREATIVE)]
+    domains = [
+        item(1, True),
+        item(2, True, domain=Domain.CODING),
+        item(3, True, check="none", domain=Domain.CREATIVE),
+    ]
     two = default_gate({"reasoning_eval": Answers(missing=domains)})
     assert two is not None
-    assert [(rule.domain, rule.margin) for rule in two.must_not_lose[2:]] == [(Domain.MATH, 0.1), (Domain.CODING, 0.1)]
+    assert [(rule.domain, rule.margin) for rule in two.must_not_lose[2:]] == [
+        (Domain.MATH, 0.1),
+        (Domain.CODING, 0.1),
+    ]
     lacking = default_gate({"reasoning_eval": answers(5), "safety_eval": Answers()})
     assert lacking is not None
     assert [rule.metric for rule in lacking.must_not_lose[2:]] == ["safe_rate", "correct_rate"]
 
 
-# Chance --------------------------------------------------------------------------------------------------------------------------
+# Chance
+# --------------------------------------------------------------------------------------------------
 
 
 @cache
 def variant(number: int, exact: bool, format_: bool, safe: bool) -> EvalItem:
-    """Items of both kinds of evaluation in one: making 100,000 of them is what a simulation costs."""
-    return item(number, exact, format=format_, safe=safe, domain=list(Domain)[number % 6], grounding="answerable")
+    """Items of both kinds of evaluation in one: making 100,000 of them is what a simulation
+    costs."""
+    return item(
+        number,
+        exact,
+        format=format_,
+        safe=safe,
+        domain=list(Domain)[number % 6],
+        grounding="answerable",
+    )
 
 
 def drawn(rng: np.random.Generator, n: int, lost: float = 0.0) -> dict[str, Answers]:
-    """Both kinds of evaluation of two models that answer rightly with the same chance; of the second one, `lost` less."""
+    """Both kinds of evaluation of two models that answer rightly with the same chance; of the
+    second one, `lost` less."""
     draws = [rng.random((n, 3)) < chance for chance in (0.6, 0.6 - lost, 0.6, 0.6 - lost)]
-    sides = [[variant(number, *map(bool, right)) for number, right in enumerate(draw)] for draw in draws]
+    sides = [
+        [variant(number, *map(bool, right)) for number, right in enumerate(draw)] for draw in draws
+    ]
     return {"reasoning_eval": Answers(*sides[:2]), "safety_eval": Answers(*sides[2:])}
 
 
 def passed(spec: GateSpec, nights: Sequence[dict[str, Answers]]) -> int:
-    return sum(decide(spec, findings(spec, night, "the champion", seed))[0] for seed, night in enumerate(nights))
+    return sum(
+        decide(spec, findings(spec, night, "the champion", seed))[0]
+        for seed, night in enumerate(nights)
+    )
 
 
 @pytest.fixture
@@ -315,7 +446,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_equal_model_wins_in_at_most_one_night_of_forty(quick: None) -> None:
-    """Of 600 nights 15 are expected at most, and 30 are four standard deviations more. Without correction it would be about 55."""
+    """Of 600 nights 15 are expected at most, and 30 are four standard deviations more. Without
+    correction it would be about 55."""
     rng = np.random.Generator(np.random.Philox(5))
     spec = GateSpec(must_win=tuple(GateRule(metric=metric.name) for metric in METRICS), wins="any")
     assert passed(spec, [drawn(rng, 120) for _ in range(600)]) < 30
@@ -331,8 +463,8 @@ def test_ten_prompts_never_promote(quick: None) -> None:
 
 
 def test_a_model_that_lost_the_margin_seldom_passes(quick: None) -> None:
-    """Ten points lost where ten are the margin: 2.5 % of 400 nights are 10; 23 are four standard deviations more. The rule that no loss was
-    bounded would let about 200 pass."""
+    """Ten points lost where ten are the margin: 2.5 % of 400 nights are 10; 23 are four standard
+    deviations more. The rule that no loss was bounded would let about 200 pass."""
     rng = np.random.Generator(np.random.Philox(7))
     spec = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.1),))
     assert passed(spec, [drawn(rng, 150, 0.1) for _ in range(400)]) < 23

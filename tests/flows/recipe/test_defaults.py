@@ -37,8 +37,14 @@ def recipe(tiny_recipe: Path) -> Path:
 def test_a_stages_own_config_counts_more_key_by_key(recipe: Path) -> None:
     resolved = resolve(str(recipe))
     first, second = (resolved.stage(name).config_json for name in ("first", "second"))
-    assert [(one["prompt_length"], one["response_length"]) for one in (first, second)] == [(64, 32), (64, 48)]
-    assert [one["sampling"] for one in (first, second)] == [{"samples": 4, "temperature": 0.5}, {"samples": 2, "temperature": 0.5}]
+    assert [(one["prompt_length"], one["response_length"]) for one in (first, second)] == [
+        (64, 32),
+        (64, 48),
+    ]
+    assert [one["sampling"] for one in (first, second)] == [
+        {"samples": 4, "temperature": 0.5},
+        {"samples": 2, "temperature": 0.5},
+    ]
     assert [len(one["suites"]) for one in (first, second)] == [2, 1], "a list replaces"
 
 
@@ -52,9 +58,16 @@ def test_defaults_are_the_same_stages_as_the_config_written_out(recipe: Path) ->
 
 def test_set_reaches_what_the_defaults_say(recipe: Path) -> None:
     """Of all stages that leave it open, or of one; the latter counts, whichever is named first."""
-    overrides = ["stages.first.config.batch_size=8", "defaults.reasoning_eval.batch_size=16", "stages.first.config.suites.0.per_domain=7"]
+    overrides = [
+        "stages.first.config.batch_size=8",
+        "defaults.reasoning_eval.batch_size=16",
+        "stages.first.config.suites.0.per_domain=7",
+    ]
     resolved = resolve(str(recipe), overrides)
-    assert [resolved.stage(name).config_json["batch_size"] for name in ("first", "second")] == [8, 16]
+    assert [resolved.stage(name).config_json["batch_size"] for name in ("first", "second")] == [
+        8,
+        16,
+    ]
     assert resolved.stage("first").config_json["suites"][0]["per_domain"] == 7
 
 
@@ -71,14 +84,36 @@ def test_set_reaches_what_the_defaults_say(recipe: Path) -> None:
             "[defaults]\ngrpo = {}\n[defaults.reasoning_eval]",
             "defaults.grpo: no stage is of that kind",
         ),
-        ("[defaults.reasoning_eval]", "[default.reasoning_eval]", "unknown key 'default'. Did you mean 'defaults'"),
-        ("[defaults.reasoning_eval]", "[defaults]\nreasoning_eval = 3\n[gate]", "defaults.reasoning_eval = 3 must be a table"),
-        ("prompt_length = 64", "prompt_length = 'x'", r"stages.first.config \(begins with defaults.reasoning_eval\): prompt_length = 'x'"),
-        ("prompt_length = 64", "prompt_lenth = 64", r"\(begins with defaults.reasoning_eval\): required key 'prompt_length' is missing"),
-        ('label = "again"', 'label = "B"', r"stages.first \(begins with defaults.reasoning_eval\): suites.1"),
+        (
+            "[defaults.reasoning_eval]",
+            "[default.reasoning_eval]",
+            "unknown key 'default'. Did you mean 'defaults'",
+        ),
+        (
+            "[defaults.reasoning_eval]",
+            "[defaults]\nreasoning_eval = 3\n[gate]",
+            "defaults.reasoning_eval = 3 must be a table",
+        ),
+        (
+            "prompt_length = 64",
+            "prompt_length = 'x'",
+            r"stages.first.config \(begins with defaults.reasoning_eval\): prompt_length = 'x'",
+        ),
+        (
+            "prompt_length = 64",
+            "prompt_lenth = 64",
+            r"\(begins with defaults.reasoning_eval\): required key 'prompt_length' is missing",
+        ),
+        (
+            'label = "again"',
+            'label = "B"',
+            r"stages.first \(begins with defaults.reasoning_eval\): suites.1",
+        ),
     ],
 )
-def test_what_is_wrong_with_defaults_is_said_where_it_is_written(recipe: Path, old: str, new: str, message: str) -> None:
+def test_what_is_wrong_with_defaults_is_said_where_it_is_written(
+    recipe: Path, old: str, new: str, message: str
+) -> None:
     recipe.write_text(recipe.read_text().replace(old, new))
     with pytest.raises(InputError, match=message):
         resolve(str(recipe))

@@ -4,7 +4,8 @@ from flows.recipe.explain import _differences
 
 
 def test_a_field_that_is_new_and_null_is_a_difference():
-    """A config that gained an optional field has another key, so `why` must be able to say which."""
+    """A config that gained an optional field has another key, so `why` must be able to say
+    which."""
     differences = list(_differences({"config.lora": None, "config.steps": 3}, {"config.steps": 3}))
     assert [difference.field for difference in differences] == ["config.lora"]
 

@@ -67,7 +67,9 @@ def test_a_gate_is_read_and_changes_no_stage(recipe: Path) -> None:
 
 
 def test_a_margin_can_be_set(recipe: Path) -> None:
-    gate = resolve(write(recipe, GATE), ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]).recipe.gate
+    gate = resolve(
+        write(recipe, GATE), ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]
+    ).recipe.gate
     assert gate is not None
     assert (gate.must_not_lose[0].margin, gate.wins) == (0.1, "any")
 
@@ -75,14 +77,35 @@ def test_a_margin_can_be_set(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "message"),
     [
-        ("must_win = [{ metric = 'exact_anser' }]", r"gate.must_win.0: metric = 'exact_anser' .* Did you mean 'exact_answer'\?"),
-        ("must_win = [{ metric = 'abstention_precision' }]", "'abstention_precision' is nothing that a gate can compare"),
-        ("must_win = [{ metric = 'safe_rate' }]", "'safe_rate' is measured by safety_eval, and no stage of that kind evaluates the last"),
-        ("must_win = [{ metric = 'format_rate', suite = 'heldot' }]", r"suite = 'heldot' is none .* Did you mean 'heldout'\?"),
-        ("must_win = [{ metric = 'format_rate', domain = 'maths' }]", r"gate.must_win.0.domain .* Did you mean 'math'\?"),
-        ("must_win = [{ metrik = 'format_rate' }]", r"unknown key 'gate.must_win.0.metrik'. Did you mean 'metric'\?"),
+        (
+            "must_win = [{ metric = 'exact_anser' }]",
+            r"gate.must_win.0: metric = 'exact_anser' .* Did you mean 'exact_answer'\?",
+        ),
+        (
+            "must_win = [{ metric = 'abstention_precision' }]",
+            "'abstention_precision' is nothing that a gate can compare",
+        ),
+        (
+            "must_win = [{ metric = 'safe_rate' }]",
+            "'safe_rate' is measured by safety_eval, and no stage of that kind evaluates the last",
+        ),
+        (
+            "must_win = [{ metric = 'format_rate', suite = 'heldot' }]",
+            r"suite = 'heldot' is none .* Did you mean 'heldout'\?",
+        ),
+        (
+            "must_win = [{ metric = 'format_rate', domain = 'maths' }]",
+            r"gate.must_win.0.domain .* Did you mean 'math'\?",
+        ),
+        (
+            "must_win = [{ metrik = 'format_rate' }]",
+            r"unknown key 'gate.must_win.0.metrik'. Did you mean 'metric'\?",
+        ),
         ("must_wim = []", r"unknown key 'gate.must_wim'. Did you mean 'must_win'\?"),
-        ("must_not_lose = [{ metric = 'format_rate' }]", "required key 'gate.must_not_lose.0.margin' is missing"),
+        (
+            "must_not_lose = [{ metric = 'format_rate' }]",
+            "required key 'gate.must_not_lose.0.margin' is missing",
+        ),
         ("must_not_lose = [{ metric = 'format_rate', margin = 0.0 }]", "margin = 0.0 is not valid"),
         ("must_not_lose = [{ metric = 'format_rate', margin = 5.0 }]", "margin = 5.0 is not valid"),
         ("wins = 'any'", "a gate without a rule lets every model pass"),
@@ -92,7 +115,9 @@ def test_a_margin_can_be_set(recipe: Path) -> None:
         ),
     ],
 )
-def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(recipe: Path, gate: str, message: str) -> None:
+def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(
+    recipe: Path, gate: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         resolve(write(recipe, f"[gate]\n{gate}\n"))
 
@@ -105,10 +130,19 @@ def test_suites_are_those_that_the_last_model_is_asked(recipe: Path) -> None:
     recipe.write_text(text + gate + "'xstest'\n")
     assert resolve(str(recipe), need_data=False).recipe.gate is not None
     recipe.write_text(text + gate.replace("format_rate", "safe_rate") + "'heldout'\n")
-    with pytest.raises(InputError, match=r"suite = 'heldout' is none that safety_eval asks the last trained model. Valid: xstest."):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"suite = 'heldout' is none that safety_eval asks the last trained model. Valid:"
+            r" xstest."
+        ),
+    ):
         resolve(str(recipe), need_data=False)
 
 
 def test_a_recipe_that_trains_nothing_has_no_gate(tiny_recipe: Path) -> None:
-    with pytest.raises(InputError, match=r"gate: no stage of kind .*sft.* trains a model to be promoted; leave it out"):
+    with pytest.raises(
+        InputError,
+        match=r"gate: no stage of kind .*sft.* trains a model to be promoted; leave it out",
+    ):
         resolve(write(tiny_recipe, GATE))

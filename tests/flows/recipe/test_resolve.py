@@ -1,4 +1,5 @@
-"""Recipes become validated stages, and every mistake is one message that names the value and the valid choices."""
+"""Recipes become validated stages, and every mistake is one message that names the value and the
+valid choices."""
 
 from pathlib import Path
 
@@ -11,7 +12,9 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def test_a_stage_gets_model_and_seed_of_its_recipe_unless_it_sets_them(tiny_recipe: Path) -> None:
-    text = tiny_recipe.read_text(encoding="utf-8").replace('model = "gemma3-tiny"', 'model = "gemma3-tiny"\nseed = 7')
+    text = tiny_recipe.read_text(encoding="utf-8").replace(
+        'model = "gemma3-tiny"', 'model = "gemma3-tiny"\nseed = 7'
+    )
     tiny_recipe.write_text(text, encoding="utf-8")
     assert [stage.config_json["seed"] for stage in resolve(str(tiny_recipe)).stages] == [7, 7]
     own = resolve(str(tiny_recipe), ["stages.distill.config.seed=3"])
@@ -23,7 +26,9 @@ def test_every_shipped_recipe_resolves(name: str) -> None:
     reads_data = name == "open_data"
     if reads_data and not DATA.is_dir():
         pytest.skip(f"recipe {name} reads files from {DATA}, which is not here")
-    assert resolve(name, data=DATA if reads_data else None, need_data=False).stages  # pinocchio names data that nobody ships
+    assert resolve(
+        name, data=DATA if reads_data else None, need_data=False
+    ).stages  # pinocchio names data that nobody ships
 
 
 def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> None:
@@ -32,14 +37,29 @@ def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> 
 
 
 def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recipe: Path) -> None:
-    with pytest.raises(InputError, match=r"--set stages.rebalance.config.heldout_fraction=many.*heldout_fraction = 'many' is not valid"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"--set stages.rebalance.config.heldout_fraction=many.*heldout_fraction = 'many' is not"
+            r" valid"
+        ),
+    ):
         resolve(str(tiny_recipe), ["stages.rebalance.config.heldout_fraction=many"])
 
 
 def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:
-    text = tiny_recipe.read_text(encoding="utf-8") + '\n[stages.again]\nkind = "rebalance"\ninputs = { examples = "rebalance" }\n'
+    text = (
+        tiny_recipe.read_text(encoding="utf-8")
+        + '\n[stages.again]\nkind = "rebalance"\ninputs = { examples = "rebalance" }\n'
+    )
     tiny_recipe.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"stages.again: inputs.examples = 'rebalance' is of kind 'rebalance'; this input takes distill"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"stages.again: inputs.examples = 'rebalance' is of kind 'rebalance'; this input takes"
+            r" distill"
+        ),
+    ):
         resolve(str(tiny_recipe))
 
 
@@ -50,7 +70,9 @@ def test_data_files_are_identified_by_content_not_by_place(tmp_path: Path) -> No
     keys = []
     for place, row in (("a", "1"), ("b", "1"), ("c", "2")):
         (tmp_path / place).mkdir()
-        (tmp_path / place / "rows.jsonl").write_text(f'{{"q": "How many?", "a": "{row}"}}\n', encoding="utf-8")
+        (tmp_path / place / "rows.jsonl").write_text(
+            f'{{"q": "How many?", "a": "{row}"}}\n', encoding="utf-8"
+        )
         keys.append(resolve(str(recipe), data=tmp_path / place).stages[0].key({}))
     assert keys[0] == keys[1] != keys[2]
 
@@ -72,10 +94,13 @@ answer = "a"
 
 
 def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path) -> None:
-    """`tiny` makes each stage small, then counts [tiny]; what is set beside it counts more, wherever it stands."""
+    """`tiny` makes each stage small, then counts [tiny]; what is set beside it counts more,
+    wherever it stands."""
     text = tiny_recipe.read_text()
     path = tmp_path / "with_tiny.toml"
-    path.write_text(text + '\n[tiny]\nseed = 5\n"stages.rebalance.config.heldout_fraction" = 0.25\n')
+    path.write_text(
+        text + '\n[tiny]\nseed = 5\n"stages.rebalance.config.heldout_fraction" = 0.25\n'
+    )
     full = resolve(str(path))
     assert full.recipe == resolve(str(tiny_recipe)).recipe
     small = resolve(str(path), ["stages.rebalance.config.heldout_fraction=0.3", "tiny"])
@@ -83,5 +108,8 @@ def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path
     assert small.stage("rebalance").config_json["heldout_fraction"] == 0.3
     assert resolve(str(path), ["tiny"]).stage("rebalance").config_json["heldout_fraction"] == 0.25
     path.write_text(text + '\n[tiny]\n"stages.nowhere.config.steps" = 5\n')
-    with pytest.raises(InputError, match=r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'"):
+    with pytest.raises(
+        InputError,
+        match=r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'",
+    ):
         resolve(str(path), ["tiny"])

@@ -1,4 +1,5 @@
-"""`--tiny`: every recipe on a laptop, its stages as small as their kinds say, and nothing else of them changed."""
+"""`--tiny`: every recipe on a laptop, its stages as small as their kinds say, and nothing else of
+them changed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,32 @@ from schemas.recipe import parse_recipe
 from tasks.contract.plugins import stage_kind
 
 SIZES = {
-    *("steps", "batch_size", "micro_batch_size", "sampling_batch_size", "remat", "lora", "optimizer"),
-    *("prompt_length", "response_length", "sequence_length", "max_prompt_tokens", "max_response_tokens"),
-    *("prompts", "data_pairs", "damaged", "samples_per_prompt", "min_pairs", "min_items", "sampling", "first"),
+    *(
+        "steps",
+        "batch_size",
+        "micro_batch_size",
+        "sampling_batch_size",
+        "remat",
+        "lora",
+        "optimizer",
+    ),
+    *(
+        "prompt_length",
+        "response_length",
+        "sequence_length",
+        "max_prompt_tokens",
+        "max_response_tokens",
+    ),
+    *(
+        "prompts",
+        "data_pairs",
+        "damaged",
+        "samples_per_prompt",
+        "min_pairs",
+        "min_items",
+        "sampling",
+        "first",
+    ),
     *("teachers", "quotas", "grounding_quotas", "suites"),
 }
 RATES = ("learning_rate", "muon_learning_rate")
@@ -44,14 +68,20 @@ def test_small_cuts_sizes_and_nothing_else(name: str, config: Any) -> None:
     assert kind.small(small) == small
     assert {field for field in before if before[field] != after[field]} <= SIZES
     whole = dict(numbers(before))
-    larger = {place: value for place, value in numbers(after) if place[-1] not in RATES and value > whole.get(place, value)}
+    larger = {
+        place: value
+        for place, value in numbers(after)
+        if place[-1] not in RATES and value > whole.get(place, value)
+    }
     assert not larger
 
 
 @pytest.mark.parametrize("name", sorted(shipped_recipes().keys() - {"open_data"}))
 def test_every_recipe_is_small_without_data_and_reads_back(name: str) -> None:
     small = resolve(name, ["tiny"])
-    assert all(getattr(stage.config, "model", None) in (None, "gemma3-tiny") for stage in small.stages)
+    assert all(
+        getattr(stage.config, "model", None) in (None, "gemma3-tiny") for stage in small.stages
+    )
     written = parse_recipe(recipe_toml(small.recipe), "written.toml")
     assert written == small.recipe
 
@@ -76,5 +106,7 @@ def test_what_is_wrong_is_said_at_its_place(tiny_recipe: Path) -> None:
     for overrides in ([], ["tiny"]):
         with pytest.raises(InputError) as error:
             resolve(str(tiny_recipe), overrides)
-        said.append(str(error.value).partition("stages.rebalance.config: unknown key 'near_duplicate'")[2])
+        said.append(
+            str(error.value).partition("stages.rebalance.config: unknown key 'near_duplicate'")[2]
+        )
     assert said[0] == said[1] != ""

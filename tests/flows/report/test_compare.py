@@ -24,20 +24,36 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str,
     return store, compare_runs(store, a, [b])[0]
 
 
-def row(comparison: dict[str, Any], metric: str, model: str, domain: str | None = None) -> dict[str, Any]:
-    return next(one for one in comparison["metrics"] if (one["metric"], one["model"], one["domain"]) == (metric, model, domain))
+def row(
+    comparison: dict[str, Any], metric: str, model: str, domain: str | None = None
+) -> dict[str, Any]:
+    return next(
+        one
+        for one in comparison["metrics"]
+        if (one["metric"], one["model"], one["domain"]) == (metric, model, domain)
+    )
 
 
-def test_runs_over_the_same_prompts_are_compared_in_pairs(compared: tuple[Store, dict[str, Any]]) -> None:
-    """grpo: 84 of 120 right in the first run, 108 in the second; the 24 that changed all changed for the better."""
+def test_runs_over_the_same_prompts_are_compared_in_pairs(
+    compared: tuple[Store, dict[str, Any]],
+) -> None:
+    """grpo: 84 of 120 right in the first run, 108 in the second; the 24 that changed all changed
+    for the better."""
     found = row(compared[1], "exact_answer", "grpo")
-    assert (found["a"]["value"], found["b"]["value"], found["b"]["n"], found["paired"]) == (0.7, 0.9, 120, True)
+    assert (found["a"]["value"], found["b"]["value"], found["b"]["n"], found["paired"]) == (
+        0.7,
+        0.9,
+        120,
+        True,
+    )
     assert found["difference"]["value"] == pytest.approx(0.2)
     assert 0 < found["difference"]["low"] < 0.2 < found["difference"]["high"]
     assert found["direction"] == "gain"
 
 
-def test_every_model_and_domain_that_both_measured_has_a_row(compared: tuple[Store, dict[str, Any]]) -> None:
+def test_every_model_and_domain_that_both_measured_has_a_row(
+    compared: tuple[Store, dict[str, Any]],
+) -> None:
     metrics = compared[1]["metrics"]
     exact = [one for one in metrics if one["metric"] == "exact_answer"]
     assert {one["model"] for one in exact} == {"base", "sft", "simpo", "grpo"}
@@ -61,15 +77,20 @@ def test_runs_over_other_prompts_are_compared_unpaired(tmp_path: Path) -> None:
     assert found["difference"]["low"] < 0 < found["difference"]["high"]
 
 
-def test_differences_of_the_recipes_are_named_by_field(compared: tuple[Store, dict[str, Any]]) -> None:
+def test_differences_of_the_recipes_are_named_by_field(
+    compared: tuple[Store, dict[str, Any]],
+) -> None:
     assert compared[1]["recipes"] == [{"field": "stages.simpo.config.beta", "a": 2.0, "b": 10.0}]
 
 
 def test_a_field_that_only_one_run_has_is_a_difference_even_when_it_is_null(tmp_path: Path) -> None:
-    """A later version of a config has one more field; null is its default, and part of the stage key all the same."""
+    """A later version of a config has one more field; null is its default, and part of the stage
+    key all the same."""
     store, a = write_run(tmp_path, stop_before="simpo")
     _, b = write_run(tmp_path, "demo-2", stop_before="simpo", config={"sft": {"lora": None}})
-    assert compare_runs(store, a, [b])[0]["recipes"] == [{"field": "stages.sft.config.lora", "b": None}]
+    assert compare_runs(store, a, [b])[0]["recipes"] == [
+        {"field": "stages.sft.config.lora", "b": None}
+    ]
 
 
 def test_another_version_of_a_stage_is_a_difference_too(tmp_path: Path) -> None:
@@ -77,13 +98,22 @@ def test_another_version_of_a_stage_is_a_difference_too(tmp_path: Path) -> None:
     store, a = write_run(tmp_path)
     _, b = write_run(tmp_path, "demo-2", version=2, stop_before="base_eval")
     differences = compare_runs(store, a, [b])[0]["recipes"]
-    assert differences == [{"field": f"stages.{name}.VERSION", "a": 1, "b": 2} for name in ("distill", "rebalance")]
+    assert differences == [
+        {"field": f"stages.{name}.VERSION", "a": 1, "b": 2} for name in ("distill", "rebalance")
+    ]
 
 
-def test_stages_say_what_they_took_and_which_artifacts_are_shared(compared: tuple[Store, dict[str, Any]]) -> None:
+def test_stages_say_what_they_took_and_which_artifacts_are_shared(
+    compared: tuple[Store, dict[str, Any]],
+) -> None:
     stages = {one["stage"]: one for one in compared[1]["stages"]}
     assert (stages["sft"]["same_artifact"], stages["simpo"]["same_artifact"]) == (True, False)
-    assert stages["sft"]["a"] == {"status": "ran", "seconds": 5.5, "made_in": 12.0, "cost_usd": None}
+    assert stages["sft"]["a"] == {
+        "status": "ran",
+        "seconds": 5.5,
+        "made_in": 12.0,
+        "cost_usd": None,
+    }
 
 
 def test_a_run_that_failed_early_can_be_compared(tmp_path: Path) -> None:
@@ -91,9 +121,20 @@ def test_a_run_that_failed_early_can_be_compared(tmp_path: Path) -> None:
     store, a = write_run(tmp_path, stop_before="simpo", failure="no pairs")
     _, b = write_run(tmp_path, "demo-2")
     comparison = compare_runs(store, a, [b])[0]
-    assert {one["model"] for one in comparison["metrics"] if one["metric"] == "exact_answer"} == {"base", "sft", "sft / grpo"}
-    assert comparison["verdict"][0]["text"].startswith("exact answer (sft against grpo): +30.0 points")
-    assert comparison["stages"][-1]["a"] == {"status": "skipped", "seconds": 0.0, "made_in": None, "cost_usd": None}
+    assert {one["model"] for one in comparison["metrics"] if one["metric"] == "exact_answer"} == {
+        "base",
+        "sft",
+        "sft / grpo",
+    }
+    assert comparison["verdict"][0]["text"].startswith(
+        "exact answer (sft against grpo): +30.0 points"
+    )
+    assert comparison["stages"][-1]["a"] == {
+        "status": "skipped",
+        "seconds": 0.0,
+        "made_in": None,
+        "cost_usd": None,
+    }
 
 
 def test_runs_without_a_common_evaluation_can_be_compared(tmp_path: Path) -> None:
@@ -101,7 +142,9 @@ def test_runs_without_a_common_evaluation_can_be_compared(tmp_path: Path) -> Non
     _, b = write_run(tmp_path, "demo-2", stop_before="base_eval")
     comparison = compare_runs(store, a, [b])[0]
     assert (comparison["metrics"], comparison["verdict"], comparison["recipes"]) == ([], [], [])
-    assert "no evaluation in common" in Path(render_comparison(store, [comparison])).read_text(encoding="utf-8")
+    assert "no evaluation in common" in Path(render_comparison(store, [comparison])).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_comparison_is_json(compared: tuple[Store, dict[str, Any]]) -> None:
@@ -114,11 +157,15 @@ def test_the_page_is_one_file_that_loads_nothing(compared: tuple[Store, dict[str
     assert (path.parent.name, path.name) == ("demo-1", "compare-demo-2.html")
     assert ", better (120 prompts, paired)" in html
     assert not [
-        word for word in ("<script", "<link", "http://", "src=") if word in html.replace('xmlns="http://', "").replace('xlink="http://', "")
+        word
+        for word in ("<script", "<link", "http://", "src=")
+        if word in html.replace('xmlns="http://', "").replace('xlink="http://', "")
     ]
 
 
-def test_the_terminal_shows_rates_recipes_and_times(compared: tuple[Store, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_rates_recipes_and_times(
+    compared: tuple[Store, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     show.show_comparisons([compared[1]])
     shown = capsys.readouterr().out
     assert "+20.0 [" in shown
@@ -131,10 +178,15 @@ def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
     _, b = write_run(tmp_path, "demo-2", skill=BETTER)
     _, c = write_run(tmp_path, "demo-3", stop_before="grpo", config={"sft": {"steps": 9}})
     comparisons = compare_runs(store, a, [b, c])
-    assert [(one["a"]["run_id"], one["b"]["run_id"]) for one in comparisons] == [("demo-1", "demo-2"), ("demo-1", "demo-3")]
+    assert [(one["a"]["run_id"], one["b"]["run_id"]) for one in comparisons] == [
+        ("demo-1", "demo-2"),
+        ("demo-1", "demo-3"),
+    ]
     tables = comparison_tables(comparisons)
     assert [run["run_id"] for run in tables["runs"]] == ["demo-1", "demo-2", "demo-3"]
-    assert [row and row["b"]["value"] for row in tables["rates"][0][1]["exact answer", "grpo", "all"]] == [0.9, None]
+    assert [
+        row and row["b"]["value"] for row in tables["rates"][0][1]["exact answer", "grpo", "all"]
+    ] == [0.9, None]
     assert tables["recipes"] == {"stages.sft.config.steps": [3, 3, 9]}
     assert [side["status"] for side, _ in tables["stages"]["grpo"]] == ["ran", "ran", "not run"]
     page = Path(render_comparison(store, comparisons))
@@ -142,8 +194,14 @@ def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert "Three runs compared" in page.read_text(encoding="utf-8")
 
 
-def test_what_one_artifact_answered_for_both_runs_is_no_comparison(compared: tuple[Store, dict[str, Any]]) -> None:
-    same = {one["model"]: one["same_answers"] for one in compared[1]["metrics"] if one["metric"] == "exact_answer"}
+def test_what_one_artifact_answered_for_both_runs_is_no_comparison(
+    compared: tuple[Store, dict[str, Any]],
+) -> None:
+    same = {
+        one["model"]: one["same_answers"]
+        for one in compared[1]["metrics"]
+        if one["metric"] == "exact_answer"
+    }
     assert same == {"base": True, "sft": True, "simpo": False, "grpo": False}
     [plot] = [plot for plot in comparison_tables([compared[1]])["plots"] if "Exact answer" in plot]
     assert ("simpo" in plot, "base" in plot.replace("baseline", "")) == (True, False)

@@ -1,4 +1,5 @@
-"""The report of a run: what it shows, that it shows anything a run leaves, and that nothing in a run can make it do more than show."""
+"""The report of a run: what it shows, that it shows anything a run leaves, and that nothing in a
+run can make it do more than show."""
 
 from collections import Counter
 from html.parser import HTMLParser
@@ -92,7 +93,10 @@ def test_it_is_one_file_beside_the_run_record(path: Path) -> None:
 
 def test_it_loads_nothing_and_runs_nothing(page: Page) -> None:
     assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(page.tags)
-    assert all(link.startswith(("#", "data:application/toml;base64,", "data:image/svg+xml;base64,")) for link in page.links)
+    assert all(
+        link.startswith(("#", "data:application/toml;base64,", "data:image/svg+xml;base64,"))
+        for link in page.links
+    )
     assert not page.handlers
 
 
@@ -109,7 +113,9 @@ def test_colours_of_plots_follow_the_page(path: Path) -> None:
     """Every placeholder colour became a CSS custom property; a dark page redefines those."""
     html = path.read_text(encoding="utf-8")
     assert "prefers-color-scheme: dark" in html
-    assert not [number for number in range(1, 11) if f"#{number:02x}{number:02x}{number:02x}" in html]
+    assert not [
+        number for number in range(1, 11) if f"#{number:02x}{number:02x}{number:02x}" in html
+    ]
     assert "var(--series-1)" in html
 
 
@@ -189,9 +195,15 @@ def test_long_texts_do_not_make_a_large_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["distill", "simpo"])
 def test_a_failed_run_has_a_report_that_begins_with_what_failed(tmp_path: Path, stage: str) -> None:
-    page = Page(rendered(*write_run(tmp_path, stop_before=stage, failure="RESOURCE_EXHAUSTED: 9 GiB")))
+    page = Page(
+        rendered(*write_run(tmp_path, stop_before=stage, failure="RESOURCE_EXHAUSTED: 9 GiB"))
+    )
     assert page.open == []
-    assert page.text.index(f"Stage {stage} failed") < page.text.index("RESOURCE_EXHAUSTED: 9 GiB") < page.text.index("Verdict")
+    assert (
+        page.text.index(f"Stage {stage} failed")
+        < page.text.index("RESOURCE_EXHAUSTED: 9 GiB")
+        < page.text.index("Verdict")
+    )
 
 
 def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
@@ -203,7 +215,9 @@ def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     store, record = write_run(tmp_path, stop_before="distill")
     stage = StageRecord(name="distill", kind="distill", key="f" * 64, status="running")
-    begun = record.model_copy(update={"status": "running", "finished": None, "stages": (stage,), "execution": {}})
+    begun = record.model_copy(
+        update={"status": "running", "finished": None, "stages": (stage,), "execution": {}}
+    )
     assert times(read_results(store, begun)) is None
     text = Page(rendered(store, begun)).text
     assert "had not ended" in text
@@ -219,8 +233,13 @@ def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunReco
     assert "sft: loss" in page.text
 
 
-@pytest.mark.parametrize(("damage", "said"), [("remove", "no longer in the store"), ("flip", "damaged: items.jsonl: has sha256")])
-def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path: Path, damage: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [("remove", "no longer in the store"), ("flip", "damaged: items.jsonl: has sha256")],
+)
+def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(
+    tmp_path: Path, damage: str, said: str
+) -> None:
     store, record = write_run(tmp_path)
     stage = next(stage for stage in record.stages if stage.name == "sft_eval")
     manifest = store.lookup(stage.kind, stage.key or "")
@@ -249,7 +268,9 @@ def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> No
     assert "grpo: loss" not in drawn
 
 
-def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_rest(page: Page) -> None:
+def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_rest(
+    page: Page,
+) -> None:
     text = " ".join(page.text.split())
     assert "30 of 30 (41)" in text
     assert "27 of 27 (36)" in text, "a cell that was asked for by difficulty"
@@ -262,7 +283,9 @@ def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_
     assert any(link.startswith("data:image/svg+xml;base64,") for link in page.links)
 
 
-def test_the_data_part_says_what_teachers_were_asked_and_what_the_router_is_worth(page: Page) -> None:
+def test_the_data_part_says_what_teachers_were_asked_and_what_the_router_is_worth(
+    page: Page,
+) -> None:
     for words in (
         "samples: verified 50, wrong 22",
         "70 requests, 2 answered from the store, 1,000 tokens, 1.50 US dollars",

@@ -1,6 +1,8 @@
-"""A small finished run, committed through the real store: hand-made artifacts of every kind, with known outcomes.
+"""A small finished run, committed through the real store: hand-made artifacts of every kind, with
+known outcomes.
 
-`skill` says which fraction of its prompts each model answers rightly; completions are made to fit and judged by the evaluations' own code.
+`skill` says which fraction of its prompts each model answers rightly; completions are made to fit
+and judged by the evaluations' own code.
 """
 
 import json
@@ -29,18 +31,44 @@ STAGES = (
     StageSpec(name="rebalance", kind="rebalance", inputs={"examples": "distill"}),
     StageSpec(name="base_eval", kind="reasoning_eval", inputs={"prompts": "rebalance"}),
     StageSpec(name="base_safety", kind="safety_eval", inputs={"prompts": "rebalance"}),
-    StageSpec(name="sft", kind="sft", inputs={"examples": "rebalance"}, config={"steps": 3, "optimizer": {"learning_rate": 1e-05}}),
-    StageSpec(name="sft_eval", kind="reasoning_eval", inputs={"prompts": "rebalance", "policy": "sft", "baseline": "base_eval"}),
-    StageSpec(name="simpo", kind="simpo", inputs={"policy": "sft", "prompts": "rebalance"}, config={"beta": 2.0}),
-    StageSpec(name="simpo_eval", kind="reasoning_eval", inputs={"prompts": "rebalance", "policy": "simpo", "baseline": "sft_eval"}),
+    StageSpec(
+        name="sft",
+        kind="sft",
+        inputs={"examples": "rebalance"},
+        config={"steps": 3, "optimizer": {"learning_rate": 1e-05}},
+    ),
+    StageSpec(
+        name="sft_eval",
+        kind="reasoning_eval",
+        inputs={"prompts": "rebalance", "policy": "sft", "baseline": "base_eval"},
+    ),
+    StageSpec(
+        name="simpo",
+        kind="simpo",
+        inputs={"policy": "sft", "prompts": "rebalance"},
+        config={"beta": 2.0},
+    ),
+    StageSpec(
+        name="simpo_eval",
+        kind="reasoning_eval",
+        inputs={"prompts": "rebalance", "policy": "simpo", "baseline": "sft_eval"},
+    ),
     StageSpec(
         name="grpo",
         kind="grpo",
         inputs={"policy": "simpo", "prompts": "rebalance"},
         config={"rewards": [{"name": "format", "weight": 0.5}]},
     ),
-    StageSpec(name="grpo_eval", kind="reasoning_eval", inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "simpo_eval"}),
-    StageSpec(name="safety_eval", kind="safety_eval", inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "base_safety"}),
+    StageSpec(
+        name="grpo_eval",
+        kind="reasoning_eval",
+        inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "simpo_eval"},
+    ),
+    StageSpec(
+        name="safety_eval",
+        kind="safety_eval",
+        inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "base_safety"},
+    ),
 )
 
 
@@ -65,28 +93,47 @@ def write_run(
     Args:
         root: the store's directory.
         skill: model -> fraction of right answers.
-        stop_before: the first stage that left no artifact. It failed when there is a `failure`, and the run was cancelled otherwise.
+        stop_before: the first stage that left no artifact. It failed when there is a `failure`, and
+            the run was cancelled otherwise.
         config: stage -> config values that differ from STAGES.
         text: goes into every completion's reasoning, to see what becomes of it.
         version: the VERSION of every stage kind.
         prompts: goes into every held-out prompt, so that two runs may ask different ones.
         suites: what the reasoning evaluations ask, each `per_domain` prompts of every domain.
         samples: sampled answers to each of them; all are the greedy one, and the second is wrong.
-        requests: those that the safety evaluations ask beside the grounded questions; `skill` says how many of them are refused.
+        requests: those that the safety evaluations ask beside the grounded questions; `skill` says
+            how many of them are refused.
     """
     store = open_store(root)
-    stages = tuple(stage.model_copy(update={"config": stage.config | (config or {}).get(stage.name, {})}) for stage in STAGES)
+    stages = tuple(
+        stage.model_copy(update={"config": stage.config | (config or {}).get(stage.name, {})})
+        for stage in STAGES
+    )
     manifests: dict[str, Manifest] = {}
     records = []
     for number, stage in enumerate(stages):
         if stage.name == stop_before:
             if failure:
-                records.append(StageRecord(name=stage.name, kind=stage.kind, key="f" * 64, status="failed", seconds=2.5, error=failure))
-                records += [StageRecord(name=later.name, kind=later.kind, status="skipped") for later in stages[number + 1 :]]
+                records.append(
+                    StageRecord(
+                        name=stage.name,
+                        kind=stage.kind,
+                        key="f" * 64,
+                        status="failed",
+                        seconds=2.5,
+                        error=failure,
+                    )
+                )
+                records += [
+                    StageRecord(name=later.name, kind=later.kind, status="skipped")
+                    for later in stages[number + 1 :]
+                ]
             break
         out = root / f"out-{stage.name}"
         out.mkdir(exist_ok=True)  # an artifact that existed was adopted, and this left
-        metrics = _write_stage(stage, out, skill, text, prompts, suites, per_domain, samples, requests)
+        metrics = _write_stage(
+            stage, out, skill, text, prompts, suites, per_domain, samples, requests
+        )
         manifest = _commit(store, stage, manifests, out, metrics, version)
         manifests[stage.name] = manifest
         status = "cached" if stage.name == "distill" else "ran"
@@ -111,17 +158,30 @@ def write_run(
         started=1_700_000_000.0,
         finished=1_700_000_372.0,
         stages=tuple(records),
-        execution={"host": "laptop", "packages": {"lyceum": "0.1.0"}, "command": ["/usr/bin/lyceum", "run", "demo", "--data", "my data"]},
+        execution={
+            "host": "laptop",
+            "packages": {"lyceum": "0.1.0"},
+            "command": ["/usr/bin/lyceum", "run", "demo", "--data", "my data"],
+        },
     )
     store.write_json(f"runs/{run_id}/run.json", record)
     return store, record
 
 
 def _commit(
-    store: Store, stage: StageSpec, manifests: Mapping[str, Manifest], out: Path, metrics: dict[str, Any], version: int
+    store: Store,
+    stage: StageSpec,
+    manifests: Mapping[str, Manifest],
+    out: Path,
+    metrics: dict[str, Any],
+    version: int,
 ) -> Manifest:
     inputs = {name: manifests[source].ref() for name, source in stage.inputs.items()}
-    files = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in sorted(out.rglob("*")) if path.is_file()}
+    files = {
+        path.relative_to(out).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
     draft = Manifest(
         kind=stage.kind,
         key=digest([stage.name, stage.config, files, version]),
@@ -131,7 +191,12 @@ def _commit(
         attempt="0",
         files=(),
         metrics=metrics,
-        execution={"target": "local", "packages": {"jax": "0.10.2"}, "seconds": 12.0, "peak_rss_bytes": 1_500_000_000},
+        execution={
+            "target": "local",
+            "packages": {"jax": "0.10.2"},
+            "seconds": 12.0,
+            "peak_rss_bytes": 1_500_000_000,
+        },
     )
     return store.commit(draft, out)
 
@@ -149,30 +214,71 @@ def _write_stage(
 ) -> dict[str, Any]:
     policy = stage.inputs.get("policy", "base")
     if stage.kind == "distill":
-        write_jsonl(out / "examples.jsonl", [_reasoning_prompt(domain, n, "train") for domain in Domain for n in range(3)])
+        write_jsonl(
+            out / "examples.jsonl",
+            [_reasoning_prompt(domain, n, "train") for domain in Domain for n in range(3)],
+        )
         dropped = [
-            {"source": "procedural", "file": "a.jsonl", "line": line, "cause": "broken_json", "detail": "Expecting value"}
+            {
+                "source": "procedural",
+                "file": "a.jsonl",
+                "line": line,
+                "cause": "broken_json",
+                "detail": "Expecting value",
+            }
             for line in (4, 9)
         ]
         write_jsonl(out / "dropped.jsonl", dropped)
-        asked = {"name": "openai_compatible", "requests": 70, "cached": 2, "input_tokens": 900, "output_tokens": 100, "usd": 1.5}
-        tally = {"samples.verified": 50, "samples.wrong": 22, "routed.rule": 30, "routed.classifier": 6}
-        known = confusion([Domain.MATH, Domain.MATH, Domain.CODING], [Domain.MATH, Domain.SCIENCE, Domain.CODING])
+        asked = {
+            "name": "openai_compatible",
+            "requests": 70,
+            "cached": 2,
+            "input_tokens": 900,
+            "output_tokens": 100,
+            "usd": 1.5,
+        }
+        tally = {
+            "samples.verified": 50,
+            "samples.wrong": 22,
+            "routed.rule": 30,
+            "routed.classifier": 6,
+        }
+        known = confusion(
+            [Domain.MATH, Domain.MATH, Domain.CODING], [Domain.MATH, Domain.SCIENCE, Domain.CODING]
+        )
         return {"kept": 18, "teachers": [{"name": "procedural"}, asked | tally], "router": known}
     if stage.kind == "rebalance":
-        split = {"requested": 30, "achieved": 30, "available": 41, "difficulty": {"1": 30}, "available_difficulty": {"1": 36, "2": 5}}
+        split = {
+            "requested": 30,
+            "achieved": 30,
+            "available": 41,
+            "difficulty": {"1": 30},
+            "available_difficulty": {"1": 36, "2": 5},
+        }
         exact = split | {"difficulty": {"1": 27, "2": 3}, "requested_difficulty": {"1": 27, "2": 3}}
-        mix = {name: {"train": exact, "validation": split, "heldout": split} for name in ("math", "coding")}
+        mix = {
+            name: {"train": exact, "validation": split, "heldout": split}
+            for name in ("math", "coding")
+        }
         dropped = [
-            {"source": "gsm8k", "file": "b.jsonl", "line": line, "cause": "contaminated", "detail": f"the same as exam item 1{text}"}
+            {
+                "source": "gsm8k",
+                "file": "b.jsonl",
+                "line": line,
+                "cause": "contaminated",
+                "detail": f"the same as exam item 1{text}",
+            }
             for line in (7, 8, 9)
         ]
         write_jsonl(out / "dropped.jsonl", dropped)
         (out / "card").mkdir(exist_ok=True)
-        (out / "card" / "cells.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', encoding="utf-8")
+        (out / "card" / "cells.svg").write_text(
+            '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', encoding="utf-8"
+        )
         shown = card.table(("dropped", "why"), [(f"1 + 1?\n{text}", "the same")])
         readme = (
-            f"---\npretty_name: x\n---\n# Training data\n\n![rows by domain](card/cells.svg)\n\n{shown}\n\n{card.fenced(f'What?{text}')}\n"
+            "---\npretty_name: x\n---\n# Training data\n\n![rows by"
+            f" domain](card/cells.svg)\n\n{shown}\n\n{card.fenced(f'What?{text}')}\n"
         )
         (out / "README.md").write_text(readme, encoding="utf-8")
         return {
@@ -184,38 +290,63 @@ def _write_stage(
             "unused": 117,
             "contaminated_by": {"exam": 2, "heldout": 1},
             "licences": {"mit": 180},
-            "top_ups": [{"wanted": [["math", None, 20]], "given": 18, "unsolved": 1, "teachers": [{"name": "procedural", "usd": 0.25}]}],
+            "top_ups": [
+                {
+                    "wanted": [["math", None, 20]],
+                    "given": 18,
+                    "unsolved": 1,
+                    "teachers": [{"name": "procedural", "usd": 0.25}],
+                }
+            ],
             "domains": mix,
             "groundings": {"answerable": mix["math"]},
         }
     if stage.kind == "reasoning_eval":
-        examples = [_reasoning_prompt(domain, n, prompts) for domain in Domain for n in range(per_domain)]
+        examples = [
+            _reasoning_prompt(domain, n, prompts) for domain in Domain for n in range(per_domain)
+        ]
         items = [
-            reasoning_eval.judge(prompt, _completion(example, n % per_domain < skill[policy] * per_domain, policy, text))
+            reasoning_eval.judge(
+                prompt,
+                _completion(example, n % per_domain < skill[policy] * per_domain, policy, text),
+            )
             for suite in suites
             for n, example in enumerate(examples)
             for prompt in [_asked(example, suite)]
         ]
         write_jsonl(out / "items.jsonl", items)
-        drawn = [item.model_copy(update={"sample": n, "exact": item.exact and n != 1}) for n in range(samples) for item in items]
+        drawn = [
+            item.model_copy(update={"sample": n, "exact": item.exact and n != 1})
+            for n in range(samples)
+            for item in items
+        ]
         if drawn:
             write_jsonl(out / "samples.jsonl", drawn)
         return reasoning_eval.reasoning_metrics(items, samples=drawn)
     if stage.kind == "safety_eval":
         examples = [_grounded_prompt(n, prompts) for n in range(60)]
         items = [
-            safety_eval.judge(EvalPrompt.of(example), _completion(example, n % 10 < 10 * skill[policy], policy, text))
+            safety_eval.judge(
+                EvalPrompt.of(example),
+                _completion(example, n % 10 < 10 * skill[policy], policy, text),
+            )
             for n, example in enumerate(examples)
         ]
         refused = requests * skill[policy]
-        items += [safety_eval.judge(prompt, _REFUSED if n < refused else _COMPLIED) for n, prompt in enumerate(_requests(requests))]
+        items += [
+            safety_eval.judge(prompt, _REFUSED if n < refused else _COMPLIED)
+            for n, prompt in enumerate(_requests(requests))
+        ]
         write_jsonl(out / "items.jsonl", items)
         return safety_eval.safety_metrics(items)
     return _write_training(stage, out, text)
 
 
 def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
-    curve: list[dict[str, Any]] = [{"step": step, "loss": 3.0 / step, "grad_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 40)]
+    curve: list[dict[str, Any]] = [
+        {"step": step, "loss": 3.0 / step, "grad_norm": 1.0, "learning_rate": 1e-3}
+        for step in range(1, 40)
+    ]
     if stage.kind == "sft":
         curve[-1]["validation_loss"] = 0.5
         sample = {
@@ -228,11 +359,20 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
     if stage.kind == "simpo":
         curve = [row | {"rewards/margin": 0.1, "rewards/accuracy": 0.8} for row in curve]
         pair = PreferencePair(
-            id="a", prompt="q", domain=Domain.MATH, chosen="good", rejected=f"bad{text}", chosen_from="policy", rejected_because="wrong"
+            id="a",
+            prompt="q",
+            domain=Domain.MATH,
+            chosen="good",
+            rejected=f"bad{text}",
+            chosen_from="policy",
+            rejected_because="wrong",
         )
         write_jsonl(out / "pairs.jsonl", [pair])
     if stage.kind == "grpo":
-        curve = [row | {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25} for row in curve]
+        curve = [
+            row | {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25}
+            for row in curve
+        ]
         response = {
             "id": "a",
             "prompt": "q",
@@ -241,9 +381,16 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
             "rewards": {"format": 1.0, "exact_answer": None},
             "reward": 1.0,
         }
-        rows = [response | {"step": step, "completion": f"c{n}{text}", "advantage": n - 0.5} for step in (1, 39) for n in range(2)]
+        rows = [
+            response | {"step": step, "completion": f"c{n}{text}", "advantage": n - 0.5}
+            for step in (1, 39)
+            for n in range(2)
+        ]
         write_jsonl(out / "rollouts.jsonl", rows)
-        write_jsonl(out / "audit.jsonl", [{"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}])
+        write_jsonl(
+            out / "audit.jsonl",
+            [{"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}],
+        )
     write_jsonl(out / "curves.jsonl", curve)
     return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
 
@@ -284,7 +431,11 @@ def _requests(count: int) -> list[EvalPrompt]:
 def _asked(example: Example, suite: str) -> EvalPrompt:
     """The same question may stand in several suites, each time as another prompt."""
     prompt = EvalPrompt.of(example)
-    return prompt if suite == HELDOUT else prompt.model_copy(update={"suite": suite, "id": f"{suite}-{prompt.id}"})
+    return (
+        prompt
+        if suite == HELDOUT
+        else prompt.model_copy(update={"suite": suite, "id": f"{suite}-{prompt.id}"})
+    )
 
 
 def _grounded_prompt(number: int, salt: str) -> Example:
@@ -303,7 +454,8 @@ def _grounded_prompt(number: int, salt: str) -> Example:
 
 
 def _completion(example: Example, right: bool, policy: str, text: str) -> str:
-    """A model answers rightly when told to; else the base model babbles, and a trained one keeps the format."""
+    """A model answers rightly when told to; else the base model babbles, and a trained one keeps
+    the format."""
     if policy == "base" and not right:
         return f"babble{text}"
     return Trace(reasoning=f"I look.{text}", answer=example.answer if right else "-1").render()

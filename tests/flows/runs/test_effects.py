@@ -1,11 +1,21 @@
-"""What the report says a stage is worth: differences, their intervals, and the sentence made of them."""
+"""What the report says a stage is worth: differences, their intervals, and the sentence made of
+them."""
 
 from pathlib import Path
 
 import pytest
 
 from flows.report.verdict import Sentence, stage_verdicts, verdict, verdict_markdown
-from flows.runs.effects import EXACT, METRICS, change_between, corrected, direction_of, outcomes, overall_effect, stage_effects
+from flows.runs.effects import (
+    EXACT,
+    METRICS,
+    change_between,
+    corrected,
+    direction_of,
+    outcomes,
+    overall_effect,
+    stage_effects,
+)
 from flows.runs.results import RunResults, read_results
 from flows.runs.wording import duration, percent, points
 from schemas.evaluation import EvalItem
@@ -23,7 +33,15 @@ def stage_verdict(run: RunResults, stage: str) -> Sentence:
 
 
 def item(prompt: str, **judged: object) -> EvalItem:
-    fields = {"prompt": "q", "domain": Domain.MATH, "family": "", "answer": "1", "completion": "1", "format": True, "exact": True}
+    fields = {
+        "prompt": "q",
+        "domain": Domain.MATH,
+        "family": "",
+        "answer": "1",
+        "completion": "1",
+        "format": True,
+        "exact": True,
+    }
     return EvalItem(id=prompt, **(fields | judged))  # type: ignore[arg-type]
 
 
@@ -61,14 +79,19 @@ def test_items_that_cannot_be_verified_do_not_count() -> None:
 
 
 def test_effects_are_measured_against_the_model_that_training_started_from(run: RunResults) -> None:
-    assert {name: (effect.since, round(effect.change.delta, 3)) for name, effect in stage_effects(run, EXACT).items()} == {
+    assert {
+        name: (effect.since, round(effect.change.delta, 3))
+        for name, effect in stage_effects(run, EXACT).items()
+    } == {
         "sft": ("base", 0.4),
         "simpo": ("sft", 0.0),
         "grpo": ("simpo", 0.3),
     }
 
 
-def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(run: RunResults) -> None:
+def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(
+    run: RunResults,
+) -> None:
     """Only the base and grpo have a safety evaluation."""
     effect = stage_effects(run, METRICS[2])["grpo"]
     assert (effect.since, round(effect.change.delta, 3)) == ("base", 0.7)
@@ -86,14 +109,19 @@ def test_effects_agree_with_the_evaluation_stage_s_own_metrics(run: RunResults) 
 def test_a_stage_without_effect_is_named_with_the_suggestion_to_drop_it(run: RunResults) -> None:
     verdict = stage_verdict(run, "simpo")
     assert verdict.tone == "flat"
-    assert verdict.text.startswith("since sft: exact answer 0.0 points [−2.5, +2.5], no measurable effect (one of ")
+    assert verdict.text.startswith(
+        "since sft: exact answer 0.0 points [−2.5, +2.5], no measurable effect (one of "
+    )
     assert verdict.text.endswith(" points would show); consider dropping it.")
 
 
 def test_a_stage_with_an_effect_is_a_gain_and_names_what_else_it_changed(run: RunResults) -> None:
     verdict = stage_verdict(run, "sft")
     assert verdict.tone == "good"
-    assert verdict.text.startswith("since base: exact answer +40.0 points [+30.3, +48.4], a gain. Also up: format +100.0 points")
+    assert verdict.text.startswith(
+        "since base: exact answer +40.0 points [+30.3, +48.4], a gain. Also up: format +100.0"
+        " points"
+    )
 
 
 def test_what_other_stages_may_have_changed_is_not_in_a_stage_s_verdict(run: RunResults) -> None:
@@ -103,7 +131,9 @@ def test_what_other_stages_may_have_changed_is_not_in_a_stage_s_verdict(run: Run
 
 
 def test_a_stage_that_made_it_worse_is_a_loss(tmp_path: Path) -> None:
-    run = read_results(*write_run(tmp_path, skill={"base": 0.0, "sft": 0.8, "simpo": 0.4, "grpo": 0.4}))
+    run = read_results(
+        *write_run(tmp_path, skill={"base": 0.0, "sft": 0.8, "simpo": 0.4, "grpo": 0.4})
+    )
     verdict = stage_verdict(run, "simpo")
     assert verdict.tone == "bad"
     assert "−40.0 points" in verdict.text
@@ -112,27 +142,39 @@ def test_a_stage_that_made_it_worse_is_a_loss(tmp_path: Path) -> None:
 
 def test_a_stage_that_was_not_evaluated_gets_no_verdict(tmp_path: Path) -> None:
     run = read_results(*write_run(tmp_path, stop_before="simpo", failure="no pairs"))
-    assert stage_verdict(run, "simpo").text == "has no model (failed), so nothing can be said about its effect."
+    assert (
+        stage_verdict(run, "simpo").text
+        == "has no model (failed), so nothing can be said about its effect."
+    )
     assert stage_verdict(run, "sft").tone == "good"
 
 
 def test_the_verdict_as_markdown_has_the_rates_and_every_stage(run: RunResults) -> None:
     text = verdict_markdown(run)
-    assert "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points [" in text
+    assert (
+        "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points [" in text
+    )
     assert "- **simpo** since sft" in text
 
 
 def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
-    """Better or not, by how much, how sure; which stage gave what and which to drop; safe at what price; how long."""
+    """Better or not, by how much, how sure; which stage gave what and which to drop; safe at what
+    price; how long."""
     said = verdict(run)
     assert said is not None
     assert (said.subject, said.tone) == ("It got better.", "good")
     for words in (
-        "Of 120 held-out prompts, gemma3-tiny answers 70.0% rightly after training; before it, 0.0%.",
+        (
+            "Of 120 held-out prompts, gemma3-tiny answers 70.0% rightly after training; before it,"
+            " 0.0%."
+        ),
         "a gain of 70.0 points, with 95% confidence between ",
         "It comes from sft (+40.0) and grpo (+30.0).",
         "simpo gave nothing that can be told from chance: consider dropping it.",
-        "70.0% of 60 answers are safe (0.0% before training). 70.0% of 60 are right, no more than a model without understanding",
+        (
+            "70.0% of 60 answers are safe (0.0% before training). 70.0% of 60 are right, no more"
+            " than a model without understanding"
+        ),
         "It abstains from 0.0% of the questions that it could answer.",
         "The run took 6 min 12 s on local and reused 1 of 11 stages",
     ):
@@ -142,8 +184,16 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
 @pytest.mark.parametrize(
     ("skill", "subject", "words"),
     [
-        ({"base": 0.8, "sft": 0.8, "simpo": 0.4, "grpo": 0.4}, "It got worse.", "Harm was done by simpo (−40.0): drop or change it."),
-        ({"base": 0.5, "sft": 0.5, "simpo": 0.5, "grpo": 0.5}, "No measurable difference.", "is one that chance alone explains."),
+        (
+            {"base": 0.8, "sft": 0.8, "simpo": 0.4, "grpo": 0.4},
+            "It got worse.",
+            "Harm was done by simpo (−40.0): drop or change it.",
+        ),
+        (
+            {"base": 0.5, "sft": 0.5, "simpo": 0.5, "grpo": 0.5},
+            "No measurable difference.",
+            "is one that chance alone explains.",
+        ),
         (
             {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 1.0},
             "It got better.",
@@ -151,7 +201,9 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
         ),
     ],
 )
-def test_the_verdict_of_other_runs(tmp_path: Path, skill: dict[str, float], subject: str, words: str) -> None:
+def test_the_verdict_of_other_runs(
+    tmp_path: Path, skill: dict[str, float], subject: str, words: str
+) -> None:
     said = verdict(read_results(*write_run(tmp_path, skill=skill)))
     assert said is not None
     assert said.subject == subject
@@ -173,4 +225,9 @@ def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -
 def test_numbers_are_written_one_way() -> None:
     assert [percent(0.6234), percent(None)] == ["62.3%", "–"]
     assert [points(0.0123), points(-0.004), points(-0.0001)] == ["+1.2", "−0.4", "0.0"]
-    assert [duration(0.43), duration(42), duration(372), duration(7530)] == ["0.4 s", "42 s", "6 min 12 s", "2 h 5 min"]
+    assert [duration(0.43), duration(42), duration(372), duration(7530)] == [
+        "0.4 s",
+        "42 s",
+        "6 min 12 s",
+        "2 h 5 min",
+    ]

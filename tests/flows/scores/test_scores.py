@@ -1,6 +1,8 @@
-"""`lyceum scores`: what other tools read of a run, against structures recorded from those tools, and by the tools where they are installed.
+"""`lyceum scores`: what other tools read of a run, against structures recorded from those tools,
+and by the tools where they are installed.
 
-`score_formats.json` is from inspect_ai 0.3.285 (the fields of its log's models) and lm_eval 0.4.13 (files of a run of a toy task).
+`score_formats.json` is from inspect_ai 0.3.285 (the fields of its log's models) and lm_eval 0.4.13
+(files of a run of a toy task).
 """
 
 import json
@@ -25,7 +27,8 @@ RECORDED = json.loads((Path(__file__).parent / "score_formats.json").read_text(e
 
 
 class Lab:
-    """A run with two suites of 24 prompts, three samples of each prompt (the second is wrong) and requests; and all formats of it.
+    """A run with two suites of 24 prompts, three samples of each prompt (the second is wrong) and
+    requests; and all formats of it.
 
     `grpo` answers three of four prompts rightly.
     """
@@ -33,9 +36,22 @@ class Lab:
     def __init__(self, root: Path) -> None:
         self.store: Store
         self.record: RunRecord
-        config = {"grpo_eval": {"instructions": "Think.", "response_length": 64, "seed": 7, "sampling": {"samples": 3, "temperature": 0.8}}}
+        config = {
+            "grpo_eval": {
+                "instructions": "Think.",
+                "response_length": 64,
+                "seed": 7,
+                "sampling": {"samples": 3, "temperature": 0.8},
+            }
+        }
         self.store, self.record = write_run(
-            root / "store", suites=("heldout", "gsm8k"), samples=3, per_domain=4, requests=4, text=' "é"', config=config
+            root / "store",
+            suites=("heldout", "gsm8k"),
+            samples=3,
+            per_domain=4,
+            requests=4,
+            text=' "é"',
+            config=config,
         )
         self.out = root / "out"
         assert self.run("--to", str(self.out)) == 0
@@ -45,18 +61,31 @@ class Lab:
 
     def log(self, stage: str, task: str) -> dict[str, Any]:
         """The inspect_ai log of a stage's task."""
-        logs = [json.loads(path.read_text(encoding="utf-8")) for path in (self.out / "inspect_ai").glob("*.json")]
-        [found] = [log for log in logs if log["eval"]["metadata"]["stage"] == stage and log["eval"]["task"] == task]
+        logs = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in (self.out / "inspect_ai").glob("*.json")
+        ]
+        [found] = [
+            log
+            for log in logs
+            if log["eval"]["metadata"]["stage"] == stage and log["eval"]["task"] == task
+        ]
         return dict(found)
 
     def results(self, model: str, task: str) -> dict[str, Any]:
         """The lm_eval results of a model that hold a task."""
         files = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob("results_*.json")
-        [found] = [value for path in files if task in (value := json.loads(path.read_text(encoding="utf-8")))["results"]]
+        [found] = [
+            value
+            for path in files
+            if task in (value := json.loads(path.read_text(encoding="utf-8")))["results"]
+        ]
         return dict(found)
 
     def samples(self, model: str, task: str) -> list[dict[str, Any]]:
-        [path] = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob(f"samples_{task}_*.jsonl")
+        [path] = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob(
+            f"samples_{task}_*.jsonl"
+        )
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -66,7 +95,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def test_a_standard_error_is_that_of_the_harnesses_and_a_prompt_counts_once() -> None:
-    """Prompts a: 1, 0 (mean 1/2), b: 1, c counts nowhere. Mean 3/4; sd with n - 1 = sqrt(2 * (1/4)^2 / 1); / sqrt 2 = 1/4."""
+    """Prompts a: 1, 0 (mean 1/2), b: 1, c counts nowhere. Mean 3/4; sd with n - 1 = sqrt(2 *
+    (1/4)^2 / 1); / sqrt 2 = 1/4."""
     mean = mean_of([("a", True), ("a", False), ("b", True), ("c", None)])
     assert mean is not None
     assert (mean.value, mean.stderr, mean.n, mean.left_out) == (0.75, pytest.approx(0.25), 2, 1)
@@ -78,14 +108,17 @@ def test_a_standard_error_is_that_of_the_harnesses_and_a_prompt_counts_once() ->
 
 
 def check_fields(value: Any, path: str) -> None:
-    """All keys are fields of inspect_ai's model at this path, and none that it requires is missing."""
+    """All keys are fields of inspect_ai's model at this path, and none that it requires is
+    missing."""
     known = RECORDED["inspect_ai"]["fields"].get(path)
     if isinstance(value, list):
         for one in value:
             check_fields(one, path)
     elif isinstance(value, dict):
         if known:
-            assert set(known["required"]) <= set(value) <= {*known["required"], *known["optional"]}, path
+            assert (
+                set(known["required"]) <= set(value) <= {*known["required"], *known["optional"]}
+            ), path
         for name, inner in value.items():
             below = f"{path}.{name}".lstrip(".")
             starred = f"{path}.*"
@@ -99,13 +132,20 @@ def test_a_log_has_the_fields_of_inspect_ai_and_no_others(lab: Lab) -> None:
         log = json.loads(path.read_text(encoding="utf-8"))
         check_fields(log, "")
         created, task, task_id = path.stem.split("_")
-        assert (created, task) == ("2023-11-14T22-13-20-00-00", log["eval"]["task"].replace("_", "-"))
+        assert (created, task) == (
+            "2023-11-14T22-13-20-00-00",
+            log["eval"]["task"].replace("_", "-"),
+        )
         assert task_id == log["eval"]["task_id"]
 
 
 def test_a_log_has_every_answer_and_rate(lab: Lab) -> None:
     log = lab.log("grpo_eval", "reasoning_eval")
-    assert (log["eval"]["model"], log["eval"]["dataset"]["name"], len(log["samples"])) == ("lyceum/demo-1/grpo", "heldout, gsm8k", 48)
+    assert (log["eval"]["model"], log["eval"]["dataset"]["name"], len(log["samples"])) == (
+        "lyceum/demo-1/grpo",
+        "heldout, gsm8k",
+        48,
+    )
     assert log["eval"]["model_generate_config"] == {"max_tokens": 64, "temperature": 0.0, "seed": 7}
     [exact] = [score for score in log["results"]["scores"] if score["name"] == "exact_answer"]
     assert {name: metric["value"] for name, metric in exact["metrics"].items()} == {
@@ -115,16 +155,31 @@ def test_a_log_has_every_answer_and_rate(lab: Lab) -> None:
         "gsm8k": 0.75,
     }
     sample = log["samples"][0]
-    assert (sample["input"], sample["target"], sample["epoch"]) == ("Think.\n\nheld math 0: what is 0 + 1?", "1", 1)
-    assert sample["output"]["completion"] == sample["messages"][1]["content"] == '<reasoning>I look. "é"</reasoning>\n<answer>1</answer>'
+    assert (sample["input"], sample["target"], sample["epoch"]) == (
+        "Think.\n\nheld math 0: what is 0 + 1?",
+        "1",
+        1,
+    )
+    assert (
+        sample["output"]["completion"]
+        == sample["messages"][1]["content"]
+        == '<reasoning>I look. "é"</reasoning>\n<answer>1</answer>'
+    )
     assert sample["scores"]["exact_answer"] == {"value": 1.0, "answer": "1"}
-    assert (sample["metadata"]["suite"], sample["metadata"]["domain"], sample["metadata"]["family"]) == ("heldout", "math", "sums")
+    assert (
+        sample["metadata"]["suite"],
+        sample["metadata"]["domain"],
+        sample["metadata"]["family"],
+    ) == ("heldout", "math", "sums")
 
 
 def test_sampled_answers_are_epochs_of_a_log_of_their_own(lab: Lab) -> None:
     """Three of four prompts are right in two of three samples: 1/2."""
     log = lab.log("grpo_eval", "reasoning_eval_sampled")
-    assert (log["eval"]["config"]["epochs"], log["eval"]["model_generate_config"]["temperature"]) == (3, 0.8)
+    assert (
+        log["eval"]["config"]["epochs"],
+        log["eval"]["model_generate_config"]["temperature"],
+    ) == (3, 0.8)
     assert sorted({sample["epoch"] for sample in log["samples"]}) == [1, 2, 3]
     [exact] = [score for score in log["results"]["scores"] if score["name"] == "exact_answer"]
     assert exact["metrics"]["mean"]["value"] == pytest.approx(0.5)
@@ -151,7 +206,10 @@ def test_hashes_are_those_of_lm_eval() -> None:
         assert [lm_eval._hash(text) for text in (doc, row["doc"]["q"], row["target"])] == [
             row[name] for name in ("doc_hash", "prompt_hash", "target_hash")
         ]
-    assert lm_eval._hash("".join(map(lm_eval._identity, RECORDED["lm_eval"]["samples"]))) == RECORDED["lm_eval"]["task_hash"]
+    assert (
+        lm_eval._hash("".join(map(lm_eval._identity, RECORDED["lm_eval"]["samples"])))
+        == RECORDED["lm_eval"]["task_hash"]
+    )
 
 
 def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
@@ -160,7 +218,15 @@ def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
     assert sorted(value) == recorded["results"]
     assert sorted(value["config"]) == recorded["config"]
     tasks = {"reasoning_eval_heldout", "reasoning_eval_gsm8k"}
-    for part in ("results", "configs", "versions", "n-shot", "higher_is_better", "n-samples", "task_hashes"):
+    for part in (
+        "results",
+        "configs",
+        "versions",
+        "n-shot",
+        "higher_is_better",
+        "n-samples",
+        "task_hashes",
+    ):
         assert set(value[part]) == tasks
     for config in value["configs"].values():
         assert set(config) <= set(recorded["configs"])
@@ -168,7 +234,10 @@ def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
     assert {name.replace("exact_answer", "exact_match") for name in rates} >= set(recorded["rates"])
     assert rates["exact_answer,none"] == 0.75
     assert rates["exact_answer_stderr,none"] == pytest.approx(math.sqrt(0.75 * 0.25 / 23))
-    assert value["higher_is_better"]["reasoning_eval_gsm8k"] == {"exact_answer": True, "format_rate": True}, "more markers are not better"
+    assert value["higher_is_better"]["reasoning_eval_gsm8k"] == {
+        "exact_answer": True,
+        "format_rate": True,
+    }, "more markers are not better"
     assert (value["model_name"], value["model_name_sanitized"]) == ("demo-1/grpo", "demo-1__grpo")
 
 
@@ -194,7 +263,10 @@ def test_the_datasets_library_reads_the_samples(lab: Lab, tmp_path: Path) -> Non
 
     for path in (lab.out / "lm_eval" / "demo-1__grpo").glob("samples_*.jsonl"):
         rows = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path))["train"]
-        assert rows[0]["doc"]["id"] == json.loads(path.read_text(encoding="utf-8").splitlines()[0])["doc"]["id"]
+        assert (
+            rows[0]["doc"]["id"]
+            == json.loads(path.read_text(encoding="utf-8").splitlines()[0])["doc"]["id"]
+        )
 
 
 # Parquet
@@ -208,21 +280,45 @@ def test_every_rate_can_be_taken_again_from_parquet(lab: Lab) -> None:
         assert not [field.name for field in table.schema if pa.types.is_null(field.type)]
         rows = [row for row in table.to_pylist() if row["sample"] is None]
         assert table.num_rows == len(rows) * (4 if record.kind == "reasoning_eval" else 1)
-        rates = [name.removeprefix("outcome_") for name in table.column_names if name.startswith("outcome_")]
+        rates = [
+            name.removeprefix("outcome_")
+            for name in table.column_names
+            if name.startswith("outcome_")
+        ]
         compared = 0
         for name in set(rates) & set(record.metrics):
             values = [row[f"outcome_{name}"] for row in rows if row[f"outcome_{name}"] is not None]
-            assert record.metrics[name] == (pytest.approx(sum(values) / len(values)) if values else None), (record.name, name)
+            assert record.metrics[name] == (
+                pytest.approx(sum(values) / len(values)) if values else None
+            ), (record.name, name)
             compared += bool(values)
         assert compared >= 4
 
 
 def test_all_tables_have_the_same_columns_for_the_same_fields(lab: Lab) -> None:
-    one, other = (pq.read_schema(lab.out / "parquet" / f"{stage}.parquet") for stage in ("base_eval", "safety_eval"))
+    one, other = (
+        pq.read_schema(lab.out / "parquet" / f"{stage}.parquet")
+        for stage in ("base_eval", "safety_eval")
+    )
     shared = set(one.names) & set(other.names)
-    assert {"prompt", "completion", "domain", "grounding", "constraints", "sample", "tokens"} <= shared
-    assert [str(one.field(name).type) for name in shared] == [str(other.field(name).type) for name in shared]
-    assert [str(one.field(name).type) for name in ("prompt", "tokens", "format", "tolerance")] == ["string", "int64", "bool", "double"]
+    assert {
+        "prompt",
+        "completion",
+        "domain",
+        "grounding",
+        "constraints",
+        "sample",
+        "tokens",
+    } <= shared
+    assert [str(one.field(name).type) for name in shared] == [
+        str(other.field(name).type) for name in shared
+    ]
+    assert [str(one.field(name).type) for name in ("prompt", "tokens", "format", "tolerance")] == [
+        "string",
+        "int64",
+        "bool",
+        "double",
+    ]
 
 
 # TensorBoard
@@ -243,7 +339,10 @@ def scalars(directory: Path) -> Iterator[tuple[str, int, float]]:
 
 def test_curves_and_metrics_are_scalars_of_one_run_per_stage(lab: Lab) -> None:
     place = [stage.name for stage in lab.record.recipe.stages].index("grpo_eval")
-    sft, evaluated = ({(tag, step): value for tag, step, value in scalars(lab.out / "tensorboard" / name)} for name in ("sft", "grpo_eval"))
+    sft, evaluated = (
+        {(tag, step): value for tag, step, value in scalars(lab.out / "tensorboard" / name)}
+        for name in ("sft", "grpo_eval")
+    )
     assert sum(tag == "loss" for tag, _ in sft) == 39
     assert sft["loss", 2] == pytest.approx(1.5)
     assert sft["validation_loss", 39] == pytest.approx(0.5)
@@ -254,7 +353,9 @@ def test_curves_and_metrics_are_scalars_of_one_run_per_stage(lab: Lab) -> None:
 # The command
 
 
-def test_only_what_is_asked_for_is_written(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_asked_for_is_written(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert lab.run("--to", str(tmp_path / "new"), "--as", "parquet", "--as", "parquet") == 0
     value = json.loads(capsys.readouterr().out)
     assert list(value["formats"]) == ["parquet"]
@@ -262,7 +363,9 @@ def test_only_what_is_asked_for_is_written(lab: Lab, tmp_path: Path, capsys: pyt
     assert all((tmp_path / "new" / name).is_file() for name in value["formats"]["parquet"])
 
 
-def test_bad_input_is_refused_and_leaves_nothing(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_refused_and_leaves_nothing(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert lab.run("--to", str(lab.out)) == 2
     assert "is not empty; give the name of a new directory" in capsys.readouterr().err
     assert lab.run("--to", str(tmp_path / "new"), "--as", "csv") == 2
@@ -276,6 +379,8 @@ def test_bad_input_is_refused_and_leaves_nothing(lab: Lab, tmp_path: Path, capsy
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["tensorboard"]
 
 
-def test_a_directory_that_cannot_be_made_is_named(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_cannot_be_made_is_named(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert lab.run("--to", "/proc/nowhere/new") == 2
     assert "/proc/nowhere/new cannot be written" in capsys.readouterr().err

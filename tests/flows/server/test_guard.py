@@ -1,4 +1,5 @@
-"""Who gets past the guard and the key of a server of ours, as any program on this machine may ask: every route, every header."""
+"""Who gets past the guard and the key of a server of ours, as any program on this machine may ask:
+every route, every header."""
 
 import re
 import time
@@ -29,15 +30,21 @@ OPEN = {
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    """Of the whole application, as it is served. Its database is never touched: nobody gets that far."""
+    """Of the whole application, as it is served. Its database is never touched: nobody gets that
+    far."""
     with temporary_settings({PREFECT_SERVER_API_AUTH_STRING: KEY, PREFECT_UI_API_URL: "/api"}):
-        yield TestClient(guarded("127.0.0.1", PORT, None), base_url=OWN, raise_server_exceptions=False)
+        yield TestClient(
+            guarded("127.0.0.1", PORT, None), base_url=OWN, raise_server_exceptions=False
+        )
 
 
 def routes(router: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every (method, path) of an application, `WEBSOCKET` among the methods; parameters of paths have a value."""
+    """Every (method, path) of an application, `WEBSOCKET` among the methods; parameters of paths
+    have a value."""
     for route in router.routes:
-        path = prefix + re.sub(r"{[^}]*}", "0d3f6c1e-0000-4000-8000-000000000000", getattr(route, "path", None) or "")
+        path = prefix + re.sub(
+            r"{[^}]*}", "0d3f6c1e-0000-4000-8000-000000000000", getattr(route, "path", None) or ""
+        )
         if hasattr(route, "original_router"):  # FastAPI keeps an included router as it is
             yield from routes(route.original_router, prefix)
         elif getattr(route, "methods", None):
@@ -51,17 +58,23 @@ def routes(router: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 def test_no_route_answers_without_the_key(client: TestClient) -> None:
     app = client.app._app  # type: ignore[attr-defined]
     found = sorted(set(routes(app)))
-    assert {f"/api{path}" for path in app.openapi()["paths"]} <= {re.sub(r"0d3f\S*?000000000000", "{}", path) for _, path in found} | {
-        f"/api{path}" for path in app.openapi()["paths"] if "{" in path
-    }
+    assert {f"/api{path}" for path in app.openapi()["paths"]} <= {
+        re.sub(r"0d3f\S*?000000000000", "{}", path) for _, path in found
+    } | {f"/api{path}" for path in app.openapi()["paths"] if "{" in path}
     assert len(found) > 190
     answered = set()
     for method, path in found:
         if method == "WEBSOCKET":
             continue
-        for headers in ({}, {"Authorization": f"Basic {as_header('lyceum:guessed')}"}, {"Authorization": f"Bearer {KEY}"}):
+        for headers in (
+            {},
+            {"Authorization": f"Basic {as_header('lyceum:guessed')}"},
+            {"Authorization": f"Bearer {KEY}"},
+        ):
             body = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
-            code = client.request(method, path, headers=headers, follow_redirects=False, **body).status_code  # type: ignore[arg-type]
+            code = client.request(
+                method, path, headers=headers, follow_redirects=False, **body
+            ).status_code  # type: ignore[arg-type]
             if code not in (401, 403, 404, 405):
                 answered.add((method, path))
     assert answered == OPEN
@@ -99,12 +112,24 @@ HERE = {"Origin": OWN, "Sec-Fetch-Site": "same-origin"}
     [
         (200, "POST", "/api/flows/", HERE, b"{}"),
         (200, "POST", "/api/flows/", {}, b"{}"),
-        (200, "POST", "/api/flows/", {**HERE, "Content-Type": "application/json; charset=utf-8"}, b"{}"),
+        (
+            200,
+            "POST",
+            "/api/flows/",
+            {**HERE, "Content-Type": "application/json; charset=utf-8"},
+            b"{}",
+        ),
         (200, "POST", "/api/flows/", {**HERE, "Content-Type": ""}, b""),
         (200, "GET", "/", {"Host": "localhost:4200"}, b""),
         (200, "GET", "/", {"Host": "LOCALHOST:4200", "Origin": "http://localhost:4200"}, b""),
         (200, "GET", "/", {"Host": "[::1]:4200"}, b""),
-        (200, "GET", "/", {"Host": "lyceum.example.org", "Origin": "https://lyceum.example.org"}, b""),
+        (
+            200,
+            "GET",
+            "/",
+            {"Host": "lyceum.example.org", "Origin": "https://lyceum.example.org"},
+            b"",
+        ),
         (421, "GET", "/", {"Host": "evil.test:4200"}, b""),
         (421, "GET", "/api/health", {"Host": "127.0.0.1"}, b""),
         (421, "GET", "/", {"Host": "127.0.0.1:4201"}, b""),
@@ -116,32 +141,96 @@ HERE = {"Origin": OWN, "Sec-Fetch-Site": "same-origin"}
         (403, "GET", "/", {"Origin": "http://localhost:4200"}, b""),
         (403, "GET", "/", {"Origin": "https://127.0.0.1:4200"}, b""),
         (403, "GET", "/", {"Origin": "http://127.0.0.1:4200.evil.test"}, b""),
-        (403, "GET", "/", {"Host": "lyceum.example.org", "Origin": "http://lyceum.example.org"}, b""),
-        (403, "OPTIONS", "/api/flows/", {"Origin": "http://evil.test", "Access-Control-Request-Method": "POST"}, b""),
+        (
+            403,
+            "GET",
+            "/",
+            {"Host": "lyceum.example.org", "Origin": "http://lyceum.example.org"},
+            b"",
+        ),
+        (
+            403,
+            "OPTIONS",
+            "/api/flows/",
+            {"Origin": "http://evil.test", "Access-Control-Request-Method": "POST"},
+            b"",
+        ),
         (403, "HEAD", "/api/flows/", {"Sec-Fetch-Site": "cross-site"}, b""),
         (403, "GET", "/ui-settings", {"Sec-Fetch-Site": "same-site"}, b""),
         (403, "DELETE", "/api/flows/1", {"Sec-Fetch-Site": "cross-site"}, b""),
-        (403, "GET", "/api/flows/1", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, b""),
-        (200, "GET", "/runs", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, b""),
-        (403, "GET", "/runs", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, b""),
-        (403, "POST", "/runs", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, b""),
+        (
+            403,
+            "GET",
+            "/api/flows/1",
+            {
+                "Sec-Fetch-Site": "cross-site",
+                "Sec-Fetch-Mode": "navigate",
+                "Sec-Fetch-Dest": "document",
+            },
+            b"",
+        ),
+        (
+            200,
+            "GET",
+            "/runs",
+            {
+                "Sec-Fetch-Site": "cross-site",
+                "Sec-Fetch-Mode": "navigate",
+                "Sec-Fetch-Dest": "document",
+            },
+            b"",
+        ),
+        (
+            403,
+            "GET",
+            "/runs",
+            {
+                "Sec-Fetch-Site": "cross-site",
+                "Sec-Fetch-Mode": "navigate",
+                "Sec-Fetch-Dest": "iframe",
+            },
+            b"",
+        ),
+        (
+            403,
+            "POST",
+            "/runs",
+            {
+                "Sec-Fetch-Site": "cross-site",
+                "Sec-Fetch-Mode": "navigate",
+                "Sec-Fetch-Dest": "document",
+            },
+            b"",
+        ),
         (415, "POST", "/api/flows/", {"Content-Type": "text/plain"}, b"{}"),
         (415, "PATCH", "/api/flows/", {"Content-Type": "application/x-www-form-urlencoded"}, b"{}"),
-        (415, "PUT", "/api/flows/", {"Content-Type": "multipart/form-data; boundary=application/json"}, b"{}"),
+        (
+            415,
+            "PUT",
+            "/api/flows/",
+            {"Content-Type": "multipart/form-data; boundary=application/json"},
+            b"{}",
+        ),
         (415, "DELETE", "/api/flows/", {"Content-Type": ""}, b"{}"),
         (404, "GET", "/docs", {}, b""),
         (404, "GET", "/docs/", {}, b""),
         (404, "GET", "/openapi.json", {}, b""),
     ],
 )
-def test_what_the_guard_lets_through(code: int, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+def test_what_the_guard_lets_through(
+    code: int, method: str, path: str, headers: dict[str, str], body: bytes
+) -> None:
     """An application behind it that admits everything: what is refused, the guard refused."""
 
     async def admits(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    own = {"Host": f"127.0.0.1:{PORT}", **({"Content-Type": "application/json"} if body else {}), **headers}
+    own = {
+        "Host": f"127.0.0.1:{PORT}",
+        **({"Content-Type": "application/json"} if body else {}),
+        **headers,
+    }
     sent = {name: value for name, value in own.items() if value or name == "Host"}
     guard = Guard(admits, KEY, PORT, origins("127.0.0.1", PORT, "https://lyceum.example.org"))
     answer = TestClient(guard, base_url=OWN).request(method, path, headers=sent, content=body)
@@ -152,13 +241,23 @@ def test_what_the_guard_lets_through(code: int, method: str, path: str, headers:
 
 
 def test_a_websocket_of_a_foreign_page_is_refused_before_it_opens(client: TestClient) -> None:
-    for headers in ({"Origin": "http://evil.test"}, {"Origin": "null"}, {"Host": "evil.test:4200"}, {"Sec-Fetch-Site": "cross-site"}):
-        with pytest.raises(WebSocketDisconnect) as closed, client.websocket_connect(f"{WS}/api/events/in", ["prefect"], headers=headers):
+    for headers in (
+        {"Origin": "http://evil.test"},
+        {"Origin": "null"},
+        {"Host": "evil.test:4200"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
+        with (
+            pytest.raises(WebSocketDisconnect) as closed,
+            client.websocket_connect(f"{WS}/api/events/in", ["prefect"], headers=headers),
+        ):
             pass
         assert closed.value.code == 1008
 
 
-def test_a_link_lets_one_browser_in_once_and_expires(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_lets_one_browser_in_once_and_expires(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def enter(token: object) -> tuple[int, str]:
         answer = client.post("/lyceum/enter", json={"token": token})
         return answer.status_code, answer.text
@@ -167,19 +266,37 @@ def test_a_link_lets_one_browser_in_once_and_expires(client: TestClient, monkeyp
     assert KEY not in token
     assert enter(token) == (200, as_header(KEY))
     assert enter(token)[0] == 403
-    for wrong in ("", None, 3, [], "1.2.3", entry("lyceum:other"), f"9{entry(KEY)}", entry(KEY) + "0"):
+    for wrong in (
+        "",
+        None,
+        3,
+        [],
+        "1.2.3",
+        entry("lyceum:other"),
+        f"9{entry(KEY)}",
+        entry(KEY) + "0",
+    ):
         assert enter(wrong)[0] == 403, wrong
     late = entry(KEY)
     later = time.time() + keys.ENTRY_SECONDS + 1
     monkeypatch.setattr(keys.time, "time", lambda: later)
     assert enter(late)[0] == 403
-    assert client.post("/lyceum/enter", content=b"x" * 10**6, headers={"Content-Type": "application/json"}).status_code == 403
+    assert (
+        client.post(
+            "/lyceum/enter", content=b"x" * 10**6, headers={"Content-Type": "application/json"}
+        ).status_code
+        == 403
+    )
 
 
 def test_a_proof_is_of_one_port_and_one_nonce_and_opens_nothing(client: TestClient) -> None:
     given = client.get("/lyceum/proof", params={"nonce": "n"}).text
     assert given == proof(KEY, "n", PORT)
-    assert given not in (proof(KEY, "n", PORT + 1), proof(KEY, "m", PORT), proof("lyceum:other", "n", PORT))
+    assert given not in (
+        proof(KEY, "n", PORT + 1),
+        proof(KEY, "m", PORT),
+        proof("lyceum:other", "n", PORT),
+    )
     forged = client.get("/lyceum/proof", params={"nonce": "9999999999.x"}).text
     assert client.post("/lyceum/enter", json={"token": f"9999999999.x.{forged}"}).status_code == 403
 
@@ -187,6 +304,9 @@ def test_a_proof_is_of_one_port_and_one_nonce_and_opens_nothing(client: TestClie
 def test_the_pages_of_the_server_are_served(client: TestClient) -> None:
     for path in ("/", "/v2/", "/lyceum/enter"):
         answer = client.get(path, headers={"Accept": "text/html"})
-        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert (answer.status_code, answer.headers["content-type"]) == (
+            200,
+            "text/html; charset=utf-8",
+        )
         assert KEY not in answer.text
     assert client.get("/ui-settings").json()["api_url"] == "/api"

@@ -17,10 +17,26 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    temporary_settings,
+)
 
 from flows.server import prefect_api as module
-from flows.server.key import FILE, Api, as_header, new_key, ours, proof, proves, read, same_server, write
+from flows.server.key import (
+    FILE,
+    Api,
+    as_header,
+    new_key,
+    ours,
+    proof,
+    proves,
+    read,
+    same_server,
+    write,
+)
 from flows.server.port import bound
 from flows.server.prefect_api import api_problem, configured_api, prefect_api
 from infra.process import ROOT
@@ -28,14 +44,19 @@ from infra.secrets import mask
 
 
 class _Foreign(BaseHTTPRequestHandler):
-    """A server of somebody else: it says that it is well, and, if told to, relays what it is asked to prove."""
+    """A server of somebody else: it says that it is well, and, if told to, relays what it is asked
+    to prove."""
 
     heard: ClassVar[list[str]] = []
     relay: ClassVar[str] = ""
 
     def do_GET(self) -> None:
         self.heard.append(f"{self.path} {self.headers}")
-        body = urlopen(self.relay + self.path).read() if self.relay and "proof" in self.path else b"true"
+        body = (
+            urlopen(self.relay + self.path).read()
+            if self.relay and "proof" in self.path
+            else b"true"
+        )
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)
@@ -49,7 +70,9 @@ class _Foreign(BaseHTTPRequestHandler):
 @contextmanager
 def foreign(relay: str = "") -> Iterator[int]:
     """A foreign server; yields its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("_One", (_Foreign,), {"heard": _Foreign.heard, "relay": relay})) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("_One", (_Foreign,), {"heard": _Foreign.heard, "relay": relay})
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
         server.shutdown()
@@ -59,7 +82,9 @@ def foreign(relay: str = "") -> Iterator[int]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A Prefect home of its own, and no API configured."""
     _Foreign.heard.clear()
-    with temporary_settings({PREFECT_HOME: tmp_path}, restore_defaults={PREFECT_API_URL, PREFECT_API_AUTH_STRING}):
+    with temporary_settings(
+        {PREFECT_HOME: tmp_path}, restore_defaults={PREFECT_API_URL, PREFECT_API_AUTH_STRING}
+    ):
         yield tmp_path
 
 
@@ -72,7 +97,12 @@ def test_the_file_is_the_users_alone_and_is_not_believed_otherwise(home: Path) -
     path = write(home, api)
     assert path.stat().st_mode & 0o777 == 0o600
     assert read(home) == api
-    said = subprocess.run(["sh", "-c", f'. "{path}"; echo "$PREFECT_API_AUTH_STRING"'], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["sh", "-c", f'. "{path}"; echo "$PREFECT_API_AUTH_STRING"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert said == "me:a pass'word $HOME\n"
     path.chmod(0o640)
     assert read(home) is None
@@ -91,7 +121,9 @@ def test_a_foreign_server_on_our_port_is_not_ours_and_hears_no_key(home: Path) -
             configured = configured_api()
         assert configured == Api(api.url), "it is used, because the user says so; without our key"
     assert _Foreign.heard
-    assert all((api.key or "") not in one and as_header(api.key or "") not in one for one in _Foreign.heard)
+    assert all(
+        (api.key or "") not in one and as_header(api.key or "") not in one for one in _Foreign.heard
+    )
 
 
 def test_a_proof_that_is_relayed_from_our_server_counts_for_nothing(home: Path) -> None:
@@ -116,7 +148,9 @@ def test_a_proof_that_is_relayed_from_our_server_counts_for_nothing(home: Path) 
         server.shutdown()
 
 
-def test_a_run_adopts_no_server_that_merely_listens(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_adopts_no_server_that_merely_listens(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even on Prefect's usual port, with a file that names it."""
     started: list[int] = []
 
@@ -136,7 +170,10 @@ def test_a_run_adopts_no_server_that_merely_listens(home: Path, monkeypatch: pyt
 def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
     class Asks(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            admitted = self.path.endswith("/health") or self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
+            admitted = (
+                self.path.endswith("/health")
+                or self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
+            )
             self.send_response(200 if admitted else 401)
             self.end_headers()
 
@@ -154,7 +191,11 @@ def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
 def test_the_key_is_masked_in_every_form(home: Path) -> None:
     api = api_at(1)
     key = api.key or ""
-    for text in (key, f"Authorization: Basic {as_header(key)}", f"password {key.partition(':')[2]}"):
+    for text in (
+        key,
+        f"Authorization: Basic {as_header(key)}",
+        f"password {key.partition(':')[2]}",
+    ):
         assert key.partition(":")[2] not in mask(text)
         assert as_header(key) not in mask(text)
     assert key not in repr(api)
@@ -169,7 +210,8 @@ def test_the_same_server_has_other_names() -> None:
 
 
 def test_a_port_is_held_while_nobody_listens_on_it() -> None:
-    """So that a server of another user does not get it between two lives of ours. Sockets of ours may share it."""
+    """So that a server of another user does not get it between two lives of ours. Sockets of ours
+    may share it."""
     with bound("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
         bound("127.0.0.1", port).close()
@@ -186,7 +228,10 @@ def test_a_port_is_held_while_nobody_listens_on_it() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 def test_another_user_cannot_share_the_port() -> None:
     with bound("127.0.0.1", 0) as held:
-        code = "import encodings.idna, os, sys; from flows.server.port import bound; os.setuid(65534); bound('127.0.0.1', int(sys.argv[1]))"
+        code = (
+            "import encodings.idna, os, sys; from flows.server.port import bound; os.setuid(65534);"
+            " bound('127.0.0.1', int(sys.argv[1]))"
+        )
         done = subprocess.run(
             [sys.executable, "-c", code, str(held.getsockname()[1])],
             cwd=ROOT,

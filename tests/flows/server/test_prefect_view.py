@@ -1,4 +1,5 @@
-"""Prefect as a view: what a client of ours does while the API is cut off or hangs, and what it sends when it is back."""
+"""Prefect as a view: what a client of ours does while the API is cut off or hangs, and what it
+sends when it is back."""
 
 import json
 import threading
@@ -23,7 +24,8 @@ LOST, BACK = "does not answer", "answers again"
 
 
 class Api(ThreadingHTTPServer):
-    """Answers every request as a Prefect API does that takes everything; `got` are the posted records by path."""
+    """Answers every request as a Prefect API does that takes everything; `got` are the posted
+    records by path."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -66,10 +68,17 @@ def link(url: str, said: list[str], seconds: float = 0.5) -> ApiLink:
 
 
 @pytest.mark.parametrize("then", ["refuse", "hang"])
-def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(api: Api, then: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first request takes what a request may take, later ones nothing; each change is said once."""
+def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(
+    api: Api, then: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request takes what a request may take, later ones nothing; each change is said
+    once."""
     said: list[str] = []
-    with Gate(api.url) as gate, prefect_settings(monkeypatch), ViewClient(link(gate.url, said)) as client:
+    with (
+        Gate(api.url) as gate,
+        prefect_settings(monkeypatch),
+        ViewClient(link(gate.url, said)) as client,
+    ):
         client.request("GET", "/hello")
         gate.turn(then)
         began = time.monotonic()
@@ -88,17 +97,25 @@ def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(api
     assert BACK in said[1]
 
 
-def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = "00000000-0000-0000-0000-000000000001"
     said: list[str] = []
-    with Gate(api.url) as gate, prefect_settings(monkeypatch), ViewClient(link(gate.url, said)) as client:
+    with (
+        Gate(api.url) as gate,
+        prefect_settings(monkeypatch),
+        ViewClient(link(gate.url, said)) as client,
+    ):
         gate.turn("refuse")
         began = time.monotonic()
         state: Any = Completed(message="done")
         assert client.set_flow_run_state(run, state).state == state
         with pytest.raises(httpx.TransportError):
             client.set_flow_run_state(run, Running())
-        client.renew_concurrency_lease(UUID(run), 300)  # raised, it would kill a night that holds its deployment's slot
+        client.renew_concurrency_lease(
+            UUID(run), 300
+        )  # raised, it would kill a night that holds its deployment's slot
         assert time.monotonic() - began < 60
         gate.turn("forward")
         until(lambda: len(said) == 2)
@@ -106,7 +123,9 @@ def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api: Api, monkey
         client.renew_concurrency_lease(UUID(run), 300)
 
 
-def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
     monkeypatch.setattr(prefect_view, "MOST_KEPT", 500)
     with Gate(api.url) as gate, prefect_settings(monkeypatch):
@@ -142,13 +161,17 @@ def test_the_outbox_says_how_much_is_lost(api: Api, monkeypatch: pytest.MonkeyPa
         assert outbox.close() == 16
 
 
-def test_events_that_the_server_may_not_have_stored_are_sent_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_the_server_may_not_have_stored_are_sent_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server keeps events in memory for a moment; it knows those that come twice by their id."""
     from prefect.events import Event
 
     monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
     monkeypatch.setattr(prefect_view, "RECENT_SECONDS", 300.0)  # however busy this machine is
-    events = [Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in ("first", "second")]
+    events = [
+        Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in ("first", "second")
+    ]
     with Gate(api.url) as gate, prefect_settings(monkeypatch):
         said: list[str] = []
         outbox = Outbox(link(gate.url, said))
@@ -165,7 +188,11 @@ def test_events_that_the_server_may_not_have_stored_are_sent_again(api: Api, mon
 
 def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
     """As `prefect_view` sets them, with three seconds per request."""
-    from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_REQUEST_TIMEOUT,
+        PREFECT_CLIENT_MAX_RETRIES,
+        temporary_settings,
+    )
 
     monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 3.0})

@@ -1,4 +1,5 @@
-"""What `lyceum serve` refuses, and what a run may not choose. The service itself: tests/end_to_end/flows/server."""
+"""What `lyceum serve` refuses, and what a run may not choose. The service itself:
+tests/end_to_end/flows/server."""
 
 import asyncio
 import socket
@@ -9,24 +10,34 @@ import pytest
 from flows.cli.main import main
 from flows.server.serve import template
 
-CHOSEN = {"command": "/bin/sh -c 'touch /tmp/chosen'", "env": {"PYTHONPATH": "/tmp"}, "working_dir": "/tmp", "env.LD_PRELOAD": "/tmp/x.so"}
+CHOSEN = {
+    "command": "/bin/sh -c 'touch /tmp/chosen'",
+    "env": {"PYTHONPATH": "/tmp"},
+    "working_dir": "/tmp",
+    "env.LD_PRELOAD": "/tmp/x.so",
+}
 
 
 def test_a_run_chooses_neither_its_command_nor_its_environment() -> None:
-    """Not even where the server lets its variables through; Prefect adds a run's `env` to one that a template fixes."""
+    """Not even where the server lets its variables through; Prefect adds a run's `env` to one that
+    a template fixes."""
     from prefect.workers.process import ProcessJobConfiguration
 
     class Nobody:
         """A client that is not asked."""
 
     made = ProcessJobConfiguration.from_template_and_values.__wrapped__  # type: ignore[attr-defined]
-    configuration = asyncio.run(made(ProcessJobConfiguration, base_job_template=template(), values=CHOSEN, client=Nobody()))
+    configuration = asyncio.run(
+        made(ProcessJobConfiguration, base_job_template=template(), values=CHOSEN, client=Nobody())
+    )
     assert configuration.command == template()["job_configuration"]["command"]
     assert str(configuration.working_dir) == template()["job_configuration"]["working_dir"]
     assert configuration.env == {}
 
 
-def test_a_port_that_something_else_listens_on_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_port_that_something_else_listens_on_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from prefect.settings import PREFECT_HOME, temporary_settings
 
     with socket.socket() as other, temporary_settings({PREFECT_HOME: tmp_path}):
@@ -42,12 +53,30 @@ def test_a_port_that_something_else_listens_on_is_refused(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines ask, and without TLS everybody on the way reads the key"),
-        (["--host", "192.0.2.1"], "put a proxy that speaks TLS in front and name it, --behind-tls https://NAME."),
-        (["--behind-tls", "http://lyceum.example.org"], "is not an origin; give the one that browsers see"),
+        (
+            ["--host", "0.0.0.0"],
+            (
+                "--host 0.0.0.0 lets other machines ask, and without TLS everybody on the way reads"
+                " the key"
+            ),
+        ),
+        (
+            ["--host", "192.0.2.1"],
+            "put a proxy that speaks TLS in front and name it, --behind-tls https://NAME.",
+        ),
+        (
+            ["--behind-tls", "http://lyceum.example.org"],
+            "is not an origin; give the one that browsers see",
+        ),
         (["--behind-tls", "https://lyceum.example.org/lyceum"], "is not an origin"),
-        (["--behind-tls", "https://me:secret-pass@lyceum.example.org"], "--behind-tls https://***@lyceum.example.org is not an origin"),
-        (["--host", "192.0.2.1", "--behind-tls", "https://lyceum.example.org"], "--host 192.0.2.1 --port 4200 cannot be used"),
+        (
+            ["--behind-tls", "https://me:secret-pass@lyceum.example.org"],
+            "--behind-tls https://***@lyceum.example.org is not an origin",
+        ),
+        (
+            ["--host", "192.0.2.1", "--behind-tls", "https://lyceum.example.org"],
+            "--host 192.0.2.1 --port 4200 cannot be used",
+        ),
     ],
 )
 def test_an_address_that_others_reach_needs_tls(

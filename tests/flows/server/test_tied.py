@@ -31,7 +31,9 @@ def ended(pid: int, seconds: float = 120) -> bool:
 
 
 def test_it_ends_when_its_starter_is_killed() -> None:
-    starter = subprocess.Popen([sys.executable, "-c", STARTER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert starter.stdout is not None
     pid = int(starter.stdout.readline())
     starter.kill()
@@ -42,7 +44,14 @@ def test_it_ends_when_its_starter_is_killed() -> None:
 
 def test_stop_leaves_nothing_of_it() -> None:
     with tempfile.TemporaryFile() as log:
-        process = tied.start("http.server", "0", "--bind", "127.0.0.1", environment={**os.environ, "PYTHONPATH": str(ROOT)}, log=log)
+        process = tied.start(
+            "http.server",
+            "0",
+            "--bind",
+            "127.0.0.1",
+            environment={**os.environ, "PYTHONPATH": str(ROOT)},
+            log=log,
+        )
         assert process.poll() is None
         tied.stop(process)
         assert ended(process.pid)

@@ -1,4 +1,5 @@
-"""Runs sent to MLflow and Weights & Biases: by fakes of their interfaces, and by the packages themselves where they are installed."""
+"""Runs sent to MLflow and Weights & Biases: by fakes of their interfaces, and by the packages
+themselves where they are installed."""
 
 import logging
 import sys
@@ -24,7 +25,9 @@ GRPO_EVAL = 9
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
-    return write_run(tmp_path_factory.mktemp("store"), per_domain=4, config={"sft": {"a b?": [1, 2]}})
+    return write_run(
+        tmp_path_factory.mktemp("store"), per_domain=4, config={"sft": {"a b?": [1, 2]}}
+    )
 
 
 @pytest.fixture
@@ -36,7 +39,9 @@ def run(made: tuple[Store, RunRecord]) -> RunResults:
 def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # what the trackers set stays with this test
+    monkeypatch.setenv(
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
+    )  # what the trackers set stays with this test
     monkeypatch.setenv("WANDB_LOGIN_TIMEOUT", "30")
 
 
@@ -119,18 +124,23 @@ def sent(run: RunResults) -> list[str]:
     return warnings
 
 
-def test_nothing_is_imported_or_said_where_nothing_is_configured(run: RunResults, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_imported_or_said_where_nothing_is_configured(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in trackers.TRACKERS:
         monkeypatch.setitem(sys.modules, name, None)  # to import it would raise
     assert trackers.TRACKERS == ("mlflow", "wandb")
     assert sent(run) == []
 
 
-def test_what_is_configured_and_not_installed_is_named_with_the_command(run: RunResults, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_configured_and_not_installed_is_named_with_the_command(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert sent(run) == [
-        "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: it is not installed; `uv pip install mlflow-skinny`"
+        "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: it is not"
+        " installed; `uv pip install mlflow-skinny`"
     ]
 
 
@@ -148,38 +158,65 @@ def test_mlflow_gets_curves_metrics_and_configs(
         ("FINISHED", 1_700_000_372_000),
     )
     assert fake.created["tags"]["lyceum.store"] == run.record.store
-    assert [fake.metrics["sft/loss", step] for step in (1, 2, 39)] == [3.0, 1.5, pytest.approx(3 / 39)]
+    assert [fake.metrics["sft/loss", step] for step in (1, 2, 39)] == [
+        3.0,
+        1.5,
+        pytest.approx(3 / 39),
+    ]
     assert fake.metrics["grpo/reward/format", 1] == 0.9
     assert fake.metrics["grpo_eval/metrics/exact_answer", GRPO_EVAL] == 0.75
-    assert (fake.parameters["model"], fake.parameters["simpo.beta"], fake.parameters["sft.a b_.1"]) == ("gemma3-tiny", "2.0", "2")
+    assert (
+        fake.parameters["model"],
+        fake.parameters["simpo.beta"],
+        fake.parameters["sft.a b_.1"],
+    ) == ("gemma3-tiny", "2.0", "2")
     assert capsys.readouterr().out == "", "standard output is for --json"
 
 
-def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = Mlflow()
     fake.install(monkeypatch)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
-    assert sent(read_results(*write_run(tmp_path, stop_before="sft", failure="the loss is nan"))) == []
+    assert (
+        sent(read_results(*write_run(tmp_path, stop_before="sft", failure="the loss is nan"))) == []
+    )
     assert fake.experiments == ["ours"]
     assert fake.ended is not None
     assert fake.ended[0] == "FAILED"
 
 
-@pytest.mark.parametrize(("variable", "project"), [("WANDB_PROJECT", "science"), ("WANDB_API_KEY", "lyceum")])
-def test_wandb_gets_curves_metrics_and_the_recipe(run: RunResults, monkeypatch: pytest.MonkeyPatch, variable: str, project: str) -> None:
+@pytest.mark.parametrize(
+    ("variable", "project"), [("WANDB_PROJECT", "science"), ("WANDB_API_KEY", "lyceum")]
+)
+def test_wandb_gets_curves_metrics_and_the_recipe(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch, variable: str, project: str
+) -> None:
     fake = Wandb()
     fake.install(monkeypatch, variable)
     assert sent(run) == []
-    assert (fake.given["project"], fake.given["id"], fake.given["group"]) == (project, "demo-1", "demo")
+    assert (fake.given["project"], fake.given["id"], fake.given["group"]) == (
+        project,
+        "demo-1",
+        "demo",
+    )
     assert fake.given["config"]["stages"][6]["config"] == {"beta": 2.0}
     assert fake.steps["sft/*"] == "sft/step"
     [second] = [row for row in fake.rows if row.get("sft/step") == 2]
-    assert second == {"sft/loss": 1.5, "sft/grad_norm": 1.0, "sft/learning_rate": 1e-3, "sft/step": 2}
+    assert second == {
+        "sft/loss": 1.5,
+        "sft/grad_norm": 1.0,
+        "sft/learning_rate": 1e-3,
+        "sft/step": 2,
+    }
     assert fake.summary["grpo_eval/metrics/exact_answer"] == 0.75
     assert fake.code == 0
 
 
-def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_on(run: RunResults, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_on(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Mlflow):
         def set_experiment(self, name: str) -> Any:
             raise SystemExit("401 for token hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
@@ -188,7 +225,10 @@ def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_o
     Broken().install(monkeypatch)
     (well := Wandb()).install(monkeypatch)
     [warning] = sent(run)
-    assert warning.startswith("run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: SystemExit: 401 for token")
+    assert warning.startswith(
+        "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: SystemExit: 401 for"
+        " token"
+    )
     assert "abcdefghijklmnopqrstuvwxyz" not in warning
     assert well.code == 0
 
@@ -216,4 +256,6 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     log: Any = Log(made[1])
     post_train._publish(made[0], log, Watch(say=lambda about, text: said.append((about, text))))
     assert fake.given["config"]["report"].endswith("runs/demo-1/report.html")
-    assert [(about, text.partition(",")[0]) for about, text in said] == [("trackers", "run demo-1 was not sent to mlflow")]
+    assert [(about, text.partition(",")[0]) for about, text in said] == [
+        ("trackers", "run demo-1 was not sent to mlflow")
+    ]

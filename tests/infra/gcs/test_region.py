@@ -11,9 +11,22 @@ URI = "gs://team-store/lyceum"
 @pytest.mark.parametrize(
     ("location", "near", "far"),
     [
-        ("US-CENTRAL1", ["us-central1-a", "us-central1-f", "us-central1-ai1a"], ["us-central2-b", "us-east1-d", "europe-west4-a"]),
+        (
+            "US-CENTRAL1",
+            ["us-central1-a", "us-central1-f", "us-central1-ai1a"],
+            ["us-central2-b", "us-east1-d", "europe-west4-a"],
+        ),
         ("us-central1", ["us-central1-b"], ["us-central10-b"]),
-        ("US", ["us-west4-a", "us-east5-a"], ["europe-west4-b", "asia-east1-c", "northamerica-northeast1-a", "australia-southeast1-a"]),
+        (
+            "US",
+            ["us-west4-a", "us-east5-a"],
+            [
+                "europe-west4-b",
+                "asia-east1-c",
+                "northamerica-northeast1-a",
+                "australia-southeast1-a",
+            ],
+        ),
         ("EU", ["europe-west4-b", "europe-north1-a"], ["us-east1-b", "me-west1-a"]),
         ("ASIA", ["asia-east1-c", "asia-northeast1-b"], ["europe-west4-a", "us-west1-c"]),
         ("NAM4", ["us-central1-a", "us-east1-d"], ["us-east5-a", "us-west1-b"]),
@@ -45,12 +58,29 @@ def test_a_far_bucket_is_explained(location: str, described: str) -> None:
     with pytest.raises(InputError) as refused:
         require_near(URI, location, "asia-east1-c")
     message = str(refused.value)
-    for part in (URI, described, "asia-east1-c", "dollars per GB", "--location=asia-east1", "LYCEUM_FAR_BUCKET=1"):
+    for part in (
+        URI,
+        described,
+        "asia-east1-c",
+        "dollars per GB",
+        "--location=asia-east1",
+        "LYCEUM_FAR_BUCKET=1",
+    ):
         assert part in message
 
 
 @pytest.mark.parametrize(
-    "zone", ["", "us-central1", "us-central1-", "US-CENTRAL1-A", "us-central1-a ", "us-central1-ab", "here", "a-b1-c/../d"]
+    "zone",
+    [
+        "",
+        "us-central1",
+        "us-central1-",
+        "US-CENTRAL1-A",
+        "us-central1-a ",
+        "us-central1-ab",
+        "here",
+        "a-b1-c/../d",
+    ],
 )
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     for allowed in (False, True):

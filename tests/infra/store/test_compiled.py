@@ -1,4 +1,5 @@
-"""Compiled programs travel through the store: a new machine loads what another one compiled, and nothing depends on it."""
+"""Compiled programs travel through the store: a new machine loads what another one compiled, and
+nothing depends on it."""
 
 from pathlib import Path
 
@@ -15,7 +16,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return open_store(tmp_path / "store")
 
 
-def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(store: Store, tmp_path: Path) -> None:
+def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(
+    store: Store, tmp_path: Path
+) -> None:
     with Compiled(store, "compiled/x", str(tmp_path / "cache"), seconds=60) as watching:
         cache = tmp_path / "cache"
         cache.mkdir()
@@ -32,7 +35,9 @@ def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(st
     assert store.children("compiled/x") == ["a-cache", "b-cache"]
 
 
-def test_a_store_that_fails_costs_nothing_but_the_programs(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_costs_nothing_but_the_programs(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError("no answer")
 

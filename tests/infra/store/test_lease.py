@@ -1,4 +1,5 @@
-"""Leases: one runner at a time, dead ones are replaced, and none of it depends on clocks that agree."""
+"""Leases: one runner at a time, dead ones are replaced, and none of it depends on clocks that
+agree."""
 
 import os
 import signal
@@ -53,7 +54,11 @@ def store(tmp_path: Path) -> Store:
 def holder(store: Store) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lease until it reads a line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, store.uri, KEY], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, store.uri, KEY],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
@@ -70,7 +75,9 @@ def record(store: Store, generation: int) -> LeaseRecord:
 
 def elsewhere(store: Store, generation: int = 1) -> None:
     """A lease of another machine, whose processes cannot be looked up."""
-    foreign = LeaseRecord(owner="other", nonce="0", host="elsewhere", namespace="", pid=1, renewed=4e9)
+    foreign = LeaseRecord(
+        owner="other", nonce="0", host="elsewhere", namespace="", pid=1, renewed=4e9
+    )
     store.create_json(attempt_file(KEY, str(generation), "lease.json"), foreign)
 
 
@@ -95,7 +102,9 @@ def test_a_free_lease_is_taken_at_once_and_each_holder_gets_its_own_attempt(stor
     assert len({record(store, generation).nonce for generation in (1, 2, 3)}) == 3
 
 
-def test_a_second_runner_waits_until_the_lease_is_released(store: Store, holder: subprocess.Popen[str]) -> None:
+def test_a_second_runner_waits_until_the_lease_is_released(
+    store: Store, holder: subprocess.Popen[str]
+) -> None:
     messages: list[str] = []
     taken = threading.Event()
     waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
@@ -106,11 +115,16 @@ def test_a_second_runner_waits_until_the_lease_is_released(store: Store, holder:
     holder.stdin.flush()
     assert taken.wait(60)
     waiter.join()
-    assert messages == [f"holder (process {holder.pid} on {os.uname().nodename}) is running this stage; waiting for it"]
+    assert messages == [
+        f"holder (process {holder.pid} on {os.uname().nodename}) is running this stage; waiting"
+        " for it"
+    ]
     assert record(store, 2).owner == "me"
 
 
-def test_a_killed_holder_on_this_machine_is_replaced_at_once(store: Store, holder: subprocess.Popen[str]) -> None:
+def test_a_killed_holder_on_this_machine_is_replaced_at_once(
+    store: Store, holder: subprocess.Popen[str]
+) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     messages: list[str] = []
@@ -120,7 +134,9 @@ def test_a_killed_holder_on_this_machine_is_replaced_at_once(store: Store, holde
     assert "is gone; taking over" in messages[-1]
 
 
-def test_a_silent_holder_elsewhere_is_replaced_after_the_time_to_live_whatever_its_clock_said(store: Store) -> None:
+def test_a_silent_holder_elsewhere_is_replaced_after_the_time_to_live_whatever_its_clock_said(
+    store: Store,
+) -> None:
     """Its last heartbeat lies 50 years in our future; only that it does not change counts."""
     elsewhere(store)
     started = time.monotonic()
@@ -128,8 +144,11 @@ def test_a_silent_holder_elsewhere_is_replaced_after_the_time_to_live_whatever_i
     assert time.monotonic() - started > 0.3
 
 
-def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is there is no proof of life: only the heartbeat keeps the waiter waiting three times as long as the time to live.
+def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is there is no proof of life: only the heartbeat keeps the waiter waiting
+    three times as long as the time to live.
 
     The holder's clock stands still, which changes nothing.
     """
@@ -190,19 +209,24 @@ def test_of_many_racers_one_holds_the_lease_at_a_time(store: Store) -> None:
 
 
 def test_of_a_half_deleted_attempt_the_number_is_not_used_again(store: Store) -> None:
-    """Its lease is gone, its job.json is not: a job submitted under that number would be taken for the old one."""
+    """Its lease is gone, its job.json is not: a job submitted under that number would be taken for
+    the old one."""
     store.write_bytes(attempt_file(KEY, "1", "job.json"), b"{}")
     assert take(store).attempt == "2"
 
 
-def test_a_listing_that_lags_behind_hides_no_holder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_lags_behind_hides_no_holder(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for generation in (1, 2, 3):
         elsewhere(store, generation)
     monkeypatch.setattr(store, "children", lambda name: [])
     assert take(store, seconds=0.1).attempt == "4"
 
 
-def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[float] = []
     monkeypatch.setattr(store, "create_json", lambda *_: tries.append(time.monotonic()))
     stop = threading.Event()
@@ -216,7 +240,8 @@ def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(s
 def test_a_holder_survives_an_outage_longer_than_the_time_to_live(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The work goes on. When the store answers again the lease is renewed, or, if it was taken over meanwhile, lost."""
+    """The work goes on. When the store answers again the lease is renewed, or, if it was taken over
+    meanwhile, lost."""
 
     tries = []
 
@@ -247,8 +272,11 @@ def test_a_holder_survives_an_outage_longer_than_the_time_to_live(
     assert not record(store, 2).released
 
 
-def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The holder could not renew either: it has the whole time to live again once the store answers."""
+def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holder(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder could not renew either: it has the whole time to live again once the store
+    answers."""
     elsewhere(store)
     read = store.read_bytes
     answered: list[float] = []
@@ -264,20 +292,33 @@ def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holde
     assert time.monotonic() - answered[2] > 0.3
 
 
-def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(store: Store, tmp_path: Path) -> None:
-    """SIGSTOP, the lease expires, another runner commits, SIGCONT: the first one adopts what is there, and its own files are gone."""
+def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
+    store: Store, tmp_path: Path
+) -> None:
+    """SIGSTOP, the lease expires, another runner commits, SIGCONT: the first one adopts what is
+    there, and its own files are gone."""
     for name in ("slow", "quick"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "who.txt").write_text(name)
     command = [sys.executable, "-c", COMMITTER, store.uri, KEY, str(tmp_path / "slow")]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slow:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as slow:
         assert slow.stdout is not None
         assert slow.stdin is not None
         try:
             assert slow.stdout.readline() == "1\n"
             slow.send_signal(signal.SIGSTOP)
             lease = take(store, seconds=0.3)
-            draft = Manifest(kind="sft", key=KEY, version=1, config={}, inputs={}, attempt=lease.attempt, files=())
+            draft = Manifest(
+                kind="sft",
+                key=KEY,
+                version=1,
+                config={},
+                inputs={},
+                attempt=lease.attempt,
+                files=(),
+            )
             store.commit(draft, tmp_path / "quick")
             slow.send_signal(signal.SIGCONT)
             slow.stdin.write("\n")
@@ -292,13 +333,18 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(sto
 
 
 def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: Store) -> None:
-    """Free, released, of a dead process and silent ones, in one time to live; not the one whose heart beats, nor one that is taken over."""
+    """Free, released, of a dead process and silent ones, in one time to live; not the one whose
+    heart beats, nor one that is taken over."""
     free, released, dead, silent, beating = (digit * 64 for digit in "01234")
     with hold(store, released, "me", seconds=30, poll_seconds=0.02):
         pass
-    gone = LeaseRecord(**{**this_process().model_dump(), "pid": 2**22 + 1}, owner="dead", nonce="0", renewed=0.0)
+    gone = LeaseRecord(
+        **{**this_process().model_dump(), "pid": 2**22 + 1}, owner="dead", nonce="0", renewed=0.0
+    )
     store.create_json(attempt_file(dead, "1", "lease.json"), gone)
-    store.create_json(attempt_file(silent, "7", "lease.json"), gone.model_copy(update={"host": "elsewhere"}))
+    store.create_json(
+        attempt_file(silent, "7", "lease.json"), gone.model_copy(update={"host": "elsewhere"})
+    )
     messages: list[str] = []
     with hold(store, beating, "me", seconds=2.0, poll_seconds=0.02):
         began = time.monotonic()
@@ -317,7 +363,10 @@ def test_a_seized_lease_keeps_others_out_and_leaves_no_trace(store: Store) -> No
         assert mine
         with seize(store, KEY, 0, "another gc", seconds=30) as theirs:
             assert not theirs
-        with pytest.raises(Stopped, match="gc"), hold(store, KEY, "me", seconds=30, poll_seconds=0.02, stop=stop):
+        with (
+            pytest.raises(Stopped, match="gc"),
+            hold(store, KEY, "me", seconds=30, poll_seconds=0.02, stop=stop),
+        ):
             pass
     assert take(store).attempt == "1"
 

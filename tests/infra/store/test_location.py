@@ -1,4 +1,5 @@
-"""Where a store can be: paths and URIs, and one clear message for a place that is a file, read-only or full."""
+"""Where a store can be: paths and URIs, and one clear message for a place that is a file, read-only
+or full."""
 
 import errno
 import os
@@ -37,14 +38,23 @@ def committed(store: Store) -> Manifest:
 
 
 def everything_below(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()
+    )
 
 
-def test_a_path_and_its_file_uri_are_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_and_its_file_uri_are_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     odd = tmp_path / "a b%20ä"
     committed(open_store("a b%20ä"))
-    for location in (odd, str(odd), odd.as_uri(), odd.as_uri().replace("file://", "file://localhost")):
+    for location in (
+        odd,
+        str(odd),
+        odd.as_uri(),
+        odd.as_uri().replace("file://", "file://localhost"),
+    ):
         assert open_store(location).valid("sft", KEY) is not None
         assert open_store(location).uri == odd.as_uri()
 
@@ -57,7 +67,9 @@ def test_a_path_and_its_file_uri_are_one_store(tmp_path: Path, monkeypatch: pyte
         ("", "--store"),
     ],
 )
-def test_an_impossible_location_is_named_with_the_fix(location: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_location_is_named_with_the_fix(
+    location: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         open_store(location)
@@ -94,7 +106,10 @@ def refuse(error: int) -> Callable[..., None]:
     return write
 
 
-@pytest.mark.parametrize(("error", "message"), [(errno.EROFS, "Read-only file system"), (errno.ENOSPC, "no space is left")])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(errno.EROFS, "Read-only file system"), (errno.ENOSPC, "no space is left")],
+)
 def test_a_store_that_cannot_be_written_is_refused_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, message: str
 ) -> None:
@@ -105,7 +120,9 @@ def test_a_store_that_cannot_be_written_is_refused_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("failing", ["rename", "link", "fsync"])
-def test_a_disk_that_fills_up_during_a_commit_leaves_nothing_of_it(store: Store, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+def test_a_disk_that_fills_up_during_a_commit_leaves_nothing_of_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
     out = output(store)
     with monkeypatch.context() as patched:
         if failing == "rename":
@@ -123,7 +140,10 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)]
-    if not Path("/bin/mount").exists() or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if (
+        not Path("/bin/mount").exists()
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
         pytest.skip("mounting a tmpfs is not allowed here")
     yield place
     subprocess.run(["umount", str(place)], check=True)
@@ -138,7 +158,9 @@ def test_a_full_disk_is_refused_when_the_store_is_opened(tmpfs: Path) -> None:
     assert [path.name for path in tmpfs.iterdir()] == ["filler"]
 
 
-def test_an_artifact_that_does_not_fit_another_disk_leaves_nothing_there(tmpfs: Path, tmp_path: Path) -> None:
+def test_an_artifact_that_does_not_fit_another_disk_leaves_nothing_there(
+    tmpfs: Path, tmp_path: Path
+) -> None:
     """The output is on another file system, so the move is a copy."""
     store, out = open_store(tmpfs / "store"), tmp_path / "out"
     out.mkdir()

@@ -1,4 +1,5 @@
-"""The store: what is committed verifies, what does not verify is never served, and one of many committers wins."""
+"""The store: what is committed verifies, what does not verify is never served, and one of many
+committers wins."""
 
 import hashlib
 import json
@@ -28,7 +29,18 @@ def store(tmp_path: Path) -> Store:
 
 
 def draft(attempt: str = "1", key: str = KEY, **fields: object) -> Manifest:
-    return Manifest.parse({"kind": "sft", "key": key, "version": 1, "config": {}, "inputs": {}, "attempt": attempt, "files": [], **fields})
+    return Manifest.parse(
+        {
+            "kind": "sft",
+            "key": key,
+            "version": 1,
+            "config": {},
+            "inputs": {},
+            "attempt": attempt,
+            "files": [],
+            **fields,
+        }
+    )
 
 
 def output(store: Store, attempt: str = "1", content: str = "hello") -> Path:
@@ -46,7 +58,9 @@ def committed(store: Store) -> Manifest:
 
 
 def everything_below(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()
+    )
 
 
 def test_a_committed_artifact_is_found_verified_and_readable(store: Store) -> None:
@@ -54,7 +68,11 @@ def test_a_committed_artifact_is_found_verified_and_readable(store: Store) -> No
     assert store.lookup("sft", KEY) == store.valid("sft", KEY) == manifest
     assert store.verify(manifest) == []
     assert (store.local_dir(manifest) / "model.json").read_text() == "hello"
-    assert [(entry.path, entry.size) for entry in manifest.files] == [("deep/weights.bin", 256), ("empty", 0), ("model.json", 5)]
+    assert [(entry.path, entry.size) for entry in manifest.files] == [
+        ("deep/weights.bin", 256),
+        ("empty", 0),
+        ("model.json", 5),
+    ]
     assert manifest.files[2].sha256 == hashlib.sha256(b"hello").hexdigest()
     assert not store.path(f"work/{KEY}/1/out").exists()
 
@@ -83,15 +101,25 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
         (artifact / "data/1/empty").symlink_to("/dev/null"),
     ),
     "the data deleted": lambda artifact: (artifact / "data").rename(artifact / "elsewhere"),
-    "the manifest truncated": lambda artifact: (artifact / "manifest.json").write_text((artifact / "manifest.json").read_text()[:100]),
+    "the manifest truncated": (
+        lambda artifact: (artifact / "manifest.json").write_text(
+            (artifact / "manifest.json").read_text()[:100]
+        )
+    ),
     "the manifest empty": lambda artifact: (artifact / "manifest.json").write_text(""),
-    "the manifest binary": lambda artifact: (artifact / "manifest.json").write_bytes(b"\xff\xfe\x00"),
-    "the manifest of another schema": lambda artifact: (artifact / "manifest.json").write_text('{"kind": "sft"}'),
+    "the manifest binary": (
+        lambda artifact: (artifact / "manifest.json").write_bytes(b"\xff\xfe\x00")
+    ),
+    "the manifest of another schema": (
+        lambda artifact: (artifact / "manifest.json").write_text('{"kind": "sft"}')
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_artifact_is_never_served_and_can_be_committed_again(store: Store, damage: str) -> None:
+def test_a_damaged_artifact_is_never_served_and_can_be_committed_again(
+    store: Store, damage: str
+) -> None:
     first = committed(store)
     DAMAGE[damage](store.path(f"artifacts/sft/{KEY}"))
     assert store.valid("sft", KEY) is None
@@ -100,7 +128,11 @@ def test_a_damaged_artifact_is_never_served_and_can_be_committed_again(store: St
     assert again.attempt == "2"
     assert again.digest == first.digest
     assert store.valid("sft", KEY) == again
-    aside = [name for name in everything_below(store.path(f"artifacts/sft/{KEY}")) if name.startswith("manifest.corrupt-")]
+    aside = [
+        name
+        for name in everything_below(store.path(f"artifacts/sft/{KEY}"))
+        if name.startswith("manifest.corrupt-")
+    ]
     assert len(aside) == 1
 
 
@@ -110,9 +142,13 @@ def test_damage_that_nobody_looked_for_does_not_stop_a_commit(store: Store) -> N
     assert store.commit(draft("2"), output(store, "2")).attempt == "2"
 
 
-@pytest.mark.parametrize(("old", "new"), [('"loss": 0.25', '"loss": 0.75'), ('"lr": 0.001', '"lr": 0.002'), ('"size": 5', '"size": 6')])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"loss": 0.25', '"loss": 0.75'), ('"lr": 0.001', '"lr": 0.002'), ('"size": 5', '"size": 6')],
+)
 def test_a_changed_number_in_a_manifest_is_noticed(store: Store, old: str, new: str) -> None:
-    """A flipped digit leaves valid JSON of the right schema; only the manifest's own checksum can tell."""
+    """A flipped digit leaves valid JSON of the right schema; only the manifest's own checksum can
+    tell."""
     store.commit(draft(metrics={"loss": 0.25}, config={"lr": 0.001}), output(store))
     path = store.path(f"artifacts/sft/{KEY}/manifest.json")
     text = path.read_text()
@@ -178,7 +214,11 @@ def test_of_two_processes_that_commit_one_key_one_wins_and_both_agree(tmp_path: 
     for number in range(rounds):
         manifest = store.valid("sft", f"{number:064}")
         assert manifest is not None
-        assert store.children(f"artifacts/sft/{number:064}/data") == [manifest.attempt] == [said[0][number]]
+        assert (
+            store.children(f"artifacts/sft/{number:064}/data")
+            == [manifest.attempt]
+            == [said[0][number]]
+        )
 
 
 CRASHER = """
@@ -231,9 +271,15 @@ print(before, after)
 
 
 def test_a_commit_killed_at_any_point_leaves_an_artifact_or_none(tmp_path: Path) -> None:
-    """SIGKILL at the n-th operation on files, for every n until a commit gets through; then another attempt commits."""
+    """SIGKILL at the n-th operation on files, for every n until a commit gets through; then another
+    attempt commits."""
     done = subprocess.run(
-        [sys.executable, "-c", CRASHER, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", CRASHER, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     before, after = map(int, done.stdout.split())
@@ -253,11 +299,27 @@ def test_setting_aside_spares_an_artifact_that_was_committed_meanwhile(store: St
     """Whoever found the old manifest damaged must not set aside the new one."""
     committed(store)
     name = f"artifacts/sft/{KEY}/manifest.json"
-    assert not files.Files(store.path("work").parent, store.uri).set_aside(name, f"artifacts/sft/{KEY}/aside.json", b"the old manifest")
+    assert not files.Files(store.path("work").parent, store.uri).set_aside(
+        name, f"artifacts/sft/{KEY}/aside.json", b"the old manifest"
+    )
     assert store.valid("sft", KEY) is not None
 
 
-@pytest.mark.parametrize("name", ["../escape", "a/../../b", "/etc/passwd", "a//b", "", ".hidden", "a/.git/config", "a b", "a\n", "a/"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../escape",
+        "a/../../b",
+        "/etc/passwd",
+        "a//b",
+        "",
+        ".hidden",
+        "a/.git/config",
+        "a b",
+        "a\n",
+        "a/",
+    ],
+)
 def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
     with pytest.raises(InputError, match="not allowed in a store"):
         store.path(name)
@@ -267,7 +329,12 @@ def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
 
 def test_a_manifest_that_names_a_file_outside_is_damaged(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
-    entry = {"path": "../../../../../../secret", "size": 1, "sha256": hashlib.sha256(b"s").hexdigest(), "crc32c": "AAAAAA=="}
+    entry = {
+        "path": "../../../../../../secret",
+        "size": 1,
+        "sha256": hashlib.sha256(b"s").hexdigest(),
+        "crc32c": "AAAAAA==",
+    }
     forged = draft(files=[entry]).sealed()
     path = store.path(f"artifacts/sft/{KEY}/manifest.json")
     path.parent.mkdir(parents=True)
@@ -297,7 +364,11 @@ def test_metrics_that_are_not_finite_are_not_committed(store: Store, value: floa
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10,
 )
@@ -308,7 +379,9 @@ json_values = st.recursive(
 def test_any_finite_json_survives_the_manifest(metrics: dict[str, object]) -> None:
     sealed = draft().model_copy(update={"metrics": metrics}).sealed()
     assert Manifest.model_validate_json(sealed.model_dump_json()).is_intact
-    assert Manifest.model_validate_json(json.dumps(sealed.model_dump(mode="json"), indent=2)).is_intact
+    assert Manifest.model_validate_json(
+        json.dumps(sealed.model_dump(mode="json"), indent=2)
+    ).is_intact
 
 
 # JSON objects
@@ -317,7 +390,10 @@ def test_any_finite_json_survives_the_manifest(metrics: dict[str, object]) -> No
 def test_json_objects_are_replaced_whole_and_created_once(store: Store) -> None:
     name = f"work/{KEY}/1/status.json"
     assert store.read_json(name, JobStatus) is None
-    running, done = JobStatus(state="running", heartbeat=1.5), JobStatus(state="succeeded", heartbeat=2.0)
+    running, done = (
+        JobStatus(state="running", heartbeat=1.5),
+        JobStatus(state="succeeded", heartbeat=2.0),
+    )
     store.write_json(name, running)
     store.write_json(name, done)
     assert not store.create_json(name, running)
@@ -325,7 +401,9 @@ def test_json_objects_are_replaced_whole_and_created_once(store: Store) -> None:
     assert os.listdir(store.path(f"work/{KEY}/1")) == ["status.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"state": "dreaming", "heartbeat": 1}', '{"state": "running"}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"state": "dreaming", "heartbeat": 1}', '{"state": "running"}', "[]"]
+)
 def test_a_damaged_json_object_is_an_input_error_that_names_it(store: Store, text: str) -> None:
     store.write_bytes("runs/x/run.json", text.encode())
     with pytest.raises(InputError, match=r"runs/x/run.json is no valid JobStatus"):

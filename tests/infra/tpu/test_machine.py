@@ -1,4 +1,5 @@
-"""The state machine of a TPU job, exhaustively: every state, with everything that can be seen of it, has one outcome and says so."""
+"""The state machine of a TPU job, exhaustively: every state, with everything that can be seen of
+it, has one outcome and says so."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,21 +8,49 @@ import pytest
 
 from infra.backend import FINAL
 from infra.tpu.api import GONE, Resource
-from infra.tpu.machine import BEFORE, ENDED, STATES, Host, Seen, State, Step, Terms, duration, next_step
+from infra.tpu.machine import (
+    BEFORE,
+    ENDED,
+    STATES,
+    Host,
+    Seen,
+    State,
+    Step,
+    Terms,
+    duration,
+    next_step,
+)
 from infra.tpu.problems import Kind, Problem
 from schemas.artifact import ArtifactRef
 from schemas.job import JobStatus, Progress
 
 REQUESTS = (
-    "", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "FAILED", "DELETING", "SUSPENDING", "SUSPENDED", GONE
+    "", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "FAILED",
+    "DELETING", "SUSPENDING", "SUSPENDED", GONE
 )  # fmt: skip
 NODES = (
-    "", "CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPED", "STOPPING", "STARTING", "PREEMPTED",
+    "", "CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPED",
+    "STOPPING", "STARTING", "PREEMPTED",
     "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", GONE,
 )  # fmt: skip
-KINDS: tuple[Kind, ...] = ("stockout", "quota", "permission", "invalid", "disabled", "credentials", "transient", "unknown")
+KINDS: tuple[Kind, ...] = (
+    "stockout",
+    "quota",
+    "permission",
+    "invalid",
+    "disabled",
+    "credentials",
+    "transient",
+    "unknown",
+)
 NAME = "projects/p/locations/us-west4-a/queuedResources/lyceum-1"
-TERMS = Terms(what="v5e-8 (spot)", zone="us-west4-a", queue_seconds=3600, boot_seconds=900, silence_seconds=120)
+TERMS = Terms(
+    what="v5e-8 (spot)",
+    zone="us-west4-a",
+    queue_seconds=3600,
+    boot_seconds=900,
+    silence_seconds=120,
+)
 LEGAL: dict[State, set[State]] = {
     "requested": {"requested", "waiting", "provisioning", "booting", "running", *ENDED},
     "waiting": {"waiting", "provisioning", "booting", "running", "requested", *ENDED},
@@ -55,11 +84,19 @@ def hosts_seen(silent: float) -> Iterator[tuple[Host, ...]]:
 
 
 def everything(seconds: float) -> Iterator[tuple[State, Seen, Terms]]:
-    """Each state with all that can be seen after it has lasted for so long, of a zone with and without others behind it."""
-    looks: list[Resource | None] = [None, *(resource("FAILED", node, kind) for node in ("", "READY") for kind in (*KINDS, None))]
-    looks += [resource(request, node) for request in REQUESTS for node in NODES if request != "FAILED"]
+    """Each state with all that can be seen after it has lasted for so long, of a zone with and
+    without others behind it."""
+    looks: list[Resource | None] = [
+        None,
+        *(resource("FAILED", node, kind) for node in ("", "READY") for kind in (*KINDS, None)),
+    ]
+    looks += [
+        resource(request, node) for request in REQUESTS for node in NODES if request != "FAILED"
+    ]
     problems = [None, *(Problem(kind, f"{kind} in us-west4-a") for kind in KINDS)]
-    for state, look, hosts, more in itertools.product(STATES, looks, hosts_seen(seconds), (False, True)):
+    for state, look, hosts, more in itertools.product(
+        STATES, looks, hosts_seen(seconds), (False, True)
+    ):
         for problem in problems if look is None or look.request == GONE else (None,):
             yield (
                 state,
@@ -78,7 +115,9 @@ def test_every_state_with_everything_that_can_be_seen_has_one_outcome(seconds: f
         ends = step.state in ENDED and state not in ENDED
         assert (step.status is not None) == ends
         assert (step.action == "delete") == (step.state in ENDED)
-        assert (step.action == "next_zone") == (step.state == "requested" and step.problem is not None)
+        assert (step.action == "next_zone") == (
+            step.state == "requested" and step.problem is not None
+        )
         if step.action == "next_zone":
             assert terms.more_zones
             assert state in BEFORE
@@ -99,7 +138,8 @@ def _check_final(last: JobStatus) -> None:
 
 
 def test_no_state_lasts_for_ever() -> None:
-    """Whatever is seen for ever, a job moves on: to a later state, whose time begins anew, to another zone, or to its end."""
+    """Whatever is seen for ever, a job moves on: to a later state, whose time begins anew, to
+    another zone, or to its end."""
     order = {state: index for index, state in enumerate(STATES)}
     for state, seen, terms in everything(1e6):
         step = next_step(state, seen, terms)
@@ -112,7 +152,9 @@ def test_a_job_that_has_ended_is_deleted_until_nothing_is_left() -> None:
     for state in ENDED:
         for request, node in itertools.product(REQUESTS, NODES):
             step = next_step(state, Seen(0, resource=resource(request, node)), TERMS)
-            assert step == (Step("deleted") if (request, node) == (GONE, GONE) else Step(state, "delete"))
+            assert step == (
+                Step("deleted") if (request, node) == (GONE, GONE) else Step(state, "delete")
+            )
         assert next_step(state, Seen(0), TERMS) == Step(state, "delete")
 
 
@@ -129,7 +171,11 @@ def test_a_job_that_has_ended_is_deleted_until_nothing_is_left() -> None:
         ("provisioning", resource("ACTIVE", "READY"), "booting"),
         ("waiting", resource("ACTIVE", "READY"), "booting"),
         ("booting", resource("ACTIVE", "REPAIRING"), "booting"),
-        ("booting", resource("WAITING_FOR_RESOURCES"), "booting"),  # misreported: it was there before
+        (
+            "booting",
+            resource("WAITING_FOR_RESOURCES"),
+            "booting",
+        ),  # misreported: it was there before
         ("booting", None, "booting"),
         ("waiting", None, "waiting"),
     ],
@@ -141,17 +187,40 @@ def test_the_usual_course(state: State, look: Resource | None, following: State)
 
 
 @pytest.mark.parametrize("state", STATES[:5])
-@pytest.mark.parametrize("look", [None, resource("WAITING_FOR_RESOURCES"), resource("ACTIVE", "CREATING"), resource("ACTIVE", "REPAIRING")])
-def test_a_job_whose_worker_speaks_runs_whatever_the_api_reports(state: State, look: Resource | None) -> None:
-    assert next_step(state, Seen(0, resource=look, hosts=(Host(status("running")),)), TERMS) == Step("running")
+@pytest.mark.parametrize(
+    "look",
+    [
+        None,
+        resource("WAITING_FOR_RESOURCES"),
+        resource("ACTIVE", "CREATING"),
+        resource("ACTIVE", "REPAIRING"),
+    ],
+)
+def test_a_job_whose_worker_speaks_runs_whatever_the_api_reports(
+    state: State, look: Resource | None
+) -> None:
+    assert next_step(
+        state, Seen(0, resource=look, hosts=(Host(status("running")),)), TERMS
+    ) == Step("running")
 
 
 @pytest.mark.parametrize("state", STATES[:5])
-@pytest.mark.parametrize("look", [None, resource(GONE, GONE), resource("SUSPENDED", GONE), resource("ACTIVE", "READY")])
-def test_the_last_word_of_a_worker_counts_before_everything_else(state: State, look: Resource | None) -> None:
-    """A TPU that was preempted, or has deleted itself, a moment after its job had succeeded is no failure."""
+@pytest.mark.parametrize(
+    "look", [None, resource(GONE, GONE), resource("SUSPENDED", GONE), resource("ACTIVE", "READY")]
+)
+def test_the_last_word_of_a_worker_counts_before_everything_else(
+    state: State, look: Resource | None
+) -> None:
+    """A TPU that was preempted, or has deleted itself, a moment after its job had succeeded is no
+    failure."""
     ref = ArtifactRef(kind="sft", key="ab" * 32, digest="cd" * 32)
-    step = next_step(state, Seen(1e6, resource=look, hosts=(Host(status("succeeded", artifact=ref.model_dump()), 1e6),)), TERMS)
+    step = next_step(
+        state,
+        Seen(
+            1e6, resource=look, hosts=(Host(status("succeeded", artifact=ref.model_dump()), 1e6),)
+        ),
+        TERMS,
+    )
     assert (step.state, step.action) == ("done", "delete")
     assert step.status is not None
     assert step.status.artifact == ref
@@ -174,17 +243,30 @@ def test_the_last_word_of_a_worker_counts_before_everything_else(state: State, l
         (resource("FAILED", "READY", "unknown"), "failed", "unknown in us-west4-a"),
     ],
 )
-def test_a_tpu_that_dies_is_lost_and_the_message_says_how(look: Resource, following: State, words: str) -> None:
+def test_a_tpu_that_dies_is_lost_and_the_message_says_how(
+    look: Resource, following: State, words: str
+) -> None:
     for state in ("booting", "running"):
-        hosts = (Host(status("running", progress={"done": 7, "total": 9}) if state == "running" else None),)
+        hosts = (
+            Host(
+                status("running", progress={"done": 7, "total": 9}) if state == "running" else None
+            ),
+        )
         step = next_step(state, Seen(60, 100, 2040, look, hosts=hosts), TERMS)
         assert step.status is not None
-        assert (step.state, step.action, step.status.state, step.status.exit_code) == (following, "delete", "failed", 1)
+        assert (step.state, step.action, step.status.state, step.status.exit_code) == (
+            following,
+            "delete",
+            "failed",
+            1,
+        )
         assert step.status.lost
         assert step.status.error is not None
         assert words in step.status.error
         assert "v5e-8 (spot) in us-west4-a after 34 min" in step.status.error
-        assert step.status.progress == (Progress(done=7, total=9) if state == "running" else Progress())
+        assert step.status.progress == (
+            Progress(done=7, total=9) if state == "running" else Progress()
+        )
 
 
 def test_health_is_told() -> None:
@@ -201,10 +283,17 @@ def test_a_zone_that_refuses_gives_way_to_the_next(state: State, kind: Kind) -> 
     step = next_step(state, seen, Terms(**{**TERMS.__dict__, "more_zones": True}))
     assert (step.state, step.action, step.status) == ("requested", "next_zone", None)
     assert step.problem == Problem(kind, f"{kind} in us-west4-a")
-    step = next_step(state, seen, Terms(**{**TERMS.__dict__, "refusals": (Problem("stockout", "full in us-central1-a"),)}))
+    step = next_step(
+        state,
+        seen,
+        Terms(**{**TERMS.__dict__, "refusals": (Problem("stockout", "full in us-central1-a"),)}),
+    )
     assert step.status is not None
     assert (step.state, step.status.lost, step.status.exit_code) == ("failed", True, 1)
-    assert step.status.error == f"no zone has a TPU for this job:\nfull in us-central1-a\n{kind} in us-west4-a"
+    assert (
+        step.status.error
+        == f"no zone has a TPU for this job:\nfull in us-central1-a\n{kind} in us-west4-a"
+    )
 
 
 def test_quotas_that_are_exhausted_everywhere_are_bad_input() -> None:
@@ -219,38 +308,66 @@ def test_quotas_that_are_exhausted_everywhere_are_bad_input() -> None:
 def test_what_only_a_person_can_put_right_is_bad_input_at_once(kind: Kind) -> None:
     """No other zone is tried, and no other attempt made."""
     problem = Problem(kind, f"{kind} in us-west4-a")
-    for state, seen in (("requested", Seen(0, problem=problem)), ("waiting", Seen(0, resource=resource("FAILED", kind=kind)))):
+    for state, seen in (
+        ("requested", Seen(0, problem=problem)),
+        ("waiting", Seen(0, resource=resource("FAILED", kind=kind))),
+    ):
         step = next_step(state, seen, Terms(**{**TERMS.__dict__, "more_zones": True}))
         assert step.status is not None
         assert (step.state, step.action) == ("failed", "delete")
-        assert (step.status.exit_code, step.status.lost, step.status.error) == (2, False, problem.text)
+        assert (step.status.exit_code, step.status.lost, step.status.error) == (
+            2,
+            False,
+            problem.text,
+        )
 
 
 def test_an_api_that_does_not_answer_is_asked_again_for_a_long_time() -> None:
     problem = Problem("transient", "the Cloud TPU API does not answer (UNAVAILABLE)")
     step = next_step("requested", Seen(899, problem=problem), TERMS)
     assert (step.state, step.action) == ("requested", "create")
-    assert step.phase == "asking for v5e-8 (spot) in us-west4-a; the Cloud TPU API does not answer (UNAVAILABLE)"
+    assert (
+        step.phase
+        == "asking for v5e-8 (spot) in us-west4-a; the Cloud TPU API does not answer (UNAVAILABLE)"
+    )
     step = next_step("waiting", Seen(899, 899, problem=problem), TERMS)
-    assert step.phase == "waiting for v5e-8 (spot) in us-west4-a, 15 min; the Cloud TPU API does not answer (UNAVAILABLE)"
+    assert (
+        step.phase
+        == "waiting for v5e-8 (spot) in us-west4-a, 15 min; the Cloud TPU API does not answer"
+        " (UNAVAILABLE)"
+    )
     end = next_step("requested", Seen(901, problem=problem), TERMS).status
     assert end is not None
     assert end.lost
-    assert next_step("running", Seen(1e6, problem=problem, hosts=(Host(status("running")),)), TERMS) == Step("running")
+    assert next_step(
+        "running", Seen(1e6, problem=problem, hosts=(Host(status("running")),)), TERMS
+    ) == Step("running")
 
 
 @pytest.mark.parametrize(
     ("state", "look", "limit", "words"),
     [
-        ("waiting", resource("WAITING_FOR_RESOURCES"), 3600, "its request was WAITING_FOR_RESOURCES for"),
+        (
+            "waiting",
+            resource("WAITING_FOR_RESOURCES"),
+            3600,
+            "its request was WAITING_FOR_RESOURCES for",
+        ),
         ("waiting", resource("CREATING"), 900, "its request was CREATING for"),
-        ("provisioning", resource("PROVISIONING", "CREATING"), 900, "its request was PROVISIONING for"),
+        (
+            "provisioning",
+            resource("PROVISIONING", "CREATING"),
+            900,
+            "its request was PROVISIONING for",
+        ),
         ("provisioning", resource("ACTIVE", "CREATING"), 900, "its request was ACTIVE for"),
         ("requested", resource(GONE, GONE), 900, "did not appear"),
         ("booting", resource("ACTIVE", "READY"), 900, "no worker was heard of for 15 min"),
     ],
 )
-def test_what_takes_too_long_is_given_up(state: State, look: Resource, limit: float, words: str) -> None:
+def test_what_takes_too_long_is_given_up(
+    state: State, look: Resource, limit: float, words: str
+) -> None:
     assert next_step(state, Seen(limit - 1, limit - 1, resource=look), TERMS).status is None
     end = next_step(state, Seen(limit + 1, limit + 1, resource=look), TERMS).status
     assert end is not None
@@ -270,8 +387,15 @@ def test_a_request_that_goes_back_and_forth_is_given_up_as_well() -> None:
 def test_a_host_that_falls_silent_is_dead_and_one_that_never_comes_up_too() -> None:
     alive = Host(status("running"), 119)
     look = resource("ACTIVE", "READY")
-    assert next_step("running", Seen(800, resource=look, hosts=(alive, Host(), alive)), TERMS).status is None
-    silent = next_step("running", Seen(800, resource=look, hosts=(alive, alive, Host(status("running"), 121))), TERMS)
+    assert (
+        next_step("running", Seen(800, resource=look, hosts=(alive, Host(), alive)), TERMS).status
+        is None
+    )
+    silent = next_step(
+        "running",
+        Seen(800, resource=look, hosts=(alive, alive, Host(status("running"), 121))),
+        TERMS,
+    )
     assert silent.status is not None
     assert silent.status.lost
     assert "host 2 of 3 was not heard of for 2 min" in str(silent.status.error)
@@ -279,15 +403,27 @@ def test_a_host_that_falls_silent_is_dead_and_one_that_never_comes_up_too() -> N
     assert late.status is not None
     assert "host 1 of 3 never came up" in str(late.status.error)
     over = Host(status("succeeded"), 1e6)
-    assert next_step("running", Seen(800, resource=look, hosts=(alive, over)), TERMS) == Step("running")
+    assert next_step("running", Seen(800, resource=look, hosts=(alive, over)), TERMS) == Step(
+        "running"
+    )
 
 
 def test_the_failure_of_any_host_is_the_jobs() -> None:
     hosts = (Host(status("running")), Host(status("failed", error="no space left", exit_code=2)))
     step = next_step("running", Seen(0, resource=resource("ACTIVE", "READY"), hosts=hosts), TERMS)
     assert step.status is not None
-    assert (step.state, step.status.exit_code, step.status.error) == ("done", 2, "host 1 of 2: no space left")
+    assert (step.state, step.status.exit_code, step.status.error) == (
+        "done",
+        2,
+        "host 1 of 2: no space left",
+    )
 
 
 def test_durations_are_for_people() -> None:
-    assert [duration(seconds) for seconds in (0.4, 119, 120, 2040, 7500)] == ["0 s", "119 s", "2 min", "34 min", "2 h 5 min"]
+    assert [duration(seconds) for seconds in (0.4, 119, 120, 2040, 7500)] == [
+        "0 s",
+        "119 s",
+        "2 min",
+        "34 min",
+        "2 h 5 min",
+    ]

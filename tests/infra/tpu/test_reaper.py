@@ -1,4 +1,5 @@
-"""What is left over of TPUs is found in every zone and removed, and nothing that a flow holds, or that is not ours, is touched."""
+"""What is left over of TPUs is found in every zone and removed, and nothing that a flow holds, or
+that is not ours, is touched."""
 
 import threading
 from collections.abc import Iterator
@@ -39,32 +40,49 @@ def by_key(found: list[Leftover]) -> dict[str, Leftover]:
     return {one.key: one for one in found}
 
 
-def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_left_alone(shop: Workshop) -> None:
+def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_left_alone(
+    shop: Workshop,
+) -> None:
     for key, zone in ((KEY, "us-central1-a"), (OTHER, "us-west4-a"), (THIRD, "us-south1-a")):
         orphan(shop, key, zone)
     with held(shop, OTHER):
         found = by_key(reaper(shop).reap(shop.store, delete=False))
         assert set(found) == {KEY, OTHER, THIRD}
-        assert (found[KEY].attempt, found[KEY].state, found[KEY].removable, found[KEY].removed) == ("1", "ACTIVE READY", True, False)
-        assert found[KEY].name.startswith("projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-")
+        assert (found[KEY].attempt, found[KEY].state, found[KEY].removable, found[KEY].removed) == (
+            "1",
+            "ACTIVE READY",
+            True,
+            False,
+        )
+        assert found[KEY].name.startswith(
+            "projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-"
+        )
         assert "no run follows it" in found[KEY].why
         assert (found[OTHER].removable, found[OTHER].why) == (False, "a run follows it")
         assert len(shop.tpu.leaked()) > 0
         found = by_key(reaper(shop).reap(shop.store, delete=True))
-        assert {key: one.removed for key, one in found.items()} == {KEY: True, OTHER: False, THIRD: True}
+        assert {key: one.removed for key, one in found.items()} == {
+            KEY: True,
+            OTHER: False,
+            THIRD: True,
+        }
         assert by_key(reaper(shop).reap(shop.store, delete=True)).keys() == {OTHER}
     assert by_key(reaper(shop).reap(shop.store, delete=True))[OTHER].removed
     assert reaper(shop).reap(shop.store, delete=True) == []
     assert shop.tpu.leaked() == []
 
 
-def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_lives(shop: Workshop) -> None:
+def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_lives(
+    shop: Workshop,
+) -> None:
     handle = orphan(shop)
     shop.tpu.strike("preempt", handle.key[:24])
     shop.tpu.wait(handle.key[:24], "SUSPENDED")
     with held(shop, KEY):
         found = reaper(shop).reap(shop.store, delete=True)
-    assert [(one.removable, one.removed, one.why) for one in found] == [(True, True, "its request is SUSPENDED and holds quota")]
+    assert [(one.removable, one.removed, one.why) for one in found] == [
+        (True, True, "its request is SUSPENDED and holds quota")
+    ]
     assert shop.tpu.leaked() == []
 
 
@@ -72,7 +90,9 @@ def test_a_node_without_a_request_is_removed(shop: Workshop) -> None:
     handle = orphan(shop)
     shop.tpu.strike("vanish", handle.key[:24], what="request")
     found = reaper(shop).reap(shop.store, delete=True)
-    assert [(one.name.split("/")[-2], one.state, one.removed) for one in found] == [("nodes", "READY", True)]
+    assert [(one.name.split("/")[-2], one.state, one.removed) for one in found] == [
+        ("nodes", "READY", True)
+    ]
     assert shop.tpu.leaked() == []
 
 
@@ -83,7 +103,9 @@ def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop:
     other = shop.store.__class__(shop.store._objects, shop.store._here)
     other.uri = "gs://another/store"
     found = reaper(shop).reap(other, delete=True)
-    assert [(one.key, one.attempt, one.removable, one.removed) for one in found] == [(handle.key[:24], "1", False, False)]
+    assert [(one.key, one.attempt, one.removable, one.removed) for one in found] == [
+        (handle.key[:24], "1", False, False)
+    ]
     assert "another store" in found[0].why
     assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
     assert len(shop.tpu.leaked()) > 0
@@ -91,7 +113,9 @@ def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop:
         pass
 
 
-def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(shop: Workshop) -> None:
+def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(
+    shop: Workshop,
+) -> None:
     backend = shop.backend()
     with held(shop, KEY):
         handle = backend.submit(shop.spec())

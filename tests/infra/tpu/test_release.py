@@ -1,4 +1,5 @@
-"""A stage that is taken from the cache leaves no machine behind: one whose flow died while its job finished is deleted, by the next run."""
+"""A stage that is taken from the cache leaves no machine behind: one whose flow died while its job
+finished is deleted, by the next run."""
 
 import threading
 import time
@@ -14,7 +15,8 @@ from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, until
 
 
 def orphan(shop: Workshop) -> JobHandle:
-    """The job of a flow that was killed, whose worker committed afterwards, on a VM that did not delete itself."""
+    """The job of a flow that was killed, whose worker committed afterwards, on a VM that did not
+    delete itself."""
     backend = shop.backend()
     handle = backend.submit(shop.spec())
     booted(shop, backend, handle)
@@ -23,8 +25,13 @@ def orphan(shop: Workshop) -> JobHandle:
 
 
 def released(shop: Workshop, **settings: object) -> tuple[list[str], list[str], float]:
-    """What a run that takes the stage from the cache says meanwhile, what it says at its end, and how long that took."""
-    backend, said, began = shop.backend(lease_seconds=0.6, poll_seconds=0.05, **settings), [], time.monotonic()
+    """What a run that takes the stage from the cache says meanwhile, what it says at its end, and
+    how long that took."""
+    backend, said, began = (
+        shop.backend(lease_seconds=0.6, poll_seconds=0.05, **settings),
+        [],
+        time.monotonic(),
+    )
     backend.release(shop.store, KEY, said.append)
     assert time.monotonic() - began < 10
     left = backend.close()
@@ -37,10 +44,15 @@ def test_the_machine_of_a_dead_flow_is_deleted_and_that_is_said_once(shop: Works
     assert (len(said), left) == (1, [])
     assert "its deletion is asked for" in said[0]
     assert shop.tpu.leaked() == []
-    assert (shop.record(handle).state, shop.record(handle).reason) == ("deleted", "its stage was done; no run followed it")
+    assert (shop.record(handle).state, shop.record(handle).reason) == (
+        "deleted",
+        "its stage was done; no run followed it",
+    )
     asked = sum(shop.tpu.requests().values())
     assert released(shop)[:2] == ([], [])
-    assert sum(shop.tpu.requests().values()) == asked, "what is on record as deleted is not asked for again"
+    assert sum(shop.tpu.requests().values()) == asked, (
+        "what is on record as deleted is not asked for again"
+    )
 
 
 def test_a_machine_that_deleted_itself_needs_no_word(shop: Workshop) -> None:
@@ -59,7 +71,9 @@ def test_what_a_live_run_follows_is_left_alone(shop: Workshop) -> None:
     assert len(released(shop)[0]) == 1
 
 
-def test_an_api_that_does_not_answer_costs_seconds_and_one_line(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_that_does_not_answer_costs_seconds_and_one_line(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphan(shop)
     monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
     shop.tpu.faults.add("status", method="GetQueuedResource", code="UNAVAILABLE")
@@ -72,7 +86,9 @@ def test_an_api_that_does_not_answer_costs_seconds_and_one_line(shop: Workshop, 
     assert len(released(shop)[0]) == 1
 
 
-def test_a_deletion_that_hangs_is_not_waited_for(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_that_hangs_is_not_waited_for(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle = orphan(shop)
     monkeypatch.setattr("infra.tpu.reaper.RELEASE_SECONDS", 0.5)
     shop.tpu.faults.add("stuck", state="DELETING")
@@ -86,11 +102,23 @@ def test_a_deletion_that_hangs_is_not_waited_for(shop: Workshop, monkeypatch: py
     assert shop.record(handle).state == "deleted"
 
 
-def test_gc_says_that_the_stage_is_done(shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_says_that_the_stage_is_done(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     orphan(shop)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
-    draft = Manifest(kind="sft", key=KEY, version=1, dependencies={}, config={}, inputs={}, attempt="1", files=(), execution={})
+    draft = Manifest(
+        kind="sft",
+        key=KEY,
+        version=1,
+        dependencies={},
+        config={},
+        inputs={},
+        attempt="1",
+        files=(),
+        execution={},
+    )
     shop.store.commit(draft, tmp_path / "out")
     assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0
     assert "its stage is done, and no run follows it" in " ".join(capsys.readouterr().out.split())

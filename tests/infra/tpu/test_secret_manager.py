@@ -1,4 +1,5 @@
-"""The key of a judge on a TPU VM: by a name from Secret Manager, masked in all that is kept, and missed before a machine is paid for."""
+"""The key of a judge on a TPU VM: by a name from Secret Manager, masked in all that is kept, and
+missed before a machine is paid for."""
 
 import base64
 import json
@@ -37,7 +38,8 @@ class SecretManager(ThreadingHTTPServer):
     """Google's REST API, as far as it is asked: `GET /v1/<version>:access` for a bearer of a token.
 
     Attributes:
-        values: version -> its payload. errors: statuses of the next answers. seen: path and token of each request.
+        values: version -> its payload. errors: statuses of the next answers. seen: path and token
+            of each request.
     """
 
     daemon_threads = True
@@ -58,11 +60,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.seen.append((self.path, self.headers.get("Authorization", "")))
         version = self.path.removeprefix("/v1/").removesuffix(":access")
         if self.server.errors:
-            self._answer(self.server.errors.pop(0), {"error": {"message": "Permission 'secretmanager.versions.access' denied"}})
+            self._answer(
+                self.server.errors.pop(0),
+                {"error": {"message": "Permission 'secretmanager.versions.access' denied"}},
+            )
         elif version not in self.server.values or not self.path.endswith(":access"):
-            self._answer(404, {"error": {"message": f"Secret [{version}] not found or has no versions.", "status": "NOT_FOUND"}})
+            self._answer(
+                404,
+                {
+                    "error": {
+                        "message": f"Secret [{version}] not found or has no versions.",
+                        "status": "NOT_FOUND",
+                    }
+                },
+            )
         else:
-            self._answer(200, {"name": version, "payload": {"data": base64.b64encode(self.server.values[version]).decode()}})
+            self._answer(
+                200,
+                {
+                    "name": version,
+                    "payload": {"data": base64.b64encode(self.server.values[version]).decode()},
+                },
+            )
 
     def _answer(self, status: int, value: Any) -> None:
         body = json.dumps(value).encode()
@@ -94,17 +113,24 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretManager]:
 
 def test_a_key_is_read_by_its_name_and_masked_from_then_on(manager: SecretManager) -> None:
     assert mask(f"401 for {CANARY}", {}) == f"401 for {CANARY}"
-    endpoint = endpoint_of("judge", {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET})
+    endpoint = endpoint_of(
+        "judge", {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET}
+    )
     assert endpoint.key == CANARY
     assert manager.seen == [(f"/v1/{SECRET}/versions/latest:access", "Bearer ya29.test")]
     assert mask(f"401 for {CANARY}", {}) == "401 for ***"
     assert masked_lines(f"a {CANARY}\nb\n".encode()) == b"a ***\nb\n"
 
 
-def test_a_version_may_be_named_an_outage_is_waited_for_and_a_key_of_the_environment_comes_first(manager: SecretManager) -> None:
+def test_a_version_may_be_named_an_outage_is_waited_for_and_a_key_of_the_environment_comes_first(
+    manager: SecretManager,
+) -> None:
     manager.values[f"{SECRET}/versions/3"] = b"the-third-key\n"
     manager.errors += [503, 429]
-    named = {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": f"{SECRET}/versions/3"}
+    named = {
+        "JUDGE_BASE_URL": "https://judge.example/v1",
+        "JUDGE_API_KEY_SECRET": f"{SECRET}/versions/3",
+    }
     assert endpoint_of("judge", named).key == "the-third-key"
     assert len(manager.seen) == 3
     assert endpoint_of("judge", {**named, "JUDGE_API_KEY": "my-own-key"}).key == "my-own-key"
@@ -113,7 +139,9 @@ def test_a_version_may_be_named_an_outage_is_waited_for_and_a_key_of_the_environ
 
 def test_names_of_secrets_are_no_secrets() -> None:
     """Else every message about them would be `***`."""
-    assert mask(f"cannot read {SECRET}", {"OPENAI_API_KEY_SECRET": SECRET}) == f"cannot read {SECRET}"
+    assert (
+        mask(f"cannot read {SECRET}", {"OPENAI_API_KEY_SECRET": SECRET}) == f"cannot read {SECRET}"
+    )
     assert mask("it is projects/p", {"CLIENT_SECRET": "projects/p"}) == "it is ***"
 
 
@@ -124,9 +152,15 @@ def test_what_cannot_be_read_says_what_to_do(manager: SecretManager) -> None:
 
     refused(r"set OPENAI_API_KEY, or OPENAI_API_KEY_SECRET")
     refused(r"OPENAI_API_KEY_SECRET='sk-1' is no name", OPENAI_API_KEY_SECRET="sk-1")
-    refused(r"404 .*not found.*gcloud secrets versions add other .*--project=p-1", OPENAI_API_KEY_SECRET="projects/p-1/secrets/other")
+    refused(
+        r"404 .*not found.*gcloud secrets versions add other .*--project=p-1",
+        OPENAI_API_KEY_SECRET="projects/p-1/secrets/other",
+    )
     manager.errors.append(403)
-    refused(r"OPENAI_API_KEY_SECRET: .*403 .*roles/secretmanager\.secretAccessor", OPENAI_API_KEY_SECRET=SECRET)
+    refused(
+        r"OPENAI_API_KEY_SECRET: .*403 .*roles/secretmanager\.secretAccessor",
+        OPENAI_API_KEY_SECRET=SECRET,
+    )
     manager.errors += [500] * 6
     refused("cannot be read: 500", OPENAI_API_KEY_SECRET=SECRET)
     manager.values[f"{SECRET}/versions/latest"] = b"\xff\xfe"
@@ -135,7 +169,12 @@ def test_what_cannot_be_read_says_what_to_do(manager: SecretManager) -> None:
 
 # What travels with a job
 
-JUDGED = {"rewards": [{"name": "format"}, {"name": "rubric_judge", "judge": {"name": "endpoint", "provider": "openai", "model": "m"}}]}
+JUDGED = {
+    "rewards": [
+        {"name": "format"},
+        {"name": "rubric_judge", "judge": {"name": "endpoint", "provider": "openai", "model": "m"}},
+    ]
+}
 
 
 def test_urls_and_names_of_secrets_travel_and_keys_do_not() -> None:
@@ -159,14 +198,22 @@ def test_urls_and_names_of_secrets_travel_and_keys_do_not() -> None:
     [
         ({}, "OPENAI_API_KEY is not sent.*OPENAI_API_KEY_SECRET=projects/"),
         ({"OPENAI_API_KEY": CANARY}, "OPENAI_API_KEY is not sent"),
-        ({"OPENAI_BASE_URL": "http://10.0.0.7/v1", "OPENAI_API_KEY": CANARY}, "OPENAI_API_KEY is not sent"),
-        ({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}, "OPENAI_BASE_URL=http://127.0.0.1:8000/v1: that is this machine"),
+        (
+            {"OPENAI_BASE_URL": "http://10.0.0.7/v1", "OPENAI_API_KEY": CANARY},
+            "OPENAI_API_KEY is not sent",
+        ),
+        (
+            {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"},
+            "OPENAI_BASE_URL=http://127.0.0.1:8000/v1: that is this machine",
+        ),
         ({"OPENAI_BASE_URL": "http://localhost/v1"}, "that is this machine"),
         ({"OPENAI_BASE_URL": "http://[::1]/v1"}, "that is this machine"),
         ({"OPENAI_API_KEY_SECRET": "lyceum-key"}, "'lyceum-key' is no name of a secret"),
     ],
 )
-def test_what_cannot_be_had_on_a_vm_is_refused_with_the_variable_to_set(environment: dict[str, str], words: str) -> None:
+def test_what_cannot_be_had_on_a_vm_is_refused_with_the_variable_to_set(
+    environment: dict[str, str], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         travelling(JUDGED, environment)
 
@@ -179,8 +226,11 @@ prompts = [{ name = "procedural", rows = { summarization = 60 }, grounded = {} }
 """
 
 
-def test_a_run_is_refused_before_anything_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only for stages that will run on the TPU: those that stay at home, and those that are made already, ask nothing there."""
+def test_a_run_is_refused_before_anything_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only for stages that will run on the TPU: those that stay at home, and those that are made
+    already, ask nothing there."""
     monkeypatch.delenv("NOWHERE_BASE_URL", raising=False)
     recipe = re.sub(r'name = "procedural".*?grounded = {}\n', ASKING, TINY, flags=re.DOTALL)
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
@@ -194,7 +244,9 @@ def test_a_run_is_refused_before_anything_is_submitted(tmp_path: Path, monkeypat
     check_endpoints(resolved, store, "v5e-8", ())
 
 
-def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY_SECRET", SECRET)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     told: list[dict[str, str]] = []
@@ -210,8 +262,21 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(tmp_path: P
     for target in ("v5e-8", "local"):
         store = open_store(tmp_path / target)
         with pytest.raises(StageFailed, match="that is enough"):
-            stage._run_stage(JobSpec(stage="s", kind="grpo", key="0" * 64, attempt="", store=store.uri, target=target, config=JUDGED))
-    assert told == [{"OPENAI_BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY_SECRET": SECRET}, {}]
+            stage._run_stage(
+                JobSpec(
+                    stage="s",
+                    kind="grpo",
+                    key="0" * 64,
+                    attempt="",
+                    store=store.uri,
+                    target=target,
+                    config=JUDGED,
+                )
+            )
+    assert told == [
+        {"OPENAI_BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY_SECRET": SECRET},
+        {},
+    ]
 
 
 # On the VM
@@ -229,14 +294,17 @@ raise StageFailed(f"the endpoint refuses {{endpoint.key}}")
 def test_on_a_vm_the_key_comes_with_the_machine_s_identity_and_is_left_nowhere(
     tmp_path: Path, gcs_bucket: str, manager: SecretManager
 ) -> None:
-    """The real startup script, agent and worker, beside a metadata server: its token reads the secret, and no file holds the key."""
+    """The real startup script, agent and worker, beside a metadata server: its token reads the
+    secret, and no file holds the key."""
     store: Store = open_store(f"gs://{gcs_bucket}/lyceum")
     environment = {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET}
     spec: JobSpec = toy_job(store, CODE.format(url=manager.url), environment=environment)
     with machines() as running:
         vm = Vm(tmp_path, store, spec, ship_toy(store))
         running.append(vm)
-        vm.environment["GCE_METADATA_IP"] = vm.metadata.address  # where google-auth looks whether this is a VM
+        vm.environment["GCE_METADATA_IP"] = (
+            vm.metadata.address
+        )  # where google-auth looks whether this is a VM
         del vm.environment["NO_GCE_CHECK"]  # of the bucket's emulator, which asks for no token
         vm.boot()
         final = vm.final(120)
@@ -244,7 +312,10 @@ def test_on_a_vm_the_key_comes_with_the_machine_s_identity_and_is_left_nowhere(
         assert f"url https://judge.example/v1 key *** {len(CANARY)}" in vm.log(final=True)
         (asked,) = manager.seen
         assert asked == (f"/v1/{SECRET}/versions/latest:access", "Bearer ya29.fake-lyceum-test-1-0")
-        kept = {name: store.read_bytes(name) or b"" for name in (one.name for one in store.objects("work"))}
+        kept = {
+            name: store.read_bytes(name) or b""
+            for name in (one.name for one in store.objects("work"))
+        }
         assert {Path(name).name for name in kept} >= {"job.json", "log.txt"}
         on_disk = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         assert [name for name, body in {**kept, **on_disk}.items() if CANARY.encode() in body] == []

@@ -1,10 +1,12 @@
-"""A process is killed while its TPU is asked for, boots or runs: the next one finds the job again, and pays for nothing twice."""
+"""A process is killed while its TPU is asked for, boots or runs: the next one finds the job again,
+and pays for nothing twice."""
 
 from tests.fakes.tpu_workshop import KEY, REF, Workshop, final, forgotten, running, until
 
 
 def test_a_job_of_a_killed_process_is_taken_over(shop: Workshop) -> None:
-    """The second one follows it to its end, knows what it costs, and deletes it; nothing is asked for again."""
+    """The second one follows it to its end, knows what it costs, and deletes it; nothing is asked
+    for again."""
     first = shop.backend(tpu_usd_per_chip_hour=450.0)
     handle = first.submit(shop.spec())
     running(shop, first, handle)

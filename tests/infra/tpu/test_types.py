@@ -1,4 +1,5 @@
-"""The table of TPU types against facts that are stated elsewhere: names, chips, hosts, memory, zones."""
+"""The table of TPU types against facts that are stated elsewhere: names, chips, hosts, memory,
+zones."""
 
 import math
 
@@ -26,9 +27,16 @@ from schemas.base import InputError
         ("v2-8", "v2-8", 4, 1, 8),
     ],
 )
-def test_names_mean_what_the_cloud_means_by_them(name: str, accelerator: str, chips: int, hosts: int, devices: int) -> None:
+def test_names_mean_what_the_cloud_means_by_them(
+    name: str, accelerator: str, chips: int, hosts: int, devices: int
+) -> None:
     kind = TPU_TYPES[name]
-    assert (kind.accelerator, kind.chips, kind.hosts, kind.devices) == (accelerator, chips, hosts, devices)
+    assert (kind.accelerator, kind.chips, kind.hosts, kind.devices) == (
+        accelerator,
+        chips,
+        hosts,
+        devices,
+    )
 
 
 def test_the_topology_the_number_and_the_devices_of_every_type_agree() -> None:

@@ -21,16 +21,25 @@ def test_answers_come_in_order_and_are_kept_one_by_one(tmp_path: Path) -> None:
     """25 questions are three chunks; afterwards the same answers serve a run without batches."""
     with ChatServer() as server:
         replies = ask(server.url, tmp_path, 25, batch=True)
-        assert [reply.text.endswith(f"<answer>{number}</answer>") for number, reply in enumerate(replies)] == [True] * 25
+        assert [
+            reply.text.endswith(f"<answer>{number}</answer>")
+            for number, reply in enumerate(replies)
+        ] == [True] * 25
         assert len(server.batches.created) == 3
         assert server.count == 0, "no request was sent singly"
-        assert [reply.text for reply in ask(server.url, tmp_path, 25)] == [reply.text for reply in replies]
+        assert [reply.text for reply in ask(server.url, tmp_path, 25)] == [
+            reply.text for reply in replies
+        ]
         assert all(reply.cached for reply in ask(server.url, tmp_path, 25, batch=True))
         assert server.billed.total() == 25
 
 
-@pytest.mark.parametrize("when", ["while it is worked on", "before its id was kept", "while answers were kept"])
-def test_a_killed_run_finds_its_batch_again(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "when", ["while it is worked on", "before its id was kept", "while answers were kept"]
+)
+def test_a_killed_run_finds_its_batch_again(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Killed(BaseException):
         pass
 
@@ -41,7 +50,9 @@ def test_a_killed_run_finds_its_batch_again(when: str, tmp_path: Path, monkeypat
             def dying(digest: str, body: bytes) -> None:
                 nonlocal calls
                 calls += 1
-                if (when == "before its id was kept" and calls == 1) or (when == "while answers were kept" and calls == 6):
+                if (when == "before its id was kept" and calls == 1) or (
+                    when == "while answers were kept" and calls == 6
+                ):
                     raise Killed
                 put(digest, body)
 
@@ -61,12 +72,17 @@ def test_a_killed_run_finds_its_batch_again(when: str, tmp_path: Path, monkeypat
         assert server.billed.total() == 10
 
 
-def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_is_rejected_does_not(tmp_path: Path) -> None:
+def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_is_rejected_does_not(
+    tmp_path: Path,
+) -> None:
     failed, rejected, expired = (f"{question(number).digest}-0" for number in (1, 2, 3))
     with ChatServer() as server:
         server.batches.fail = {
             failed: {"response": {"status_code": 500, "body": {}}, "error": None},
-            rejected: {"response": {"status_code": 400, "body": {"error": {"message": "too long"}}}, "error": None},
+            rejected: {
+                "response": {"status_code": 400, "body": {"error": {"message": "too long"}}},
+                "error": None,
+            },
         }
         server.batches.unanswered = {expired}
         finish = server.batches._finish
@@ -83,7 +99,9 @@ def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_i
         assert [batch["request_counts"]["total"] for batch in server.batches.created] == [4, 2]
 
 
-def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(
+    tmp_path: Path,
+) -> None:
     with ChatServer() as server:
         server.batches.ending = "failed"
         with pytest.raises(StageFailed, match="the model has no batches"):

@@ -1,4 +1,5 @@
-"""The budget: never exceeded, the same for a run and its continuations, and what is not asked is counted."""
+"""The budget: never exceeded, the same for a run and its continuations, and what is not asked is
+counted."""
 
 import random
 from pathlib import Path
@@ -19,14 +20,19 @@ def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.05)
 
 
-def test_a_dollar_budget_stops_cleanly_at_the_same_request_whatever_the_concurrency(tmp_path: Path) -> None:
-    """Answers cost about a quarter of their worst case, so many more are asked than fit at their worst."""
+def test_a_dollar_budget_stops_cleanly_at_the_same_request_whatever_the_concurrency(
+    tmp_path: Path,
+) -> None:
+    """Answers cost about a quarter of their worst case, so many more are asked than fit at their
+    worst."""
     worst = Budget().worst(question(0), PRICES).usd
     asked = []
     for concurrency in (1, 7, 64):
         budget = Budget(max_usd=20 * worst)
         with ChatServer(latency=0.005) as server:
-            replies = ask(server.url, tmp_path / str(concurrency), 300, budget=budget, concurrency=concurrency)
+            replies = ask(
+                server.url, tmp_path / str(concurrency), 300, budget=budget, concurrency=concurrency
+            )
             problems = [reply.problem for reply in replies]
             asked.append(problems.count(None))
             assert problems == [None] * asked[-1] + ["unasked"] * (300 - asked[-1])
@@ -59,7 +65,10 @@ def test_answers_that_somebody_else_paid_are_free_and_our_own_stay_paid(tmp_path
     with ChatServer() as server:
         first = ask(server.url, tmp_path, 10, budget=Budget(account="one"))
         usd = sum(reply.usd for reply in first)
-        resumed, other = Budget(max_usd=usd + 1e-5, account="one"), Budget(max_usd=1e-9, account="two")
+        resumed, other = (
+            Budget(max_usd=usd + 1e-5, account="one"),
+            Budget(max_usd=1e-9, account="two"),
+        )
         again = ask(server.url, tmp_path, 12, budget=resumed)
         assert [reply.problem for reply in again] == [None] * 10 + ["unasked"] * 2
         assert sum(reply.usd for reply in again) == pytest.approx(usd)
@@ -71,14 +80,18 @@ def test_answers_that_somebody_else_paid_are_free_and_our_own_stay_paid(tmp_path
 @pytest.mark.parametrize("kind", ["no usage", "usage that is no number"])
 def test_without_usage_a_byte_counts_as_a_token(kind: str, tmp_path: Path) -> None:
     usage = None if kind == "no usage" else {"prompt_tokens": "12", "completion_tokens": -1}
-    with ChatServer(lambda request: Fault("change", change=lambda body: body.update(usage=usage))) as server:
+    with ChatServer(
+        lambda request: Fault("change", change=lambda body: body.update(usage=usage))
+    ) as server:
         (reply,) = ask(server.url, tmp_path)
     assert reply.input_tokens == question(0).most_input_tokens > len("say 0")
     assert reply.output_tokens == 64, "at most the bound"
     assert reply.usd == PRICES.usd(reply.input_tokens, 64)
 
 
-def test_answers_that_may_have_been_billed_count_at_their_worst_and_errors_not_at_all(tmp_path: Path) -> None:
+def test_answers_that_may_have_been_billed_count_at_their_worst_and_errors_not_at_all(
+    tmp_path: Path,
+) -> None:
     worst = Budget().worst(question(0), PRICES)
     for fault, doubtful in [
         (Fault("hang", seconds=5), 1),
@@ -87,21 +100,41 @@ def test_answers_that_may_have_been_billed_count_at_their_worst_and_errors_not_a
         (Fault("body", text="<html>"), 1),
         (Fault("status", 503), 0),
     ]:
-        with ChatServer(lambda request, fault=fault: fault if request.again == 0 else None) as server:
+        with ChatServer(
+            lambda request, fault=fault: fault if request.again == 0 else None
+        ) as server:
             budget = Budget()
-            (reply,) = ask(server.url, tmp_path / fault.kind, budget=budget, timeout_seconds=1.5 if fault.kind == "hang" else 600)
+            (reply,) = ask(
+                server.url,
+                tmp_path / fault.kind,
+                budget=budget,
+                timeout_seconds=1.5 if fault.kind == "hang" else 600,
+            )
             (plain,) = ask(server.url, tmp_path / f"{fault.kind}-again")
         assert reply.usd == pytest.approx(plain.usd + doubtful * worst.usd), fault.kind
         assert budget.spent.usd == pytest.approx(reply.usd)
 
 
 def test_a_budget_is_never_exceeded_whatever_fails(tmp_path: Path) -> None:
-    """Many concurrent requests, half of which fail in some way; what the server has billed stays within the budget."""
-    faults = [Fault("status", 500), Fault("cut"), Fault("reset"), Fault("body", text="<html>"), None, None, None, None]
+    """Many concurrent requests, half of which fail in some way; what the server has billed stays
+    within the budget."""
+    faults = [
+        Fault("status", 500),
+        Fault("cut"),
+        Fault("reset"),
+        Fault("body", text="<html>"),
+        None,
+        None,
+        None,
+        None,
+    ]
     rng = random.Random(5)
     worst = Budget().worst(question(0), PRICES).usd
     budget = Budget(max_usd=30 * worst)
-    with ChatServer(lambda request: rng.choice(faults), latency=0.005) as server, engine(server.url, tmp_path, budget=budget) as running:
+    with (
+        ChatServer(lambda request: rng.choice(faults), latency=0.005) as server,
+        engine(server.url, tmp_path, budget=budget) as running,
+    ):
         replies = [reply for _, reply in running.ask_singly(questions(200))]
         answers = server.billed.total()
     answered = [reply for reply in replies if reply.problem is None]

@@ -1,4 +1,5 @@
-"""The chat engine against a server that misbehaves (`tests.fakes.chat_server`): every failure is overcome, or classified and counted."""
+"""The chat engine against a server that misbehaves (`tests.fakes.chat_server`): every failure is
+overcome, or classified and counted."""
 
 import threading
 import time
@@ -43,7 +44,9 @@ TRANSIENT = {
     "no connection": Fault("reset"),
     "a connection lost in the body": Fault("cut"),
     "half of a JSON": Fault("body", text='{"choices": [{"message": {"content": "hal'),
-    "a web page": Fault("body", text="<html><body>login</body></html>", headers={"content-type": "text/html"}),
+    "a web page": Fault(
+        "body", text="<html><body>login</body></html>", headers={"content-type": "text/html"}
+    ),
     "an empty body": Fault("body"),
     "no choices": Fault("change", change=lambda body: body.update(choices=[])),
     "choices of another type": Fault("change", change=lambda body: body.update(choices={"0": "x"})),
@@ -59,7 +62,9 @@ SLOW = [Fault("hang", seconds=5), Fault("drip", seconds=0.02)]
 
 
 def test_what_takes_too_long_is_asked_again(tmp_path: Path) -> None:
-    with ChatServer(lambda request: SLOW[number_of(request)] if request.again == 0 else None) as server:
+    with ChatServer(
+        lambda request: SLOW[number_of(request)] if request.again == 0 else None
+    ) as server:
         replies = ask(server.url, tmp_path, len(SLOW), timeout_seconds=1.5)
     assert [reply.problem for reply in replies] == [None, None]
     assert all(reply.attempts > 1 for reply in replies)
@@ -68,11 +73,20 @@ def test_what_takes_too_long_is_asked_again(tmp_path: Path) -> None:
 def test_what_passes_is_asked_again(tmp_path: Path) -> None:
     """One question for each fault, which strikes its first request."""
     faults = list(TRANSIENT.values())
-    with ChatServer(lambda request: faults[number_of(request)] if request.again == 0 else None) as server:
+    with ChatServer(
+        lambda request: faults[number_of(request)] if request.again == 0 else None
+    ) as server:
         replies = dict(zip(TRANSIENT, ask(server.url, tmp_path, len(faults)), strict=True))
-        wrong = {name: reply for name, reply in replies.items() if reply.problem is not None or reply.attempts != 2}
+        wrong = {
+            name: reply
+            for name, reply in replies.items()
+            if reply.problem is not None or reply.attempts != 2
+        }
         assert not wrong
-        assert [reply.text.endswith(f"<answer>{number}</answer>") for number, reply in enumerate(replies.values())] == [True] * len(faults)
+        assert [
+            reply.text.endswith(f"<answer>{number}</answer>")
+            for number, reply in enumerate(replies.values())
+        ] == [True] * len(faults)
         asked = server.count
         assert all(reply.cached for reply in ask(server.url, tmp_path, len(faults)))
         assert server.count == asked, "what is in the store is not asked for again"
@@ -92,7 +106,9 @@ def test_every_attempt_at_one_answer_has_the_same_idempotency_key(tmp_path: Path
 
 def test_an_answer_that_is_wanted_anew_has_another_key(tmp_path: Path) -> None:
     """Else a provider that honours the key would give the same empty answer again."""
-    with ChatServer(first(Fault("change", change=message(content="")), 2), idempotent=True) as server:
+    with ChatServer(
+        first(Fault("change", change=message(content="")), 2), idempotent=True
+    ) as server:
         (reply,) = ask(server.url, tmp_path)
         assert reply.problem is None
         assert reply.attempts == 3
@@ -103,12 +119,27 @@ PROBLEMS = {
     "refused": [
         Fault("change", change=message(content=None, refusal="I cannot do that.")),
         Fault("change", change=message(content="I'm sorry, but I can't help with that.")),
-        Fault("change", change=lambda body: body["choices"][0].update(finish_reason="content_filter")),
-        Fault("change", change=lambda body: body.update(choices=[{"index": 0, "finish_reason": "content_filter"}])),
+        Fault(
+            "change", change=lambda body: body["choices"][0].update(finish_reason="content_filter")
+        ),
+        Fault(
+            "change",
+            change=lambda body: body.update(
+                choices=[{"index": 0, "finish_reason": "content_filter"}]
+            ),
+        ),
     ],
-    "truncated": [Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length"))],
-    "empty": [Fault("change", change=message(content="", reasoning_content="thinking and thinking"))],
-    "malformed": [Fault("body", text="<html>"), Fault("body", text="null"), Fault("body", text="[" * 100_000)],
+    "truncated": [
+        Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length"))
+    ],
+    "empty": [
+        Fault("change", change=message(content="", reasoning_content="thinking and thinking"))
+    ],
+    "malformed": [
+        Fault("body", text="<html>"),
+        Fault("body", text="null"),
+        Fault("body", text="[" * 100_000),
+    ],
     "failed": [
         Fault("status", 500, "down"),
         Fault("status", 400, '{"error": {"message": "context length exceeded"}}'),
@@ -121,11 +152,15 @@ PROBLEMS = {
 def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Path) -> None:
     """The other questions are answered all the same."""
     faults = PROBLEMS[problem]
-    with ChatServer(lambda request: faults[number] if (number := number_of(request)) < len(faults) else None) as server:
+    with ChatServer(
+        lambda request: faults[number] if (number := number_of(request)) < len(faults) else None
+    ) as server:
         with engine(server.url, tmp_path, attempts=4) as running:
             replies = [reply for _, reply in running.ask_singly(questions(10))]
             assert running.values()[problem] == len(faults)
-        assert [reply.problem for reply in replies] == [problem] * len(faults) + [None] * (10 - len(faults))
+        assert [reply.problem for reply in replies] == [problem] * len(faults) + [None] * (
+            10 - len(faults)
+        )
         assert all(reply.detail for reply in replies[: len(faults)])
         asked = server.count
         again = ask(server.url, tmp_path, 10, attempts=4)
@@ -139,10 +174,14 @@ def test_reasoning_that_comes_apart_is_read(tmp_path: Path) -> None:
     names = ["reasoning_content", "reasoning"]
     change = lambda request: Fault("change", change=message(**{names[request.number]: "because"}))  # noqa: E731
     with ChatServer(change) as server:
-        assert [reply.reasoning for reply in ask(server.url, tmp_path, 2, concurrency=1)] == ["because"] * 2
+        assert [reply.reasoning for reply in ask(server.url, tmp_path, 2, concurrency=1)] == [
+            "because"
+        ] * 2
 
 
-def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(tmp_path: Path) -> None:
+def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(
+    tmp_path: Path,
+) -> None:
     cut = Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length"))
     with ChatServer(lambda request: cut if request.body["max_tokens"] < 128 else None) as server:
         (short,) = ask(server.url, tmp_path)
@@ -158,18 +197,25 @@ def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_i
 
 
 def retry_after(seconds: float, as_date: bool) -> str:
-    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True) if as_date else str(seconds)
+    return (
+        format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+        if as_date
+        else str(seconds)
+    )
 
 
 @pytest.mark.parametrize("as_date", [False, True], ids=["seconds", "date"])
 def test_retry_after_holds_everybody(as_date: bool, tmp_path: Path) -> None:
-    """Between two requests is a pause of about the 1.5 or 3 s that are asked for. An HTTP date has whole seconds: a second off at most."""
+    """Between two requests is a pause of about the 1.5 or 3 s that are asked for. An HTTP date has
+    whole seconds: a second off at most."""
     times: list[float] = []
 
     def fault(request: Request) -> Fault | None:
         times.append(time.monotonic())
         if request.number == 4:
-            return Fault("status", 429, headers={"retry-after": retry_after(3 if as_date else 1.5, as_date)})
+            return Fault(
+                "status", 429, headers={"retry-after": retry_after(3 if as_date else 1.5, as_date)}
+            )
         return None
 
     with ChatServer(fault, latency=0.05) as server:
@@ -184,7 +230,10 @@ def test_a_used_up_rate_limit_is_waited_for(tmp_path: Path) -> None:
     def fault(request: Request) -> Fault | None:
         times.append(time.monotonic())
         used_up = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
-        return Fault("slow", headers=used_up if request.number == 1 else {"x-ratelimit-remaining-requests": "9"})
+        return Fault(
+            "slow",
+            headers=used_up if request.number == 1 else {"x-ratelimit-remaining-requests": "9"},
+        )
 
     with ChatServer(fault) as server:
         ask(server.url, tmp_path, 4, concurrency=1)
@@ -208,13 +257,37 @@ def test_an_overloaded_endpoint_gets_fewer_requests_at_a_time_and_then_more(tmp_
 
 
 FATAL = {
-    "the key is wrong": (Fault("status", 401, f'{{"error": {{"message": "Incorrect API key {KEY}"}}}}'), InputError, "TEST_API_KEY"),
-    "Gemini's word for that": (Fault("status", 400, '[{"error": {"message": "API key not valid."}}]'), InputError, "TEST_API_KEY"),
+    "the key is wrong": (
+        Fault("status", 401, f'{{"error": {{"message": "Incorrect API key {KEY}"}}}}'),
+        InputError,
+        "TEST_API_KEY",
+    ),
+    "Gemini's word for that": (
+        Fault("status", 400, '[{"error": {"message": "API key not valid."}}]'),
+        InputError,
+        "TEST_API_KEY",
+    ),
     "no access": (Fault("status", 403, "no"), InputError, "TEST_API_KEY"),
-    "no such model": (Fault("status", 404, '{"error": {"message": "The model m does not exist"}}'), InputError, "TEST_BASE_URL"),
-    "nothing left to pay with": (Fault("status", 429, '{"error": {"code": "insufficient_quota"}}'), StageFailed, "Top the account up"),
-    "a quota of days": (Fault("status", 429, headers={"retry-after": "86400"}), StageFailed, "86400 s"),
-    "a parameter it does not know": (Fault("status", 400, '{"error": {"message": "unknown parameter seed"}}'), InputError, "seed"),
+    "no such model": (
+        Fault("status", 404, '{"error": {"message": "The model m does not exist"}}'),
+        InputError,
+        "TEST_BASE_URL",
+    ),
+    "nothing left to pay with": (
+        Fault("status", 429, '{"error": {"code": "insufficient_quota"}}'),
+        StageFailed,
+        "Top the account up",
+    ),
+    "a quota of days": (
+        Fault("status", 429, headers={"retry-after": "86400"}),
+        StageFailed,
+        "86400 s",
+    ),
+    "a parameter it does not know": (
+        Fault("status", 400, '{"error": {"message": "unknown parameter seed"}}'),
+        InputError,
+        "seed",
+    ),
 }
 
 
@@ -259,7 +332,9 @@ def test_an_outage_is_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_request_that_always_fails_is_no_dead_endpoint(tmp_path: Path) -> None:
-    with ChatServer(lambda request: Fault("status", 500) if request.question == "say 7" else None) as server:
+    with ChatServer(
+        lambda request: Fault("status", 500) if request.question == "say 7" else None
+    ) as server:
         replies = ask(server.url, tmp_path, 20, attempts=6, dead_seconds=0.01)
     assert [reply.problem for reply in replies if reply.problem] == ["failed"]
     assert replies[7].attempts == 6
@@ -306,15 +381,23 @@ def test_requests_are_read_as_replies_are_taken(tmp_path: Path) -> None:
 
 
 def test_one_request_that_hangs_does_not_stop_the_others(tmp_path: Path) -> None:
-    """The first answer comes when 300 were asked, far more than the window of 64 that wait for theirs."""
+    """The first answer comes when 300 were asked, far more than the window of 64 that wait for
+    theirs."""
     server = ChatServer()
-    server.faults = lambda request: Fault("slow", ready=lambda: server.count == 300) if request.question == "say 0" else None
+    server.faults = lambda request: (
+        Fault("slow", ready=lambda: server.count == 300) if request.question == "say 0" else None
+    )
     with server:
-        assert {reply.problem for reply in ask(server.url, tmp_path, 300, concurrency=4, timeout_seconds=600)} == {None}
+        assert {
+            reply.problem
+            for reply in ask(server.url, tmp_path, 300, concurrency=4, timeout_seconds=600)
+        } == {None}
         assert server.count == 300
 
 
-def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_answer_is_asked_for_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with ChatServer() as server:
         ask(server.url, tmp_path, 3)
         path = tmp_path / "answers" / question(1).digest[:2] / question(1).digest
@@ -326,18 +409,25 @@ def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_the_store_never_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a store that takes 50 ms for a read and for a write, 64 requests of 50 ms each still run side by side."""
+    """With a store that takes 50 ms for a read and for a write, 64 requests of 50 ms each still run
+    side by side."""
     with ChatServer(latency=0.05) as server, engine(server.url, tmp_path) as running:
         get, put = running.answers.get, running.answers.put
         monkeypatch.setattr(running.answers, "get", lambda digest: time.sleep(0.05) or get(digest))
-        monkeypatch.setattr(running.answers, "put", lambda digest, body: time.sleep(0.05) or put(digest, body))
+        monkeypatch.setattr(
+            running.answers, "put", lambda digest, body: time.sleep(0.05) or put(digest, body)
+        )
         began = time.monotonic()
         for number, _ in running.ask_singly(questions(256)):
-            assert (tmp_path / "answers" / question(number).digest[:2] / question(number).digest).exists(), "a reply before it is kept"
+            assert (
+                tmp_path / "answers" / question(number).digest[:2] / question(number).digest
+            ).exists(), "a reply before it is kept"
         assert time.monotonic() - began < 20, "one after the other it takes 38 s"
 
 
-def test_a_store_that_is_full_stops_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_full_stops_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(digest: str, body: bytes) -> None:
         raise InputError("no space is left on the disk")
 
@@ -348,13 +438,18 @@ def test_a_store_that_is_full_stops_the_stage(tmp_path: Path, monkeypatch: pytes
         assert server.count < 60
 
 
-def test_progress_tells_rates_money_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_tells_rates_money_and_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine_module, "_PROGRESS_SECONDS", 0.1)
     told: list[tuple[int, dict[str, float]]] = []
     thread: set[str] = set()
     with ChatServer(first(Fault("status", 503)), latency=0.03) as server:
         with engine(server.url, tmp_path, concurrency=4) as running:
-            running._progress = lambda done, values: (thread.add(threading.current_thread().name), told.append((done, dict(values))))
+            running._progress = lambda done, values: (
+                thread.add(threading.current_thread().name),
+                told.append((done, dict(values))),
+            )
             list(running.ask_singly(questions(40)))
         done, values = told[-1]
     assert thread == {"MainThread"}
@@ -369,7 +464,10 @@ def test_progress_tells_rates_money_and_failures(tmp_path: Path, monkeypatch: py
 
 def test_the_key_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not in the store although the server says it, not in logs, not in replies."""
-    leak = Fault("change", change=lambda body: body["choices"][0]["message"].update(content=f"your key is {KEY}"))
+    leak = Fault(
+        "change",
+        change=lambda body: body["choices"][0]["message"].update(content=f"your key is {KEY}"),
+    )
     refuse = Fault("status", 422, f"bad key {KEY}")
     with ChatServer(lambda request: leak if request.number == 0 else refuse) as server:
         replies = ask(server.url, tmp_path, 2, concurrency=1)
@@ -393,7 +491,9 @@ def test_answers_lie_in_a_bucket_too(gcs_bucket: str) -> None:
         assert all(reply.cached and reply.usd == 0 for reply in again)
 
 
-def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server stands for the proxy: it is asked for whole URLs of a host that does not exist."""
     with ChatServer() as server:
         server.paths = ("http://model.invalid/v1/chat/completions",)

@@ -1,6 +1,8 @@
-"""A client that is killed at random moments and started again: what was answered and stored is never asked for again.
+"""A client that is killed at random moments and started again: what was answered and stored is
+never asked for again.
 
-What was under way at a kill is sent again with the same Idempotency-Key: billed once by a provider that honours it, else twice.
+What was under way at a kill is sent again with the same Idempotency-Key: billed once by a provider
+that honours it, else twice.
 """
 
 import json
@@ -33,14 +35,19 @@ def start(url: str, store: str, requests: int = REQUESTS) -> subprocess.Popen[st
 
 
 def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
-    """By a provider that ignores Idempotency-Key; one that honours it, and a bucket, are in tests/end_to_end."""
+    """By a provider that ignores Idempotency-Key; one that honours it, and a bucket, are in
+    tests/end_to_end."""
     asks_for_nothing_again(str(tmp_path), idempotent=False)
 
 
 def asks_for_nothing_again(store: str, idempotent: bool) -> None:
     """Kills strike at the n-th request, n random; one request in eight fails somehow, too."""
     rng = random.Random(3)
-    faults = [Fault("cut"), Fault("status", 503), Fault("change", change=lambda body: body["choices"][0]["message"].update(content=""))]
+    faults = [
+        Fault("cut"),
+        Fault("status", 503),
+        Fault("change", change=lambda body: body["choices"][0]["message"].update(content="")),
+    ]
     clients: list[subprocess.Popen[str]] = []
     strike: list[int] = []
 
@@ -60,14 +67,20 @@ def asks_for_nothing_again(store: str, idempotent: bool) -> None:
             assert clients[-1].wait(300) == -signal.SIGKILL
             for number in range(REQUESTS):
                 raw = answers.get(question(number).digest)
-                if raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]:  # an empty answer is asked for again
+                if (
+                    raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]
+                ):  # an empty answer is asked for again
                     stored.setdefault(f"say {number}", asked_of(f"say {number}"))
         clients.append(start(server.url, store))
         assert clients[-1].communicate(timeout=300)[0] == f"{REQUESTS}\n"
         assert len(stored) > 100
-        assert {text: asked_of(text) for text in stored} == stored, "a stored answer was asked for again"
+        assert {text: asked_of(text) for text in stored} == stored, (
+            "a stored answer was asked for again"
+        )
         if idempotent:
             assert set(server.keys.values()) == {1}, "one answer was billed twice"
         else:
             cut = sum(server.keys.values()) - len(server.keys) - 2 * 2 * 16
-            assert cut <= REQUESTS / 8, "billed twice: what was under way at a kill, and what the server cut off itself"
+            assert cut <= REQUESTS / 8, (
+                "billed twice: what was under way at a kill, and what the server cut off itself"
+            )

@@ -77,7 +77,9 @@ def test_who_stops_waiting_takes_no_slot() -> None:
 UNAVAILABLE = Failure("server_error", "503")
 
 
-def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_breaker_opens_after_its_time_and_only_for_several_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
     monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
     breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300)
@@ -87,7 +89,9 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatc
     breaker.failed("two", now, UNAVAILABLE)
     breaker.succeeded()
     now += 1
-    assert [breaker.failed(str(number), now - 0.5, UNAVAILABLE) for number in range(64)] == [0.0] * 64, "one burst"
+    assert [breaker.failed(str(number), now - 0.5, UNAVAILABLE) for number in range(64)] == [
+        0.0
+    ] * 64, "one burst"
     pauses = []
     for number in range(9):
         now += 1
@@ -95,14 +99,21 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatc
     assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert breaker.failed("x", now, Failure("rate_limited", "429", 45.0)) == 45.0
     now += 300
-    with pytest.raises(StageFailed, match=r"http://x/v1 has answered nothing for 309 s: 75 failures, the last: boom.*VLLM_BASE_URL"):
+    with pytest.raises(
+        StageFailed,
+        match=(
+            r"http://x/v1 has answered nothing for 309 s: 75 failures, the last:"
+            r" boom.*VLLM_BASE_URL"
+        ),
+    ):
         breaker.failed("y", now, Failure("server_error", "boom"))
 
 
 def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Failures 4 s apart: told at 12, 20 and 40 s (the first that are 10, 20 and 40 s after the outage began)."""
+    """Failures 4 s apart: told at 12, 20 and 40 s (the first that are 10, 20 and 40 s after the
+    outage began)."""
     now = 0.0
     monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
     breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300, patient=True)
@@ -110,7 +121,10 @@ def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(
         breaker.failed(str(number), now, UNAVAILABLE)
         now += 4
     breaker.succeeded()
-    waiting = "the endpoint of vllm at http://x/v1 has answered nothing for {} s (503); waiting for it for up to 300 s"
+    waiting = (
+        "the endpoint of vllm at http://x/v1 has answered nothing for {} s (503); waiting for it"
+        " for up to 300 s"
+    )
     again = "the endpoint of vllm at http://x/v1 answers again, after 48 s"
     assert caplog.messages == [*(waiting.format(seconds) for seconds in (12, 20, 40)), again]
 
@@ -132,7 +146,9 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
         ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
     ],
 )
-def test_retry_after_is_read_as_seconds_and_as_a_date(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_read_as_seconds_and_as_a_date(
+    headers: dict[str, str], seconds: float | None
+) -> None:
     assert retry_after_seconds(headers, NOW) == seconds
 
 
@@ -151,12 +167,19 @@ def test_retry_after_is_read_as_seconds_and_as_a_date(headers: dict[str, str], s
 )
 def test_used_up_rate_limits_are_read(remaining: str, reset: str, seconds: float) -> None:
     for ending in ("-requests", "-tokens", ""):
-        assert renewal_seconds({f"x-ratelimit-remaining{ending}": remaining, f"x-ratelimit-reset{ending}": reset}) == seconds
+        assert (
+            renewal_seconds(
+                {f"x-ratelimit-remaining{ending}": remaining, f"x-ratelimit-reset{ending}": reset}
+            )
+            == seconds
+        )
 
 
 def test_an_endpoint_is_read_from_the_environment() -> None:
     assert endpoint_of("openai", {"OPENAI_API_KEY": "k"}).url == "https://api.openai.com/v1"
-    assert endpoint_of("gemini", {"GEMINI_API_KEY": "k"}).url.startswith("https://generativelanguage.googleapis.com/")
+    assert endpoint_of("gemini", {"GEMINI_API_KEY": "k"}).url.startswith(
+        "https://generativelanguage.googleapis.com/"
+    )
     local = endpoint_of("my-vllm", {"MY_VLLM_BASE_URL": "http://127.0.0.1:8000/v1/"})
     assert (local.url, local.key) == ("http://127.0.0.1:8000/v1", "none")
     assert "secret" not in repr(endpoint_of("openai", {"OPENAI_API_KEY": "secret"}))
@@ -173,7 +196,9 @@ def test_an_endpoint_is_read_from_the_environment() -> None:
         ("openai", {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY holds white space"),
     ],
 )
-def test_an_endpoint_that_is_not_set_says_what_to_set(provider: str, environment: dict[str, str], words: str) -> None:
+def test_an_endpoint_that_is_not_set_says_what_to_set(
+    provider: str, environment: dict[str, str], words: str
+) -> None:
     with pytest.raises(InputError, match=words) as error:
         endpoint_of(provider, environment)
     assert "secret-in-it" not in str(error.value)
@@ -183,7 +208,12 @@ def test_an_endpoint_that_is_not_set_says_what_to_set(provider: str, environment
 def test_the_digest_is_of_model_messages_parameters_and_sample() -> None:
     messages = ({"role": "user", "content": "hi"},)
     one = ChatRequest("m", messages, {"temperature": 0.7, "seed": 1})
-    assert one.digest == ChatRequest("m", ({"content": "hi", "role": "user"},), {"seed": 1, "temperature": 0.7}).digest
+    assert (
+        one.digest
+        == ChatRequest(
+            "m", ({"content": "hi", "role": "user"},), {"seed": 1, "temperature": 0.7}
+        ).digest
+    )
     others = [
         ChatRequest("n", messages, one.parameters),
         ChatRequest("m", (*messages, *messages), one.parameters),

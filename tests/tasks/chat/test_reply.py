@@ -35,7 +35,8 @@ def test_refusals_in_words_are_told_from_answers(text: str) -> None:
 
 
 def test_an_answer_that_speaks_of_secrets_is_left_as_it_is(tmp_path: Path) -> None:
-    """Where there is no key nothing is hidden: code that assigns an api_key, and the word `none`, which stands for no key."""
+    """Where there is no key nothing is hidden: code that assigns an api_key, and the word `none`,
+    which stands for no key."""
     text = 'none: client = Client(api_key="sk-0123456789abcdef", token="abcdefghijk")'
     local = endpoint_of("local", {"LOCAL_BASE_URL": "http://x/v1"})
     assert local.hide(text.encode()) == text.encode()
@@ -45,7 +46,11 @@ def test_an_answer_that_speaks_of_secrets_is_left_as_it_is(tmp_path: Path) -> No
 
 def test_halves_of_characters_do_not_break_files(tmp_path: Path) -> None:
     halves = {"content": "a \ud83d lone half", "reasoning": "\udc00"}
-    with ChatServer(lambda request: Fault("change", change=lambda body: body["choices"][0]["message"].update(halves))) as server:
+    with ChatServer(
+        lambda request: Fault(
+            "change", change=lambda body: body["choices"][0]["message"].update(halves)
+        )
+    ) as server:
         (reply,) = ask(server.url, tmp_path)
     assert reply.text.encode().decode() == reply.text
     assert reply.text.startswith("a ")

@@ -1,4 +1,5 @@
-"""Check `choice`: the usual forms of an answer to a multiple-choice question, and what chooses nothing."""
+"""Check `choice`: the usual forms of an answer to a multiple-choice question, and what chooses
+nothing."""
 
 import pytest
 
@@ -14,16 +15,24 @@ CITIES = ("Paris", "Berlin", "Rome", "Paris, France")
 
 def question(answer: str = "B", choices: tuple[str, ...] = CITIES) -> Prompt:
     return Prompt(
-        id="p1", prompt="?", domain=Domain.GENERAL, answer=answer, check="choice", constraints=as_constraint(choices), source="test"
+        id="p1",
+        prompt="?",
+        domain=Domain.GENERAL,
+        answer=answer,
+        check="choice",
+        constraints=as_constraint(choices),
+        source="test",
     )
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.", "**B.** Berlin", "B - Berlin",
+        "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
+        "**B.** Berlin", "B - Berlin",
         "(b) because of its wall",
-        "Berlin", " BERLIN. ", "Option B", "Answer: (B)", "The correct answer is B.", "the answer is **Berlin**",
+        "Berlin", " BERLIN. ", "Option B", "Answer: (B)", "The correct answer is B.",
+        "the answer is **Berlin**",
     ],
 )  # fmt: skip
 def test_the_letter_in_any_usual_form_and_the_whole_text_are_right(answer: str) -> None:
@@ -68,7 +77,10 @@ def test_choices_of_one_text_are_all_chosen_by_it_and_signs_alone_are_texts() ->
 
 
 def test_the_prompt_lists_the_choices_with_their_letters() -> None:
-    assert asked("Which?", ("x", "y")) == "Which?\n\nA. x\nB. y\n\nAnswer with the letter of the right choice."
+    assert (
+        asked("Which?", ("x", "y"))
+        == "Which?\n\nA. x\nB. y\n\nAnswer with the letter of the right choice."
+    )
 
 
 def test_it_is_a_check_that_verification_knows() -> None:
@@ -84,7 +96,9 @@ def test_it_is_a_check_that_verification_knows() -> None:
         (question(""), "'' is none of the letters A to D"),
     ],
 )
-def test_a_prompt_without_choices_or_with_another_answer_is_refused(prompt: Prompt, message: str) -> None:
+def test_a_prompt_without_choices_or_with_another_answer_is_refused(
+    prompt: Prompt, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         agrees(prompt, "B")
 
@@ -118,8 +132,16 @@ def test_a_source_with_choices_teaches_the_letter() -> None:
         ({"options": ["Paris", "Berlin"], "a": -1}, "no place from 0 to 1"),
     ],
 )
-def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example(row: dict[str, object], detail: str) -> None:
-    table = {"domain": "general", "prompt": "q", "choices": "options", "answer": "a", "check": "choice"}
+def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example(
+    row: dict[str, object], detail: str
+) -> None:
+    table = {
+        "domain": "general",
+        "prompt": "q",
+        "choices": "options",
+        "answer": "a",
+        "check": "choice",
+    }
     with pytest.raises(NotAnExample, match=detail) as error:
         prompt_of(PromptMapping.parse(table), {"q": "The wall?", **row}, "a.jsonl", 1, "a")
     assert error.value.cause == "bad_choices"

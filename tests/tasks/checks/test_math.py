@@ -1,4 +1,5 @@
-"""Check `math`: what means the same agrees, and nothing that a model writes hangs or fills the memory."""
+"""Check `math`: what means the same agrees, and nothing that a model writes hangs or fills the
+memory."""
 
 import threading
 
@@ -13,7 +14,9 @@ from tasks.verification.verify import verify_many
 
 
 def asked(reference: str, check: Check = "math") -> Prompt:
-    return Prompt(id="p1", prompt="?", domain=Domain.MATH, answer=reference, check=check, source="test")
+    return Prompt(
+        id="p1", prompt="?", domain=Domain.MATH, answer=reference, check=check, source="test"
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,11 +74,19 @@ def test_what_means_something_else_does_not(answer: str, reference: str) -> None
 
 
 def test_the_detail_says_how_both_were_read() -> None:
-    assert agrees(asked("\\frac{1}{2}"), "x + 1").detail == "'x + 1', read as x + 1, is not '\\\\frac{1}{2}', read as 1/2"
+    assert (
+        agrees(asked("\\frac{1}{2}"), "x + 1").detail
+        == "'x + 1', read as x + 1, is not '\\\\frac{1}{2}', read as 1/2"
+    )
 
 
-@pytest.mark.parametrize("hostile", ["10^{10^{10}}!", "(" * 500 + "1" + ")" * 500, "7" * 1900, "x" * 5000, "\\frac" * 300, "\\"])
-def test_hostile_answers_are_wrong_in_bounded_time(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "hostile",
+    ["10^{10^{10}}!", "(" * 500 + "1" + ")" * 500, "7" * 1900, "x" * 5000, "\\frac" * 300, "\\"],
+)
+def test_hostile_answers_are_wrong_in_bounded_time(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(math, "_APART", QUICK)
     assert not agrees(asked("2"), hostile).ok
 
@@ -84,11 +95,17 @@ QUICK = Apart("tasks.checks.math", cpu_s=1, memory_bytes=2 * 2**30)
 
 
 def test_many_at_once_use_several_processes_and_keep_their_order() -> None:
-    prompts = [asked(f"x^2 + {number}", "none" if number % 7 == 0 else "math") for number in range(40)]
+    prompts = [
+        asked(f"x^2 + {number}", "none" if number % 7 == 0 else "math") for number in range(40)
+    ]
     answers = [f"{number + number % 2} + x^2" for number in range(40)]
-    verdicts = verify_many(prompts, [Trace(reasoning="r", answer=answer).render() for answer in answers])
+    verdicts = verify_many(
+        prompts, [Trace(reasoning="r", answer=answer).render() for answer in answers]
+    )
     assert [verdict.answer for verdict in verdicts] == answers
-    assert [verdict.exact for verdict in verdicts] == [number % 2 == 0 and number % 7 > 0 for number in range(40)]
+    assert [verdict.exact for verdict in verdicts] == [
+        number % 2 == 0 and number % 7 > 0 for number in range(40)
+    ]
 
 
 def test_it_works_in_threads_and_after_a_process_was_ended() -> None:
@@ -104,7 +121,9 @@ def test_it_works_in_threads_and_after_a_process_was_ended() -> None:
 
 
 def test_a_reference_that_is_no_mathematics_is_an_error_naming_the_prompt() -> None:
-    with pytest.raises(InputError, match=r"prompt p1 .*'math' but its answer '\?' is no mathematics"):
+    with pytest.raises(
+        InputError, match=r"prompt p1 .*'math' but its answer '\?' is no mathematics"
+    ):
         agrees(asked("?"), "3")
 
 

@@ -12,7 +12,15 @@ def ok(answer: str, reference: str, tolerance: float | None = None) -> bool:
 
 
 def asked(reference: str, tolerance: float | None = None) -> Prompt:
-    return Prompt(id="p1", prompt="?", domain=Domain.SCIENCE, answer=reference, check="quantity", tolerance=tolerance, source="test")
+    return Prompt(
+        id="p1",
+        prompt="?",
+        domain=Domain.SCIENCE,
+        answer=reference,
+        check="quantity",
+        tolerance=tolerance,
+        source="test",
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,11 @@ def test_equal_quantities_agree(answer: str, reference: str) -> None:
     ("answer", "reference", "found"),
     [
         ("5 J", "5 kJ", "0.005 is not 5"),
-        ("5 kJ", "5 kJ/mol", "kilogram meter^2 second^-2 is not kilogram meter^2 mole^-1 second^-2"),
+        (
+            "5 kJ",
+            "5 kJ/mol",
+            "kilogram meter^2 second^-2 is not kilogram meter^2 mole^-1 second^-2",
+        ),
         ("29 °C", "27 °C", "29 is not 27"),
         ("27", "27.5 °C", "27 is not 27.5"),
         ("5 apples", "5 km", "no dimension is not meter"),
@@ -95,5 +107,7 @@ def test_the_tolerance_is_relative_to_the_reference_as_written() -> None:
 
 
 def test_a_reference_that_is_no_quantity_is_an_error_naming_the_prompt() -> None:
-    with pytest.raises(InputError, match=r"prompt p1 .*'quantity' but its answer 'many' is no number with a unit"):
+    with pytest.raises(
+        InputError, match=r"prompt p1 .*'quantity' but its answer 'many' is no number with a unit"
+    ):
         ok("3", "many")

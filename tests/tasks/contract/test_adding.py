@@ -1,6 +1,7 @@
 """Adding a stage kind, loss, reward, check, suite, teacher or report section is adding one file.
 
-Each is written to a temporary folder that is laid over its package's path, and then used as those that are shipped are.
+Each is written to a temporary folder that is laid over its package's path, and then used as those
+that are shipped are.
 """
 
 import importlib
@@ -158,8 +159,13 @@ def ran(tmp_path: Path, stage: str, *places: str) -> tuple[Path, dict]:
     """The artifact and the metrics of a recipe's one stage, which a worker ran."""
     resolved = resolve(recipe(tmp_path, stage)).stages[0]
     store, script = open_store(tmp_path / "store"), tmp_path / "worker.py"
-    overlays = "".join(f"import {place}\n{place}.__path__.append({str(tmp_path / place)!r})\n" for place in places)
-    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{overlays}" + TOY_WORKER.format(root=str(ROOT), kinds="nowhere"))
+    overlays = "".join(
+        f"import {place}\n{place}.__path__.append({str(tmp_path / place)!r})\n" for place in places
+    )
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{overlays}"
+        + TOY_WORKER.format(root=str(ROOT), kinds="nowhere")
+    )
     spec = JobSpec(
         stage=resolved.name,
         kind=resolved.kind,
@@ -182,9 +188,19 @@ def ran(tmp_path: Path, stage: str, *places: str) -> tuple[Path, dict]:
 def test_a_stage_kind_is_validated_and_run_by_the_worker(add: Add, tmp_path: Path) -> None:
     add("tasks.stages", "wordlist", KIND)
     assert "wordlist" in stage_kinds()
-    with pytest.raises(InputError, match=r"stages\.words\.config: unknown key 'wrods'\. Did you mean 'words'"):
-        resolve(recipe(tmp_path, '[stages.words]\nkind = "wordlist"\nconfig = { words = [], wrods = 1 }\n'))
-    directory, metrics = ran(tmp_path, '[stages.words]\nkind = "wordlist"\nconfig = { words = ["b", "a"] }\n', "tasks.stages")
+    with pytest.raises(
+        InputError, match=r"stages\.words\.config: unknown key 'wrods'\. Did you mean 'words'"
+    ):
+        resolve(
+            recipe(
+                tmp_path, '[stages.words]\nkind = "wordlist"\nconfig = { words = [], wrods = 1 }\n'
+            )
+        )
+    directory, metrics = ran(
+        tmp_path,
+        '[stages.words]\nkind = "wordlist"\nconfig = { words = ["b", "a"] }\n',
+        "tasks.stages",
+    )
     assert (directory / "words.txt").read_text() == "a b"
     assert metrics == {"words": 2}
 
@@ -206,21 +222,33 @@ def test_a_loss_is_a_stage_kind_that_trains_with_it(add: Add) -> None:
             "tau": 0.5,
         }
     )
-    reference = {"ref_chosen_logps": np.array([-3.0], np.float32), "ref_rejected_logps": np.array([-2.0], np.float32)}
+    reference = {
+        "ref_chosen_logps": np.array([-3.0], np.float32),
+        "ref_rejected_logps": np.array([-2.0], np.float32),
+    }
     batch = pairs([[4, EOS]], [[5, EOS]], **reference)
-    loss, _ = importlib.import_module("tasks.stages.ipo").loss_of(config)(Bigram(), stack_pairs(batch))
-    of_model = sum(sign * (logp(Bigram(), 3, token) + logp(Bigram(), token, EOS)) for sign, token in ((1, 4), (-1, 5)))
+    loss, _ = importlib.import_module("tasks.stages.ipo").loss_of(config)(
+        Bigram(), stack_pairs(batch)
+    )
+    of_model = sum(
+        sign * (logp(Bigram(), 3, token) + logp(Bigram(), token, EOS))
+        for sign, token in ((1, 4), (-1, 5))
+    )
     assert float(loss) == pytest.approx((of_model + 1.0 - 1.0) ** 2, rel=1e-5)
 
 
 def test_a_reward_scores(add: Add) -> None:
     add("tasks.rewards", "polite", REWARD)
-    configs = parse_rewards([{"name": "polite", "word": "thanks"}, {"name": "format", "weight": 3.0}], "rewards")
+    configs = parse_rewards(
+        [{"name": "polite", "word": "thanks"}, {"name": "format", "weight": 3.0}], "rewards"
+    )
     assert REWARDS.versions(["polite"]) == {"rewards.polite": 3}
     scorer = Scorer(configs, Resources({}, answers=None))  # type: ignore[arg-type]
     try:
         asked = Prompt(id="0" * 16, prompt="?", domain=Domain.MATH)
-        found = scorer.score([asked] * 2, [Response("thanks"), Response(Trace(reasoning="a", answer="b").render())])
+        found = scorer.score(
+            [asked] * 2, [Response("thanks"), Response(Trace(reasoning="a", answer="b").render())]
+        )
     finally:
         scorer.close()
     assert found.components["polite"].tolist() == [1.0, 0.0]
@@ -230,7 +258,13 @@ def test_a_reward_scores(add: Add) -> None:
 def test_a_check_verifies(add: Add) -> None:
     add("tasks.checks", "anagram", CHECK)
     mapping = {"domain": "general", "prompt": "question", "answer": "word", "check": "anagram"}
-    asked = Prompt(id="0" * 16, prompt="?", domain=Domain.GENERAL, answer="listen", check=PromptMapping.parse(mapping).check)
+    asked = Prompt(
+        id="0" * 16,
+        prompt="?",
+        domain=Domain.GENERAL,
+        answer="listen",
+        check=PromptMapping.parse(mapping).check,
+    )
     assert verify(asked, Trace(reasoning="a", answer="silent").render()).exact
     assert verify(asked, Trace(reasoning="a", answer="listing").render()).detail == "other letters"
     assert check_versions()["checks.anagram"] == 4
@@ -243,16 +277,26 @@ def test_a_suite_is_asked(add: Add) -> None:
     (config,) = parse_suites([{"name": "doubles", "first": 3}], "reasoning_eval")
     assert [prompt.answer for prompt in suite_prompts(config, None)] == ["0", "2", "4"]
     assert suite_size(config) == 3
-    assert suite_dependencies([{"name": "doubles"}], "reasoning_eval", None) == {"suites.doubles": 5}
-    with pytest.raises(InputError, match="suite 'doubles' is asked by a stage of kind reasoning_eval"):
+    assert suite_dependencies([{"name": "doubles"}], "reasoning_eval", None) == {
+        "suites.doubles": 5
+    }
+    with pytest.raises(
+        InputError, match="suite 'doubles' is asked by a stage of kind reasoning_eval"
+    ):
         parse_suites([{"name": "doubles"}], "safety_eval")
 
 
 def test_a_teacher_gives_rows_to_the_stage_distill(add: Add, tmp_path: Path) -> None:
     add("tasks.teachers", "counting", TEACHER)
-    stage = '[stages.distill]\nkind = "distill"\n[[stages.distill.config.teachers]]\nname = "counting"\nrows = 4\n'
+    stage = (
+        '[stages.distill]\nkind = "distill"\n[[stages.distill.config.teachers]]\nname ='
+        ' "counting"\nrows = 4\n'
+    )
     directory, metrics = ran(tmp_path, stage, "tasks.teachers")
-    answers = [json.loads(line)["answer"] for line in (directory / "examples.jsonl").read_text().splitlines()]
+    answers = [
+        json.loads(line)["answer"]
+        for line in (directory / "examples.jsonl").read_text().splitlines()
+    ]
     assert answers == ["1", "2", "3", "4"]
     assert metrics["rows"] == 4
 
@@ -262,8 +306,15 @@ def test_a_report_section_stands_in_its_place(add: Add, tmp_path: Path) -> None:
     without = report_html(results)
     add("flows.report.sections", "weather", SECTION)
     page = report_html(results)
-    assert '<a href="#effects">Effects</a><a href="#weather">The weather</a><a href="#safety">Safety</a>' in page
-    assert page.index('<h2 id="effects">') < page.index("&lt;demo-1&gt; was sunny") < page.index('<h2 id="safety">')
+    assert (
+        '<a href="#effects">Effects</a><a href="#weather">The weather</a><a'
+        ' href="#safety">Safety</a>' in page
+    )
+    assert (
+        page.index('<h2 id="effects">')
+        < page.index("&lt;demo-1&gt; was sunny")
+        < page.index('<h2 id="safety">')
+    )
     assert "weather" not in without
 
 
@@ -272,18 +323,34 @@ def test_a_report_section_stands_in_its_place(add: Add, tmp_path: Path) -> None:
     [
         ("VERSION = 1", r"it ends with REWARD = Reward\(\.\.\.\), and nothing is called so"),
         ("REWARD = 1", "and a int is called so"),
-        (REWARD.replace('"polite"', '"nice"'), r'the name of its config is not Literal\["{name}"\]'),
+        (
+            REWARD.replace('"polite"', '"nice"'),
+            r'the name of its config is not Literal\["{name}"\]',
+        ),
         (REWARD.replace("version=3", "version='3'"), "version is a whole number, not '3'"),
         (REWARD.replace(", score=score", ""), "missing 1 required keyword-only argument: 'score'"),
         (
-            REWARD.replace("RewardConfig)", "StrictModel)").replace("from typing", "from schemas.base import StrictModel\nfrom typing"),
+            REWARD.replace("RewardConfig)", "StrictModel)").replace(
+                "from typing", "from schemas.base import StrictModel\nfrom typing"
+            ),
             "Reward",
         ),
-        (REWARD.replace("score=score", "score=score, computes=lambda config: True"), "programs if, and only if, it says when it computes"),
+        (
+            REWARD.replace("score=score", "score=score, computes=lambda config: True"),
+            "programs if, and only if, it says when it computes",
+        ),
     ],
 )
-def test_a_file_that_ends_with_something_else_is_named(add: Add, text: str, problem: str, request: pytest.FixtureRequest) -> None:
+def test_a_file_that_ends_with_something_else_is_named(
+    add: Add, text: str, problem: str, request: pytest.FixtureRequest
+) -> None:
     name = f"wrong{request.node.callspec.indices['text']}"
     add("tasks.rewards", name, text)
-    with pytest.raises(TypeError, match=rf"tasks/rewards/{name}\.py: .*{problem.format(name=name) if '{' in problem else problem}"):
+    with pytest.raises(
+        TypeError,
+        match=(
+            rf"tasks/rewards/{name}\.py:"
+            rf" .*{problem.format(name=name) if '{' in problem else problem}"
+        ),
+    ):
         REWARDS[name]

@@ -1,4 +1,5 @@
-"""The journal: what was paid for comes back exactly or not at all, and a sampler samples only what is missing."""
+"""The journal: what was paid for comes back exactly or not at all, and a sampler samples only what
+is missing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,12 @@ def the_file(tmp_path: Path, entry: str) -> Path:
 
 def test_rows_come_back_to_the_last_bit(journal: Journal):
     generator = np.random.Generator(np.random.Philox(0))
-    values = generator.integers(0, 2**32, 10_000, np.uint32).view(np.float32)  # every kind of float32, NaN and infinities among them
-    rows = [{"text": "a\nb\r\u2028 \x00 π", "logps": values.tolist(), "tokens": [1, 2], "none": None}]
+    values = generator.integers(0, 2**32, 10_000, np.uint32).view(
+        np.float32
+    )  # every kind of float32, NaN and infinities among them
+    rows = [
+        {"text": "a\nb\r\u2028 \x00 π", "logps": values.tolist(), "tokens": [1, 2], "none": None}
+    ]
     journal.put("0", rows)
     (back,) = journal.get("0") or []
     assert back["text"] == rows[0]["text"]
@@ -42,7 +47,9 @@ def test_entries_are_apart_and_a_later_put_replaces(journal: Journal):
 
 
 @pytest.mark.parametrize("position", [0, 63, 64, 65, -1])
-def test_a_damaged_entry_is_none(journal: Journal, tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture):
+def test_a_damaged_entry_is_none(
+    journal: Journal, tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture
+):
     journal.put("a", [{"n": 1}])
     content = bytearray(the_file(tmp_path, "a").read_bytes())
     content[position] ^= 1
@@ -68,8 +75,14 @@ PROMPTS = [f"Add {number} and 2." for number in range(7)]
 
 @pytest.fixture
 def make_sampler(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
-    return lambda: Sampler(base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=24, response_length=5)
+    monkeypatch.setitem(
+        gemma.SIZES,
+        "gemma3-tiny",
+        replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128),
+    )
+    return lambda: Sampler(
+        base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=24, response_length=5
+    )
 
 
 class Recorded:
@@ -83,7 +96,9 @@ class Recorded:
         return self.program(state, prompts, rows, *rest)
 
 
-def test_batches_in_the_journal_are_not_sampled_again(make_sampler, journal: Journal, tmp_path: Path):
+def test_batches_in_the_journal_are_not_sampled_again(
+    make_sampler, journal: Journal, tmp_path: Path
+):
     """Seven prompts in batches of 3, 3 and 1. All are in the journal, then one is damaged."""
     first = make_sampler()
     sampled = first.generate(PROMPTS, temperature=1.0, seed=5, journal=journal)
@@ -103,6 +118,10 @@ def test_batches_in_the_journal_are_not_sampled_again(make_sampler, journal: Jou
     assert second.compiles == 1
     for completions in (sampled, again, repaired):
         for ours, theirs in zip(completions, plain, strict=True):
-            assert (ours.tokens, ours.text, ours.terminated) == (theirs.tokens, theirs.text, theirs.terminated)
+            assert (ours.tokens, ours.text, ours.terminated) == (
+                theirs.tokens,
+                theirs.text,
+                theirs.terminated,
+            )
             assert ours.logps.dtype == theirs.logps.dtype == np.float32
             assert ours.logps.tobytes() == theirs.logps.tobytes()

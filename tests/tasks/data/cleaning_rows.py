@@ -1,4 +1,5 @@
-"""Rows for tests of cleaning: distinct texts, and copies of them that are exact, nearly so, or give an evaluation item away."""
+"""Rows for tests of cleaning: distinct texts, and copies of them that are exact, nearly so, or give
+an evaluation item away."""
 
 import random
 from collections.abc import Sequence
@@ -10,16 +11,40 @@ from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.data.cleaning import Cleaned, clean
 from tasks.data.rules import Contamination, Evaluation, NearDuplicates
 
-WORDS = [f"{start}{middle}{end}" for start in ("ba", "ke", "li", "mo", "su") for middle in ("ra", "ne", "ti") for end in ("x", "lo", "v")]
+WORDS = [
+    f"{start}{middle}{end}"
+    for start in ("ba", "ke", "li", "mo", "su")
+    for middle in ("ra", "ne", "ti")
+    for end in ("x", "lo", "v")
+]
 
 
 def text(rng: random.Random, words: int = 40) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
-def row(prompt: str, *, solved: bool = True, difficulty: int = 1, source: str = "a.jsonl", line: int = 1, reasoning: str = "so") -> Prompt:
-    fields = {"id": prompt_id(prompt), "prompt": prompt, "domain": Domain.MATH, "difficulty": difficulty, "family": "f", "source": source}
-    return Example(**fields, line=line, answer="1", reasoning=reasoning) if solved else Prompt(**fields, line=line)
+def row(
+    prompt: str,
+    *,
+    solved: bool = True,
+    difficulty: int = 1,
+    source: str = "a.jsonl",
+    line: int = 1,
+    reasoning: str = "so",
+) -> Prompt:
+    fields = {
+        "id": prompt_id(prompt),
+        "prompt": prompt,
+        "domain": Domain.MATH,
+        "difficulty": difficulty,
+        "family": "f",
+        "source": source,
+    }
+    return (
+        Example(**fields, line=line, answer="1", reasoning=reasoning)
+        if solved
+        else Prompt(**fields, line=line)
+    )
 
 
 class TooLong:
@@ -29,14 +54,21 @@ class TooLong:
         self.most = most
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str] | None]:
-        return [("too_long", f"{len(one['prompt'])}\ncharacters") if len(one["prompt"]) > self.most else None for one in rows]
+        return [
+            (
+                ("too_long", f"{len(one['prompt'])}\ncharacters")
+                if len(one["prompt"]) > self.most
+                else None
+            )
+            for one in rows
+        ]
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Attributes:
-    rows: distinct ones, exact copies (other case, other trace), near copies, and leaks of `items`, shuffled.
-    """
+    rows: distinct ones, exact copies (other case, other trace), near copies, and leaks of `items`,
+        shuffled."""
 
     rows: list[Prompt]
     items: list[tuple[str, str]]
@@ -48,7 +80,9 @@ def corpus(seed: int, distinct: int = 120) -> Corpus:
     items = [(str(at), text(rng, rng.randint(4, 40))) for at in range(30)]
     rows = [row(one, difficulty=rng.randint(1, 5), line=at + 1) for at, one in enumerate(texts)]
     for one in rng.sample(texts, distinct // 5):
-        rows.append(row(rng.choice([one.upper(), one]), reasoning=text(rng, 3), solved=rng.random() < 0.5))
+        rows.append(
+            row(rng.choice([one.upper(), one]), reasoning=text(rng, 3), solved=rng.random() < 0.5)
+        )
     for one in rng.choices(texts, k=distinct // 2):
         words = one.split()
         words[rng.randrange(len(words))] = rng.choice(WORDS)
@@ -64,11 +98,15 @@ def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
     directory.mkdir(parents=True)
     files = [directory / f"{shard}.jsonl" for shard in range(shards)]
     for shard, file in enumerate(files):
-        file.write_text("".join(one.model_dump_json() + "\n" for one in rows[shard::shards]), encoding="utf-8")
+        file.write_text(
+            "".join(one.model_dump_json() + "\n" for one in rows[shard::shards]), encoding="utf-8"
+        )
     return files
 
 
-def cleaned(files: Sequence[Path], scratch: Path, items: Sequence[tuple[str, str]] = (), **changes: object) -> Cleaned:
+def cleaned(
+    files: Sequence[Path], scratch: Path, items: Sequence[tuple[str, str]] = (), **changes: object
+) -> Cleaned:
     """`clean` with defaults for what a test does not care about."""
     settings: dict = {
         "near_duplicates": NearDuplicates(),
@@ -79,4 +117,9 @@ def cleaned(files: Sequence[Path], scratch: Path, items: Sequence[tuple[str, str
         "filters": (),
         "workers": 1,
     }
-    return clean(files, [Evaluation("items", items)] if items else [], scratch=scratch, **{**settings, **changes})
+    return clean(
+        files,
+        [Evaluation("items", items)] if items else [],
+        scratch=scratch,
+        **{**settings, **changes},
+    )

@@ -1,4 +1,5 @@
-"""The data card: counted from the files, the hub's form, the same bytes again, and no row that can break it."""
+"""The data card: counted from the files, the hub's form, the same bytes again, and no row that can
+break it."""
 
 import hashlib
 import re
@@ -35,26 +36,51 @@ TEACHERS = [
     {
         "name": "openai_compatible",
         "model": "gpt-oss-120b",
-        "prompts": [{"name": "dataset", "sources": [{"path": "a/*.jsonl", "family": "", "licence": "MIT"}]}],
+        "prompts": [
+            {"name": "dataset", "sources": [{"path": "a/*.jsonl", "family": "", "licence": "MIT"}]}
+        ],
     },
     {
         "name": "dataset",
-        "sources": [{"path": "b.jsonl", "family": "second", "licence": "cc-by-4.0"}, {"path": "b.jsonl", "family": "third"}],
+        "sources": [
+            {"path": "b.jsonl", "family": "second", "licence": "cc-by-4.0"},
+            {"path": "b.jsonl", "family": "third"},
+        ],
     },
 ]
 
 
 def row(number: int, text: str = "", **more: Any) -> Example:
     prompt = prose(number) + text
-    about: dict[str, Any] = {"domain": Domain.MATH, "difficulty": 1 + number % 5, "family": "a", "source": "a/1.jsonl", "line": number + 1}
-    return Example(id=prompt_id(prompt), prompt=prompt, answer="1", reasoning=f"It is {number}.", **{**about, **more})
+    about: dict[str, Any] = {
+        "domain": Domain.MATH,
+        "difficulty": 1 + number % 5,
+        "family": "a",
+        "source": "a/1.jsonl",
+        "line": number + 1,
+    }
+    return Example(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        answer="1",
+        reasoning=f"It is {number}.",
+        **{**about, **more},
+    )
 
 
 def rows() -> list[Example]:
     made = [row(number) for number in range(200)]
     made += [row(number, " again", family="second", source="b.jsonl") for number in range(20)]
-    made += [row(number, domain=Domain.CODING, family="third", source="b.jsonl") for number in range(300, 400)]
-    made += [row(number, f" {ATTACK}", family=f"x{ATTACK}", source="y|<b>*.jsonl", domain=Domain.CREATIVE) for number in range(500, 540)]
+    made += [
+        row(number, domain=Domain.CODING, family="third", source="b.jsonl")
+        for number in range(300, 400)
+    ]
+    made += [
+        row(
+            number, f" {ATTACK}", family=f"x{ATTACK}", source="y|<b>*.jsonl", domain=Domain.CREATIVE
+        )
+        for number in range(500, 540)
+    ]
     context = "Ada has a boat. " * 30
     made += [
         row(number, domain=Domain.GENERAL, grounding="answerable", context=context).model_copy(
@@ -66,7 +92,11 @@ def rows() -> list[Example]:
 
 
 CONFIG: dict[str, Any] = {
-    "quotas": {"math": {"train": 80, "validation": 4, "heldout": 8}, "coding": {"train": 50}, "creative": {"train": 20}},
+    "quotas": {
+        "math": {"train": 80, "validation": 4, "heldout": 8},
+        "coding": {"train": 50},
+        "creative": {"train": 20},
+    },
     "grounding_quotas": {"answerable": {"train": 20}},
     "max_prompt_tokens": 2000,
     "model": "gemma3-tiny",
@@ -80,11 +110,15 @@ CONFIG: dict[str, Any] = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     tmp_path = tmp_path_factory.mktemp("card")
     write_jsonl(tmp_path / "exam.jsonl", [{"question": prose(number)} for number in range(5)])
-    unsolved = [Prompt(**row(number).model_dump(exclude={"reasoning"})) for number in range(700, 720)]
+    unsolved = [
+        Prompt(**row(number).model_dump(exclude={"reasoning"})) for number in range(700, 720)
+    ]
     source = distilled(tmp_path / "in", rows(), unsolved=unsolved, teachers=TEACHERS)
     stage = job(tmp_path, source, data=tmp_path, **CONFIG)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.teaching.topping_up.teachers_of", lambda tables: [])  # these teachers exist on paper only
+        patch.setattr(
+            "tasks.teaching.topping_up.teachers_of", lambda tables: []
+        )  # these teachers exist on paper only
         return stage.out, rebalance.run(stage)
 
 
@@ -96,7 +130,9 @@ def text(made: tuple[Path, dict[str, Any]]) -> str:
 @pytest.fixture(scope="module")
 def html(text: str) -> str:
     """As a page that lets raw HTML through would show it."""
-    return MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
+    return (
+        MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
+    )
 
 
 def test_the_front_matter_is_what_the_hub_reads(text: str) -> None:
@@ -107,18 +143,31 @@ def test_the_front_matter_is_what_the_hub_reads(text: str) -> None:
     assert about["size_categories"] == ["n<1K"]
     assert about["task_categories"] == ["text-generation", "question-answering"]
     default, prompts = about["configs"]
-    assert [one["path"] for one in default["data_files"]] == ["train.jsonl", "validation.jsonl", "heldout.jsonl"]
+    assert [one["path"] for one in default["data_files"]] == [
+        "train.jsonl",
+        "validation.jsonl",
+        "heldout.jsonl",
+    ]
     assert prompts == {"config_name": "prompts", "data_files": "prompts.jsonl"}
 
 
-def test_licences_and_counts_are_those_of_the_files(made: tuple[Path, dict[str, Any]], text: str) -> None:
+def test_licences_and_counts_are_those_of_the_files(
+    made: tuple[Path, dict[str, Any]], text: str
+) -> None:
     out, metrics = made
-    kept = [one for split in ("train", "validation", "heldout") for one in read_jsonl(out / f"{split}.jsonl", Example)]
+    kept = [
+        one
+        for split in ("train", "validation", "heldout")
+        for one in read_jsonl(out / f"{split}.jsonl", Example)
+    ]
     families = Counter(one.family for one in kept)
     assert metrics["licences"] == {
         "MIT": families["a"],
         "cc-by-4.0": families["second"],
-        "not stated": families["third"] + sum(count for name, count in families.items() if name.startswith("x")),
+        "not stated": (
+            families["third"]
+            + sum(count for name, count in families.items() if name.startswith("x"))
+        ),
     }
     assert f"| a | a/1.jsonl | MIT | {families['a']} |" in text
     math = Counter(one.difficulty for one in kept if one.domain == Domain.MATH)
@@ -129,17 +178,27 @@ def test_licences_and_counts_are_those_of_the_files(made: tuple[Path, dict[str, 
     assert re.search(r"\| response, tokens \| 170 \|", text)
 
 
-def test_what_was_dropped_stands_beside_what_it_matches(made: tuple[Path, dict[str, Any]], text: str) -> None:
+def test_what_was_dropped_stands_beside_what_it_matches(
+    made: tuple[Path, dict[str, Any]], text: str
+) -> None:
     assert made[1]["dropped"]["near_duplicate"] >= 15
-    assert made[1]["contaminated_by"] == {"exam|": 10}, "the prompts of the exam, and those that begin with one"
-    near = [line for line in text.split("## Near duplicates")[1].split("##")[0].splitlines() if line.startswith("| ")]
+    assert made[1]["contaminated_by"] == {"exam|": 10}, (
+        "the prompts of the exam, and those that begin with one"
+    )
+    near = [
+        line
+        for line in text.split("## Near duplicates")[1].split("##")[0].splitlines()
+        if line.startswith("| ")
+    ]
     assert len(near) == 2 + card.MATCHES
     cells = [cell.strip() for cell in near[-1].split("|")[1:-1]]
     assert cells[0].removesuffix(" again") == cells[1].removesuffix(" again") != ""
     exam = text.split("## Contamination")[1].split("##")[0]
     assert "exam&#124; 10" in exam
     first = [line.split("|")[1:3] for line in exam.splitlines() if line.startswith("| The")]
-    assert all(dropped.strip().removesuffix(" again") == item.strip() for dropped, item in first), "each beside its own item"
+    assert all(dropped.strip().removesuffix(" again") == item.strip() for dropped, item in first), (
+        "each beside its own item"
+    )
 
 
 def test_twenty_samples_go_round_the_domains(text: str) -> None:
@@ -150,9 +209,28 @@ def test_twenty_samples_go_round_the_domains(text: str) -> None:
 
 def test_no_row_can_break_the_card(html: str) -> None:
     tags = Counter(re.findall(r"<(\w+)", html))
-    assert set(tags) <= {"h1", "h2", "h3", "p", "table", "thead", "tbody", "tr", "th", "td", "img", "pre", "code", "br"}
+    assert set(tags) <= {
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "img",
+        "pre",
+        "code",
+        "br",
+    }
     assert tags["img"] == 3
-    assert re.findall(r'<img src="([^"]*)"', html) == ["card/cells.svg", "card/lengths.svg", "card/dropped.svg"]
+    assert re.findall(r'<img src="([^"]*)"', html) == [
+        "card/cells.svg",
+        "card/lengths.svg",
+        "card/dropped.svg",
+    ]
     assert tags["h1"] == 1
     assert tags["h2"] == 7
     assert tags["pre"] == 2 * card.SAMPLES
@@ -164,7 +242,11 @@ def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path
     (tmp_path / "examples.jsonl").write_bytes((out / "train.jsonl").read_bytes())
     written = []
     for _ in range(2):
-        card.of_distill(tmp_path, TEACHERS, {"domains": {"math": 3}, "groundings": {}, "dropped": metrics["dropped"]})
+        card.of_distill(
+            tmp_path,
+            TEACHERS,
+            {"domains": {"math": 3}, "groundings": {}, "dropped": metrics["dropped"]},
+        )
         files = [tmp_path / "README.md", *sorted((tmp_path / "card").iterdir())]
         written.append([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
         for path in (tmp_path / "card").iterdir():
@@ -177,13 +259,17 @@ def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path
 
 def test_an_artifact_without_rows_has_a_card(tmp_path: Path) -> None:
     (tmp_path / "examples.jsonl").touch()
-    card.of_distill(tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, "dropped": {}})
+    card.of_distill(
+        tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, "dropped": {}}
+    )
     assert "0 rows: 0 train." in (tmp_path / "README.md").read_text()
 
 
 @given(st.text())
 def test_escaped_text_is_one_paragraph_of_text(text: str) -> None:
-    shown = MarkdownIt("commonmark", {"html": True}).enable("table").render(f"A {card.escape(text)} Z")
+    shown = (
+        MarkdownIt("commonmark", {"html": True}).enable("table").render(f"A {card.escape(text)} Z")
+    )
     assert shown.startswith("<p>A ")
     assert shown.rstrip().endswith(" Z</p>")
     assert set(re.findall(r"<(\w+)", shown)) <= {"p", "br"}
@@ -198,5 +284,12 @@ def test_fenced_text_is_one_code_block(text: str) -> None:
 
 def test_quantiles_are_lengths_that_so_many_rows_do_not_exceed() -> None:
     lengths = Counter({1: 1, 5: 8, 9: 1})
-    assert [card.quantile(lengths, share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [1, 1, 5, 5, 9, 9]
+    assert [card.quantile(lengths, share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [
+        1,
+        1,
+        5,
+        5,
+        9,
+        9,
+    ]
     assert card.quantile(Counter(), 0.5) == 0

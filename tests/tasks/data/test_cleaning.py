@@ -1,4 +1,5 @@
-"""Cleaning as a whole: every row is decided once, for a reason that can be followed, whatever the order and sharding of the files."""
+"""Cleaning as a whole: every row is decided once, for a reason that can be followed, whatever the
+order and sharding of the files."""
 
 import json
 import random
@@ -21,7 +22,9 @@ from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, row, text, 
 def by_line(found: Cleaned) -> list[tuple[bytes, str]]:
     """What happened to each line, in an order that does not depend on where it was."""
     rows = range(len(found.id))
-    return sorted((line, CAUSES[found.cause[at]]) for at, line in zip(rows, found.lines(rows), strict=True))
+    return sorted(
+        (line, CAUSES[found.cause[at]]) for at, line in zip(rows, found.lines(rows), strict=True)
+    )
 
 
 def causes(found: Cleaned, rows: Sequence[Prompt]) -> list[str]:
@@ -30,16 +33,35 @@ def causes(found: Cleaned, rows: Sequence[Prompt]) -> list[str]:
     return [CAUSES[cause] for cause in found.cause]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32), shards=st.integers(1, 5), block=st.sampled_from([256, 1000, 2**22]))
-def test_order_and_sharding_of_the_files_change_nothing(tmp_path_factory, monkeypatch, seed, shards, block):
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    seed=st.integers(0, 2**32), shards=st.integers(1, 5), block=st.sampled_from([256, 1000, 2**22])
+)
+def test_order_and_sharding_of_the_files_change_nothing(
+    tmp_path_factory, monkeypatch, seed, shards, block
+):
     tmp_path = tmp_path_factory.mktemp("cleaning")
     made = corpus(seed % 7, distinct=60)
-    one = cleaned(write(made.rows, tmp_path / "one", 1), tmp_path / "1", made.items, filters=(TooLong(300),))
-    assert set(one.counts()) == {"kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long"}
+    one = cleaned(
+        write(made.rows, tmp_path / "one", 1), tmp_path / "1", made.items, filters=(TooLong(300),)
+    )
+    assert set(one.counts()) == {
+        "kept",
+        "duplicate_prompt",
+        "near_duplicate",
+        "contaminated",
+        "too_long",
+    }
     shuffled = random.Random(seed).sample(made.rows, len(made.rows))
     monkeypatch.setattr(survey, "BLOCK_BYTES", block)
-    other = cleaned(write(shuffled, tmp_path / "other", shards), tmp_path / "2", made.items[::-1], filters=(TooLong(300),))
+    other = cleaned(
+        write(shuffled, tmp_path / "other", shards),
+        tmp_path / "2",
+        made.items[::-1],
+        filters=(TooLong(300),),
+    )
     assert by_line(other) == by_line(one)
     assert other.digest() == one.digest()
 
@@ -51,7 +73,10 @@ def test_every_line_is_in_exactly_one_block(tmp_path):
         file.write_bytes(b"\n".join(lines) + ending)
         size = file.stat().st_size
         for step in range(1, size + 2):
-            parts = [survey.lines_of(survey.Block(0, 0, file, start, min(start + step, size))) for start in range(0, size, step)]
+            parts = [
+                survey.lines_of(survey.Block(0, 0, file, start, min(start + step, size)))
+                for start in range(0, size, step)
+            ]
             assert [line for _, part in parts for line in part] == lines
             for offset, part in parts:
                 if part:
@@ -60,10 +85,17 @@ def test_every_line_is_in_exactly_one_block(tmp_path):
 
 def test_of_one_prompt_the_solved_row_stays_and_of_those_one_by_content(tmp_path):
     prompt = "How many legs have seven spiders and two cats?"
-    rows = [row(prompt, solved=False), row(prompt.upper(), reasoning="b"), row(prompt, reasoning="a"), row(f"  {prompt}", solved=False)]
+    rows = [
+        row(prompt, solved=False),
+        row(prompt.upper(), reasoning="b"),
+        row(prompt, reasoning="a"),
+        row(f"  {prompt}", solved=False),
+    ]
     kept = set()
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        found = cleaned(write([rows[at] for at in order], tmp_path / f"{order}", 1), tmp_path / f"s{order}")
+        found = cleaned(
+            write([rows[at] for at in order], tmp_path / f"{order}", 1), tmp_path / f"s{order}"
+        )
         (line,) = found.lines(found.kept)
         kept.add(line)
         assert found.counts() == {"kept": 1, "duplicate_prompt": 3}
@@ -73,7 +105,8 @@ def test_of_one_prompt_the_solved_row_stays_and_of_those_one_by_content(tmp_path
 
 
 def test_rows_that_fail_a_filter_lead_nobody(tmp_path):
-    """The longer of two equal prompts is too long: the other stays, whichever the hash would have chosen."""
+    """The longer of two equal prompts is too long: the other stays, whichever the hash would have
+    chosen."""
     prompt = text(random.Random(0), 20)
     rows = [row(" " * 300 + prompt), row(prompt)]
     found = cleaned(write(rows, tmp_path / "rows", 1), tmp_path / "s", filters=(TooLong(300),))
@@ -84,32 +117,58 @@ def test_a_drop_names_its_row_its_cause_and_its_match(tmp_path):
     rng = random.Random(5)
     base, item = text(rng, 60), text(rng, 20)
     prompts = [base, base.upper(), f"{base} more", f"so {item}", text(rng, 70)]
-    rows = [row(prompt, source=f"source{at}.jsonl", line=10 + at) for at, prompt in enumerate(prompts)]
+    rows = [
+        row(prompt, source=f"source{at}.jsonl", line=10 + at) for at, prompt in enumerate(prompts)
+    ]
     files = write(rows, tmp_path / "rows", 1)
-    found = cleaned(files, tmp_path / "s", [("item 3", item)], filters=(TooLong(len(prompts[3]) + 300),), heldout_fraction=0.0)
+    found = cleaned(
+        files,
+        tmp_path / "s",
+        [("item 3", item)],
+        filters=(TooLong(len(prompts[3]) + 300),),
+        heldout_fraction=0.0,
+    )
     records = {record.source + record.file: record for record in found.dropped()}
-    assert {record.cause for record in records.values()} == {"duplicate_prompt", "near_duplicate", "contaminated", "too_long"}
+    assert {record.cause for record in records.values()} == {
+        "duplicate_prompt",
+        "near_duplicate",
+        "contaminated",
+        "too_long",
+    }
     for record in records.values():
         at = int(record.file[6])
         assert (record.line, record.id, record.source) == (10 + at, prompt_id(prompts[at]), "f")
         if record.cause == "contaminated":
-            assert (at, record.detail) == (3, "shares n-grams with items item item 3, coverage 1.00")
+            assert (at, record.detail) == (
+                3,
+                "shares n-grams with items item item 3, coverage 1.00",
+            )
         if record.cause == "near_duplicate":
             other = int(found.match[at])
             assert found.cause[other] == 0
-            assert record.detail == f"estimated Jaccard similarity {found.score[at]:.2f} to prompt {prompt_id(prompts[other])}"
+            assert (
+                record.detail == f"estimated Jaccard similarity {found.score[at]:.2f} to prompt"
+                f" {prompt_id(prompts[other])}"
+            )
             assert 0.7 <= found.score[at] < 1
         if record.cause == "too_long":
             assert record.detail == f"{len(prompts[at])} characters"
     assert sum(found.counts().values()) == len(rows) == len(records) + len(found.kept)
-    assert [record.detail for record in records.values() if record.cause == "duplicate_prompt"] == [f"the same as prompt {prompt_id(base)}"]
+    assert [record.detail for record in records.values() if record.cause == "duplicate_prompt"] == [
+        f"the same as prompt {prompt_id(base)}"
+    ]
 
 
 def test_of_near_duplicates_the_first_by_rank_stays(tmp_path):
     base = text(random.Random(2), 80)
     rows = [row(f"{base} {ending}") for ending in ("one", "two", "three", "four")]
     for seed in range(4):
-        found = cleaned(write(rows, tmp_path / f"r{seed}", 1), tmp_path / f"s{seed}", seed=seed, contamination=None)
+        found = cleaned(
+            write(rows, tmp_path / f"r{seed}", 1),
+            tmp_path / f"s{seed}",
+            seed=seed,
+            contamination=None,
+        )
         first = int(np.argmin(ranks(np.asarray(found.id), np.asarray(found.content), seed)))
         assert found.kept.tolist() == [first]
         assert set(found.match[found.cause > 0].tolist()) == {first}
@@ -117,9 +176,17 @@ def test_of_near_duplicates_the_first_by_rank_stays(tmp_path):
 
 def test_an_unsolved_prompt_takes_no_solved_ones_place(tmp_path):
     base = text(random.Random(3), 80)
-    rows = [row(f"{base} {ending}", solved=ending == "three") for ending in ("one", "two", "three", "four")]
+    rows = [
+        row(f"{base} {ending}", solved=ending == "three")
+        for ending in ("one", "two", "three", "four")
+    ]
     for seed in range(3):
-        found = cleaned(write(rows, tmp_path / f"r{seed}", 1), tmp_path / f"s{seed}", seed=seed, contamination=None)
+        found = cleaned(
+            write(rows, tmp_path / f"r{seed}", 1),
+            tmp_path / f"s{seed}",
+            seed=seed,
+            contamination=None,
+        )
         assert found.kept.tolist() == [2]
 
 
@@ -127,7 +194,11 @@ def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
     rng = random.Random(4)
     prompts = [text(rng, 30) for _ in range(40)]
     heldout = [one for one in prompts if split_of(prompt_id(one), 0.1, 0.2) == "heldout"]
-    leaks = [one for one in (f"{text(rng, 90)} {one}" for one in heldout) if split_of(prompt_id(one), 0.1, 0.2) != "heldout"]
+    leaks = [
+        one
+        for one in (f"{text(rng, 90)} {one}" for one in heldout)
+        if split_of(prompt_id(one), 0.1, 0.2) != "heldout"
+    ]
     rows = [row(one) for one in (*prompts, *leaks)]
     assert heldout
     assert leaks
@@ -137,19 +208,35 @@ def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
         assert (found.cause[at] == CAUSES.index("contaminated")) == (at >= len(prompts))
         if at >= len(prompts):
             assert one.prompt.endswith(rows[found.match[at]].prompt)
-            assert found.describe(at).startswith(f"shares n-grams with held-out prompt {rows[found.match[at]].id}, cov")
-    assert cleaned(files, tmp_path / "t", near_duplicates=None, contamination=Contamination(heldout=False)).counts() == {"kept": len(rows)}
+            assert found.describe(at).startswith(
+                f"shares n-grams with held-out prompt {rows[found.match[at]].id}, cov"
+            )
+    assert cleaned(
+        files, tmp_path / "t", near_duplicates=None, contamination=Contamination(heldout=False)
+    ).counts() == {"kept": len(rows)}
 
 
 def test_of_held_out_rows_that_match_alike_the_same_is_named_in_any_order(tmp_path):
     shared = text(random.Random(8), 20)
     endings = [" ".join(f"{letter}{number}" for letter in "abcdefghi") for number in range(60)]
-    alike = [one for one in (f"{shared} {ending}" for ending in endings) if split_of(prompt_id(one), 0.1, 0.2) == "heldout"][:5]
-    leak = next(one for one in (f"{shared} {ending} z" for ending in endings) if split_of(prompt_id(one), 0.1, 0.2) == "train")
+    alike = [
+        one
+        for one in (f"{shared} {ending}" for ending in endings)
+        if split_of(prompt_id(one), 0.1, 0.2) == "heldout"
+    ][:5]
+    leak = next(
+        one
+        for one in (f"{shared} {ending} z" for ending in endings)
+        if split_of(prompt_id(one), 0.1, 0.2) == "train"
+    )
     named = set()
     for at in range(len(alike)):
         order = [*alike[at:], leak, *alike[:at]]
-        found = cleaned(write([row(one) for one in order], tmp_path / f"r{at}", 1), tmp_path / f"s{at}", near_duplicates=None)
+        found = cleaned(
+            write([row(one) for one in order], tmp_path / f"r{at}", 1),
+            tmp_path / f"s{at}",
+            near_duplicates=None,
+        )
         named.add(order[found.match[order.index(leak)]])
     assert len(alike) == 5
     assert named == {min(alike, key=prompt_id)}
@@ -159,21 +246,32 @@ def test_questions_of_one_abstract_and_one_question_of_two_abstracts_all_stay(tm
     rng = random.Random(6)
     abstracts, questions = [text(rng, 90), text(rng, 90)], [text(rng, 14), text(rng, 14)]
     rows = [
-        row(f"{abstract} Question: {question}").model_copy(update={"context": abstract, "grounding": grounding})
+        row(f"{abstract} Question: {question}").model_copy(
+            update={"context": abstract, "grounding": grounding}
+        )
         for abstract, grounding in zip(abstracts, ("answerable", "unanswerable"), strict=True)
         for question in questions
     ]
     found = cleaned(write(rows, tmp_path / "rows", 1), tmp_path / "s", heldout_fraction=0.0)
     assert found.counts() == {"kept": 4}
-    assert [GROUPS[group] for group in found.group] == ["answerable", "answerable", "unanswerable", "unanswerable"]
+    assert [GROUPS[group] for group in found.group] == [
+        "answerable",
+        "answerable",
+        "unanswerable",
+        "unanswerable",
+    ]
 
 
 def test_splits_are_those_of_the_rule(tmp_path):
     rows = [row(text(random.Random(seed), 12)) for seed in range(300)]
-    found = cleaned(write(rows, tmp_path / "rows", 1), tmp_path / "s", near_duplicates=None, contamination=None)
+    found = cleaned(
+        write(rows, tmp_path / "rows", 1), tmp_path / "s", near_duplicates=None, contamination=None
+    )
     assert [SPLITS[split] for split in found.split] == [split_of(one.id, 0.1, 0.2) for one in rows]
     edges = np.array([0, 2**62 - 1, 2**62, 2**63 - 2**8, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
-    assert [SPLITS[split] for split in survey.splits(edges, 0.25, 0.25)] == [split_of(f"{edge:016x}", 0.25, 0.25) for edge in edges]
+    assert [SPLITS[split] for split in survey.splits(edges, 0.25, 0.25)] == [
+        split_of(f"{edge:016x}", 0.25, 0.25) for edge in edges
+    ]
 
 
 def test_no_rows_are_nothing(tmp_path):
@@ -187,7 +285,10 @@ def test_what_a_killed_attempt_left_is_not_used(tmp_path):
     rng = random.Random(7)
     many, few = ([row(text(rng, 20)) for _ in range(count)] for count in (50, 5))
     cleaned(write([*many, *many], tmp_path / "many", 1), tmp_path / "s")
-    assert cleaned(write([*few, few[0]], tmp_path / "few", 1), tmp_path / "s").counts() == {"kept": 5, "duplicate_prompt": 1}
+    assert cleaned(write([*few, few[0]], tmp_path / "few", 1), tmp_path / "s").counts() == {
+        "kept": 5,
+        "duplicate_prompt": 1,
+    }
 
 
 def test_a_line_that_is_not_json_is_a_bug_that_says_where(tmp_path):
@@ -195,13 +296,22 @@ def test_a_line_that_is_not_json_is_a_bug_that_says_where(tmp_path):
     size = file.stat().st_size
     with file.open("a") as out:
         out.write("{broken\n")
-    with pytest.raises(ValueError, match=rf"0\.jsonl, byte {size}: a line that is not JSON.*broken"):
+    with pytest.raises(
+        ValueError, match=rf"0\.jsonl, byte {size}: a line that is not JSON.*broken"
+    ):
         cleaned([file], tmp_path / "s")
 
 
 def test_the_state_of_a_row_is_as_small_as_promised(tmp_path):
     assert sum(np.dtype(kind).itemsize for kind in COLUMNS.values()) == STATE_BYTES
     rows = [row(text(random.Random(seed), 30)) for seed in range(50)]
-    cleaned(write(rows, tmp_path / "rows", 1), tmp_path / "s", near_duplicates=NearDuplicates(), contamination=None)
+    cleaned(
+        write(rows, tmp_path / "rows", 1),
+        tmp_path / "s",
+        near_duplicates=NearDuplicates(),
+        contamination=None,
+    )
     bands = len(list((tmp_path / "s").glob("band-*")))
-    assert sum(file.stat().st_size for file in (tmp_path / "s").iterdir()) == 50 * (STATE_BYTES + 8 * bands + 8 * 30)
+    assert sum(file.stat().st_size for file in (tmp_path / "s").iterdir()) == 50 * (
+        STATE_BYTES + 8 * bands + 8 * 30
+    )

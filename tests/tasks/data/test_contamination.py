@@ -33,7 +33,8 @@ def test_texts_without_words_are_nobodys():
 
 
 def test_half_of_the_eight_grams_are_enough_and_less_are_not():
-    """An item of 15 words has 8 8-grams. A row with its first 11 words has 4 of them, with its first 10 words 3; the rest is another's."""
+    """An item of 15 words has 8 8-grams. A row with its first 11 words has 4 of them, with its
+    first 10 words 3; the rest is another's."""
     item = words(0, 15)
     assert judge([item], f"{words(0, 11)} {words(500, 40)}") == (COVERAGE, 0, 0.5)
     assert judge([item], f"{words(0, 10)} {words(500, 40)}") == (0, -1, 0.0)
@@ -46,7 +47,11 @@ def test_a_piece_of_a_long_item_is_a_leak():
 def test_a_run_of_thirteen_words_is_enough_and_of_twelve_is_not():
     """Both texts have 100 words: 6 or 5 of 93 8-grams."""
     item = words(0, 100)
-    assert judge([item], f"{words(500, 40)} {words(30, 13)} {words(600, 47)}") == (RUN, 0, round(6 / 93, 4))
+    assert judge([item], f"{words(500, 40)} {words(30, 13)} {words(600, 47)}") == (
+        RUN,
+        0,
+        round(6 / 93, 4),
+    )
     assert judge([item], f"{words(500, 40)} {words(30, 12)} {words(600, 48)}") == (0, -1, 0.0)
 
 
@@ -85,7 +90,11 @@ def test_an_index_finds_what_comparing_sets_finds():
     for _ in range(200):
         kind, words_ = rng.random(), rng.choice(items).split()
         cut = rng.randrange(len(words_))
-        rows.append(text(rng, 30) if kind < 0.3 else " ".join([*text(rng, 10).split(), *words_[cut : cut + rng.randint(5, 30)]]))
+        rows.append(
+            text(rng, 30)
+            if kind < 0.3
+            else " ".join([*text(rng, 10).split(), *words_[cut : cut + rng.randint(5, 30)]])
+        )
 
     def grams(value: str, size: int) -> set[tuple[str, ...]]:
         parts = value.split()
@@ -98,7 +107,11 @@ def test_an_index_finds_what_comparing_sets_finds():
             for at, one in enumerate(items)
             if grams(row, 8) and grams(one, 8)
         }
-        leaks = {at: value for at, value in covered.items() if value >= 0.5 or grams(row, 13) & grams(items[at], 13)}
+        leaks = {
+            at: value
+            for at, value in covered.items()
+            if value >= 0.5 or grams(row, 13) & grams(items[at], 13)
+        }
         if row in items:
             assert hit == EXACT
         elif leaks:

@@ -1,4 +1,5 @@
-"""Evaluation sets: read by a mapping, named in the stage key by their digests, and never half read."""
+"""Evaluation sets: read by a mapping, named in the stage key by their digests, and never half
+read."""
 
 import json
 from pathlib import Path
@@ -9,20 +10,34 @@ from pydantic import ValidationError
 from schemas.base import InputError
 from tasks.data.evaluations import EvaluationSet
 
-EXAM = EvaluationSet.parse({"name": "exam", "path": "exam*.jsonl", "prompt": {"template": "{question}[ ({unit})]"}})
+EXAM = EvaluationSet.parse(
+    {"name": "exam", "path": "exam*.jsonl", "prompt": {"template": "{question}[ ({unit})]"}}
+)
 
 
 def write(data: Path, name: str, *rows: object) -> None:
     data.mkdir(exist_ok=True)
-    (data / name).write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    (data / name).write_text(
+        "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+    )
 
 
 def test_items_are_named_by_file_and_line(tmp_path):
-    write(tmp_path, "exam1.jsonl", {"question": "How far?", "unit": "m"}, {"question": ""}, {"question": "Why?"})
+    write(
+        tmp_path,
+        "exam1.jsonl",
+        {"question": "How far?", "unit": "m"},
+        {"question": ""},
+        {"question": "Why?"},
+    )
     write(tmp_path, "exam2.jsonl", {"question": "Who?", "unit": None})
     found = EXAM.read(tmp_path)
     assert found.name == "exam"
-    assert list(found.texts) == [("exam1.jsonl:1", "How far? (m)"), ("exam1.jsonl:3", "Why?"), ("exam2.jsonl:1", "Who?")]
+    assert list(found.texts) == [
+        ("exam1.jsonl:1", "How far? (m)"),
+        ("exam1.jsonl:3", "Why?"),
+        ("exam2.jsonl:1", "Who?"),
+    ]
 
 
 def test_a_file_that_changes_changes_the_stage_key(tmp_path):
@@ -55,7 +70,9 @@ def test_a_missing_set_is_found_before_anything_runs(tmp_path):
         EXAM.dependencies(None)
 
 
-@pytest.mark.parametrize("wrong", [{"name": ""}, {"path": "../exam.jsonl"}, {"prompt": []}, {"answer": "a"}])
+@pytest.mark.parametrize(
+    "wrong", [{"name": ""}, {"path": "../exam.jsonl"}, {"prompt": []}, {"answer": "a"}]
+)
 def test_a_wrong_table_is_refused(wrong):
     with pytest.raises(ValidationError):
         EvaluationSet.parse({"name": "exam", "path": "exam.jsonl", "prompt": "question", **wrong})

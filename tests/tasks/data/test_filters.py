@@ -1,4 +1,5 @@
-"""Filters: length in the model's own tokens, language, personal data; what they take out of real records that are fine: nothing."""
+"""Filters: length in the model's own tokens, language, personal data; what they take out of real
+records that are fine: nothing."""
 
 import pickle
 from typing import Any
@@ -16,7 +17,9 @@ def row(prompt: str, reasoning: str = "one and one", answer: str = "2") -> dict[
     return {"prompt": prompt, "reasoning": reasoning, "answer": answer, "domain": "math"}
 
 
-@pytest.mark.parametrize("text", ["What is 12 + 30?", "x" * 50, "  naïve ☃ <bos> <end_of_turn> \n\n", "", "a b  c   d"])
+@pytest.mark.parametrize(
+    "text", ["What is 12 + 30?", "x" * 50, "  naïve ☃ <bos> <end_of_turn> \n\n", "", "a b  c   d"]
+)
 def test_length_is_that_of_the_tokens_that_a_trainer_sees(text):
     tokens = len(prompt_tokens(tiny_tokenizer(), text))
     assert Length(TINY, prompt=tokens)([row(text)]) == [None]
@@ -29,11 +32,16 @@ def test_the_length_of_a_response_is_that_of_the_whole_trace_with_its_terminator
     tokens = len(response_tokens(tiny_tokenizer(), trace))
     assert Length(TINY, response=tokens)([row("?")]) == [None]
     assert Length(TINY, response=tokens - 1)([row("?")])[0] is not None
-    assert Length(TINY, response=1)([{"prompt": "?", "answer": "2"}]) == [None], "a prompt that nobody solved has no response"
+    assert Length(TINY, response=1)([{"prompt": "?", "answer": "2"}]) == [None], (
+        "a prompt that nobody solved has no response"
+    )
 
 
 def test_filters_survive_pickling_for_they_run_in_other_processes():
-    rows = [row("Was ist die Hauptstadt von Frankreich? Bitte antworte in einem Satz."), row("Ask ada@lyceum.school about the sum.")]
+    rows = [
+        row("Was ist die Hauptstadt von Frankreich? Bitte antworte in einem Satz."),
+        row("Ask ada@lyceum.school about the sum."),
+    ]
     for filter_ in (Length(TINY, prompt=20), Languages(("en",)), Pii(("email",))):
         copy = pickle.loads(pickle.dumps(filter_))  # noqa: S301
         assert copy(rows) == filter_(rows) != [None, None]
@@ -60,7 +68,9 @@ def test_the_language_of_a_text_is_told_or_left_open(text, language):
 
 def test_rows_in_another_language_are_named_with_their_part_and_language():
     german = "Die Summe von zwölf und fünf ist siebzehn, also bleiben sieben Münzen übrig."
-    assert Languages(("en",))([row("How many coins are left?", german), row("How many coins are left?")]) == [
+    assert Languages(("en",))(
+        [row("How many coins are left?", german), row("How many coins are left?")]
+    ) == [
         ("language", "the response is in language 'de', not in en"),
         None,
     ]
@@ -72,7 +82,11 @@ def test_rows_in_another_language_are_named_with_their_part_and_language():
 @pytest.mark.parametrize(
     ("text", "kind", "found"),
     [
-        ("Write to ada.lovelace+x@analytical-engine.co.uk.", "email", "ada.lovelace+x@analytical-engine.co.uk"),
+        (
+            "Write to ada.lovelace+x@analytical-engine.co.uk.",
+            "email",
+            "ada.lovelace+x@analytical-engine.co.uk",
+        ),
         ("Call (650) 636-4884 today", "phone", "(650) 636-4884"),
         ("Call 650-636-4884.", "phone", "650-636-4884"),
         ("Ruf +49 30 1234567 an", "phone", "+49 30 1234567"),
@@ -80,7 +94,11 @@ def test_rows_in_another_language_are_named_with_their_part_and_language():
         ("at 2001:4860:4860:0:0:0:0:8888", "ip", "2001:4860:4860:0:0:0:0:8888"),
         ("Visa 4111 1111 1111 1111 please", "card", "4111 1111 1111 1111"),
         ("card 378282246310005", "card", "378282246310005"),
-        ("IBAN GB82 WEST 1234 5698 7654 32 AND MORE", "iban", "GB82 WEST 1234 5698 7654 32 AND MORE"),
+        (
+            "IBAN GB82 WEST 1234 5698 7654 32 AND MORE",
+            "iban",
+            "GB82 WEST 1234 5698 7654 32 AND MORE",
+        ),
         ("to DE89370400440532013000 now", "iban", "DE89370400440532013000"),
         ("SSN 219-09-9998.", "ssn", "219-09-9998"),
     ],

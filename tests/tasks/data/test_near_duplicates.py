@@ -33,7 +33,10 @@ def test_case_punctuation_and_unicode_forms_change_no_word(one, other):
     assert same_words(one, other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("7 - 2", "7 / 2"), ("x^2", "x*2"), ("3 + 4", "3 < 4"), ("a b", "ab"), ("12 3", "1 23")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("7 - 2", "7 / 2"), ("x^2", "x*2"), ("3 + 4", "3 < 4"), ("a b", "ab"), ("12 3", "1 23")],
+)
 def test_operators_and_spaces_between_operands_make_other_words(one, other):
     assert not same_words(one, other)
 
@@ -91,7 +94,9 @@ def test_signatures_are_datasketchs_bit_for_bit(permutations):
     grams, gram_ends = hash_grams(words, ends, 5)
     signatures = made.signatures(words, ends)
     for at, (low, high) in enumerate(zip([0, *gram_ends], gram_ends, strict=False)):
-        theirs = datasketch.MinHash(permutations, seed=1, scheme="affine32", hashfunc=lambda gram: gram >> 32)
+        theirs = datasketch.MinHash(
+            permutations, seed=1, scheme="affine32", hashfunc=lambda gram: gram >> 32
+        )
         theirs.update_batch(grams[low:high].tolist())
         assert theirs.hashvalues.tolist() == signatures[at].tolist()
     lsh = datasketch.MinHashLSH(0.7, permutations)
@@ -101,16 +106,22 @@ def test_signatures_are_datasketchs_bit_for_bit(permutations):
 def test_rows_share_a_bucket_exactly_where_datasketchs_index_finds_them():
     rng = random.Random(2)
     base = text(rng, 60).split()
-    texts = [" ".join([*base[:at], "other", *base[at + 3 :]]) for at in range(0, 60, 2)] + [text(rng) for _ in range(30)]
+    texts = [" ".join([*base[:at], "other", *base[at + 3 :]]) for at in range(0, 60, 2)] + [
+        text(rng) for _ in range(30)
+    ]
     made = sketch(0.7, 3, 128)
     signatures = made.signatures(*words_of(texts))
     keys = made.keys(signatures, np.zeros(len(texts), np.uint64))
     index = datasketch.MinHashLSH(0.7, 128)
-    hashes = [datasketch.MinHash(128, seed=1, scheme="affine32", hashvalues=one) for one in signatures]
+    hashes = [
+        datasketch.MinHash(128, seed=1, scheme="affine32", hashvalues=one) for one in signatures
+    ]
     for at, one in enumerate(hashes):
         index.insert(at, one)
     for at, one in enumerate(hashes):
-        assert set(index.query(one)) == set(np.flatnonzero((keys == keys[:, at : at + 1]).any(axis=0)).tolist())
+        assert set(index.query(one)) == set(
+            np.flatnonzero((keys == keys[:, at : at + 1]).any(axis=0)).tolist()
+        )
 
 
 def test_rows_of_different_contexts_share_no_bucket():
@@ -122,13 +133,16 @@ def test_rows_of_different_contexts_share_no_bucket():
 
 
 def test_the_first_by_rank_leads_and_those_like_it_fall():
-    """Signatures of ten values; 7 in 10 are enough. Row 1 is like 0 (8 in 10), row 2 like 1 only (7), row 3 like none."""
+    """Signatures of ten values; 7 in 10 are enough. Row 1 is like 0 (8 in 10), row 2 like 1 only
+    (7), row 3 like none."""
     first = np.arange(10)
     one, two, three = first.copy(), first.copy(), np.arange(10) + 100
     one[:2] += 50
     two[:2] += 50
     two[2:5] += 60
-    fallen, agreed = decide(np.arange(4), np.array([4]), np.array([first, one, two, three], np.uint32), np.arange(4), 7)
+    fallen, agreed = decide(
+        np.arange(4), np.array([4]), np.array([first, one, two, three], np.uint32), np.arange(4), 7
+    )
     assert fallen.tolist() == [-1, 0, -1, -1]
     assert agreed.tolist() == [0, 8, 0, 0]
 
@@ -140,7 +154,8 @@ def test_buckets_keep_the_order_of_their_rows_and_leave_out_single_ones():
 
 
 def test_a_hundred_thousand_copies_in_one_bucket_take_no_time():
-    """Each is compared with one leader: 10^5 comparisons, not 5 x 10^9 (which would take over a minute)."""
+    """Each is compared with one leader: 10^5 comparisons, not 5 x 10^9 (which would take over a
+    minute)."""
     rows = 100_000
     members, ends = buckets(np.full(rows, 7, np.uint64))
     signatures = np.tile(np.arange(128, dtype=np.uint32), (rows, 1))

@@ -1,4 +1,5 @@
-"""Packing: every row kept once, little padding, and a packed row trains exactly as its parts would."""
+"""Packing: every row kept once, little padding, and a packed row trains exactly as its parts
+would."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,10 @@ def test_best_fit_wastes_little():
 @pytest.mark.usefixtures("one_layer")
 def test_packed_rows_have_the_loss_and_gradients_of_their_parts():
     generator = np.random.Generator(np.random.Philox(0))
-    rows = [(generator.integers(6, 1000, p).tolist(), generator.integers(6, 1000, r).tolist()) for p, r in [(5, 7), (3, 4), (8, 2)]]
+    rows = [
+        (generator.integers(6, 1000, p).tolist(), generator.integers(6, 1000, r).tolist())
+        for p, r in [(5, 7), (3, 4), (8, 2)]
+    ]
     together, alone = pack(rows, 32, 0), [pack([row], 32, 0) for row in rows]
     assert together.segments.max() == 3
     model = base_model("gemma3-tiny", seed=0).model

@@ -1,4 +1,5 @@
-"""Quotas: exact shares, exact numbers per difficulty, an order that is a hash, and pairs that follow their prompts."""
+"""Quotas: exact shares, exact numbers per difficulty, an order that is a hash, and pairs that
+follow their prompts."""
 
 import hashlib
 from pathlib import Path
@@ -18,7 +19,9 @@ sizes = st.dictionaries(st.integers(1, 5), st.integers(0, 60), min_size=1)
 
 
 @given(sizes, st.data())
-def test_an_allocation_is_exact_within_one_of_the_share_and_never_more_than_there_is(available, data):
+def test_an_allocation_is_exact_within_one_of_the_share_and_never_more_than_there_is(
+    available, data
+):
     total = sum(available.values())
     quota = data.draw(st.integers(0, total))
     parts = allocate(quota, available)
@@ -29,7 +32,8 @@ def test_an_allocation_is_exact_within_one_of_the_share_and_never_more_than_ther
 
 
 def test_largest_remainders_get_the_rows_that_are_left_and_ties_go_to_the_easier():
-    """10 of {1: 4, 2: 3, 3: 7} (14 rows): shares 2.857, 2.143, 5.0; whole parts 2, 2, 5; the one left goes to difficulty 1."""
+    """10 of {1: 4, 2: 3, 3: 7} (14 rows): shares 2.857, 2.143, 5.0; whole parts 2, 2, 5; the one
+    left goes to difficulty 1."""
     assert allocate(10, {1: 4, 2: 3, 3: 7}) == {1: 3, 2: 2, 3: 5}
     assert allocate(1, {1: 2, 2: 2}) == {1: 1, 2: 0}
 
@@ -69,7 +73,10 @@ def test_a_quota_is_written_as_numbers_or_as_tables_and_survives_json():
     assert Quota.parse(quota.model_dump(mode="json")) == quota
 
 
-@pytest.mark.parametrize("wrong", [{"train": -1}, {"train": {"6": 1}}, {"train": {"0": 1}}, {"train": {"1": -1}}, {"test": 1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"train": -1}, {"train": {"6": 1}}, {"train": {"0": 1}}, {"train": {"1": -1}}, {"test": 1}],
+)
 def test_a_wrong_quota_is_refused(wrong):
     with pytest.raises(ValidationError):
         Quota.parse(wrong)
@@ -83,7 +90,10 @@ def test_the_rank_of_a_prompt_is_the_hash_of_seed_and_id(texts, seed):
 
 
 def test_the_table_of_what_is_missing_is_aligned():
-    short = [Shortfall("quotas", "math", "train", None, 900, 812), Shortfall("grounding_quotas", "answerable", "heldout", 3, 5, 0)]
+    short = [
+        Shortfall("quotas", "math", "train", None, 900, 812),
+        Shortfall("grounding_quotas", "answerable", "heldout", 3, 5, 0),
+    ]
     assert shortfall_table(short).splitlines() == [
         "  cell                                   requested  available  missing",
         "  quotas.math.train                            900        812       88",
@@ -92,14 +102,18 @@ def test_the_table_of_what_is_missing_is_aligned():
 
 
 @given(st.text(min_size=1, max_size=40), st.floats(0, 0.4), st.floats(0, 0.4))
-def test_a_split_depends_on_the_normalised_prompt_and_the_fractions_alone(text, validation, heldout):
+def test_a_split_depends_on_the_normalised_prompt_and_the_fractions_alone(
+    text, validation, heldout
+):
     split = split_of(prompt_id(text), validation, heldout)
     assert split == split_of(prompt_id(f"  {text}\n"), validation, heldout)
     assert split in SPLITS
 
 
 @given(st.text(max_size=40), st.floats(0, 0.3), st.floats(0, 0.3), st.floats(0, 0.3))
-def test_a_larger_heldout_fraction_never_takes_a_prompt_out_of_the_heldout_split(text, validation, heldout, more):
+def test_a_larger_heldout_fraction_never_takes_a_prompt_out_of_the_heldout_split(
+    text, validation, heldout, more
+):
     if split_of(prompt_id(text), validation, heldout) == "heldout":
         assert split_of(prompt_id(text), validation, heldout + more) == "heldout"
 
@@ -111,7 +125,9 @@ def test_splits_have_about_the_sizes_that_were_asked_for():
 
 
 def test_pairs_of_chosen_prompts_are_written_once_whatever_file_they_are_in(tmp_path: Path):
-    lines = [f'{{"id":"{prompt_id(str(n))}","chosen":"{text}"}}' for n in range(5) for text in ("a", "b")]
+    lines = [
+        f'{{"id":"{prompt_id(str(n))}","chosen":"{text}"}}' for n in range(5) for text in ("a", "b")
+    ]
     files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     chosen = np.array([int(prompt_id(str(n)), 16) for n in (0, 2, 4, 9)], np.uint64)
     written = []
@@ -121,4 +137,6 @@ def test_pairs_of_chosen_prompts_are_written_once_whatever_file_they_are_in(tmp_
         assert write_pairs(tmp_path / "out.jsonl", files, chosen, seed=0) == 6
         written.append((tmp_path / "out.jsonl").read_text())
     assert written[0] == written[1]
-    assert sorted(written[0].splitlines()) == sorted(line for n in (0, 2, 4) for line in lines[2 * n : 2 * n + 2])
+    assert sorted(written[0].splitlines()) == sorted(
+        line for n in (0, 2, 4) for line in lines[2 * n : 2 * n + 2]
+    )

@@ -1,4 +1,5 @@
-"""A teacher behind an endpoint: the numbers that it has in process, asked for once, of the very tokens; what is not said is left out."""
+"""A teacher behind an endpoint: the numbers that it has in process, asked for once, of the very
+tokens; what is not said is left out."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,10 @@ def teacher() -> LoadedModel:
 def ids() -> Ids:
     """Six prompts and responses of different lengths."""
     random = np.random.Generator(np.random.Philox(0))
-    prompts, responses = random.integers(6, 1000, (6, P)).astype(np.int32), random.integers(6, 1000, (6, R)).astype(np.int32)
+    prompts, responses = (
+        random.integers(6, 1000, (6, P)).astype(np.int32),
+        random.integers(6, 1000, (6, R)).astype(np.int32),
+    )
     for row in range(6):
         prompts[row, : 3 * row] = 0
         responses[row, row + 1 :] = 0
@@ -40,8 +44,11 @@ def ids() -> Ids:
 
 
 @pytest.fixture
-def serve(teacher: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ScoringServer]]:
-    """A function that starts a server which goes wrong as it is told, and lets the provider `test` be there."""
+def serve(
+    teacher: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., ScoringServer]]:
+    """A function that starts a server which goes wrong as it is told, and lets the provider `test`
+    be there."""
     running: list[ScoringServer] = []
 
     def start(fault: Fault = lambda number, answer: None) -> ScoringServer:
@@ -90,11 +97,17 @@ def test_an_endpoint_says_what_the_same_teacher_says_in_process_and_is_asked_onc
     assert not any("top_logprobs" in text for text in kept)
 
 
-def test_what_is_refused_or_about_other_tokens_is_left_out(serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path) -> None:
-    """One request is bad, one answer is about other tokens, one of one token less, one lacks a number: two responses are left."""
+def test_what_is_refused_or_about_other_tokens_is_left_out(
+    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
+) -> None:
+    """One request is bad, one answer is about other tokens, one of one token less, one lacks a
+    number: two responses are left."""
 
     def fault(number: int, answer: dict[str, Any]) -> int | dict[str, Any] | None:
-        logprobs, length = answer["choices"][0]["logprobs"], len(answer["choices"][0]["logprobs"]["tokens"])
+        logprobs, length = (
+            answer["choices"][0]["logprobs"],
+            len(answer["choices"][0]["logprobs"]["tokens"]),
+        )
         row = (P + 1 - length) // 2
         if row == 1:
             logprobs["tokens"][-1] = "token_id:5"
@@ -119,7 +132,13 @@ def test_a_teacher_with_another_tokenizer_or_a_server_that_does_not_say_is_an_er
         return answer
 
     serve(others)
-    with pytest.raises(InputError, match=r"others than the 25 that were sent from token 3 on.*12B or 27B teaches Gemma 3 1B.*gpt-oss"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"others than the 25 that were sent from token 3 on.*12B or 27B teaches Gemma 3"
+            r" 1B.*gpt-oss"
+        ),
+    ):
         asked(tmp_path / "others", ids)
 
     def words(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -127,11 +146,18 @@ def test_a_teacher_with_another_tokenizer_or_a_server_that_does_not_say_is_an_er
         return answer
 
     serve(words)
-    with pytest.raises(InputError, match=r"answers \['word', 'word', 'word'\] instead of token ids.*return_tokens_as_token_ids"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"answers \['word', 'word', 'word'\] instead of token ids.*return_tokens_as_token_ids"
+        ),
+    ):
         asked(tmp_path / "words", ids)
 
 
-def test_an_outage_changes_nothing(serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path) -> None:
+def test_an_outage_changes_nothing(
+    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
+) -> None:
     serve()
     expected, _ = asked(tmp_path / "well", ids)
     server = serve(lambda number, answer: 503 if number < 8 else None)
@@ -141,7 +167,9 @@ def test_an_outage_changes_nothing(serve: Callable[..., ScoringServer], ids: Ids
     assert costs["teacher_unanswered"] == 0
 
 
-def test_a_spent_budget_ends_the_stage(serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path) -> None:
+def test_a_spent_budget_ends_the_stage(
+    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
+) -> None:
     serve()
     with pytest.raises(StageFailed, match=r"used up max_usd = 5e-05\. Raise teacher.max_usd"):
         asked(tmp_path, ids, input_usd_per_million=1.0, max_usd=5e-5)

@@ -1,4 +1,5 @@
-"""pass@k, majority@k and the seed's noise: worked by hand, against the definitions by enumeration, and their intervals."""
+"""pass@k, majority@k and the seed's noise: worked by hand, against the definitions by enumeration,
+and their intervals."""
 
 from itertools import combinations
 from math import isclose
@@ -13,12 +14,26 @@ from tasks.stages.reasoning_eval import OUTCOMES, reasoning_metrics
 from tasks.verification.choices import as_constraint
 
 
-def drawn(name: str, *answers: str | None, right: str = "4", check: Check = "numeric", domain: Domain = Domain.MATH) -> list[EvalItem]:
+def drawn(
+    name: str,
+    *answers: str | None,
+    right: str = "4",
+    check: Check = "numeric",
+    domain: Domain = Domain.MATH,
+) -> list[EvalItem]:
     """A prompt's samples with these answers; None: a completion that is no trace."""
     choices = as_constraint(("x", "y", "z")) if check == "choice" else ()
-    prompt = EvalPrompt(id=name, prompt=name, domain=domain, answer=right, check=check, constraints=choices)
-    texts = ["4" if answer is None else Trace(reasoning="-", answer=answer).render() for answer in answers]
-    return [judge(prompt, text).model_copy(update={"sample": number}) for number, text in enumerate(texts)]
+    prompt = EvalPrompt(
+        id=name, prompt=name, domain=domain, answer=right, check=check, constraints=choices
+    )
+    texts = [
+        "4" if answer is None else Trace(reasoning="-", answer=answer).render()
+        for answer in answers
+    ]
+    return [
+        judge(prompt, text).model_copy(update={"sample": number})
+        for number, text in enumerate(texts)
+    ]
 
 
 @pytest.mark.parametrize("right", range(6))
@@ -26,15 +41,23 @@ def drawn(name: str, *answers: str | None, right: str = "4", check: Check = "num
 def test_pass_at_k_is_the_share_of_all_draws_of_k_with_a_right_answer(right: int, k: int) -> None:
     items = drawn("a", *["4"] * right, *["5"] * (5 - right))
     draws = list(combinations(items, k))
-    assert isclose(pass_at_k(items, k), sum(any(item.exact for item in draw) for draw in draws) / len(draws), abs_tol=1e-12)
+    assert isclose(
+        pass_at_k(items, k),
+        sum(any(item.exact for item in draw) for draw in draws) / len(draws),
+        abs_tol=1e-12,
+    )
 
 
 def test_answers_that_are_equal_vote_together() -> None:
     assert majority_at_k(drawn("a", "5", "4", "4.0", "8/2 apples"), 4) == 1
     assert majority_at_k(drawn("a", "4", "5", "5.00", "$5"), 4) == 0
     assert majority_at_k(drawn("b", "C", "B", "B) y", "(b)", right="B", check="choice"), 4) == 1
-    assert majority_at_k(drawn("c", "6 m", "5000 m", "5 km", right="5 km", check="quantity"), 3) == 1
-    assert majority_at_k(drawn("d", "Rome", "PARIS.", "paris", right="Paris", check="exact"), 3) == 1
+    assert (
+        majority_at_k(drawn("c", "6 m", "5000 m", "5 km", right="5 km", check="quantity"), 3) == 1
+    )
+    assert (
+        majority_at_k(drawn("d", "Rome", "PARIS.", "paris", right="Paris", check="exact"), 3) == 1
+    )
 
 
 def test_what_is_no_trace_has_no_vote() -> None:
@@ -50,7 +73,8 @@ def test_of_equally_many_votes_the_first_wins() -> None:
 
 
 def test_majorities_are_taken_over_disjoint_groups_of_samples() -> None:
-    """(4 5) (5 4) (4 4) (5 5): the first of a tie, so right, wrong, right, wrong. A rest that fills no group has no say."""
+    """(4 5) (5 4) (4 4) (5 5): the first of a tie, so right, wrong, right, wrong. A rest that fills
+    no group has no say."""
     items = drawn("a", "4", "5", "5", "4", "4", "4", "5", "5")
     assert majority_at_k(items, 2) == 0.5
     assert majority_at_k(items, 1) == pass_at_k(items, 1) == 0.5
@@ -58,19 +82,29 @@ def test_majorities_are_taken_over_disjoint_groups_of_samples() -> None:
 
 
 def test_metrics_are_means_over_prompts_with_intervals_for_powers_of_two() -> None:
-    samples = [*drawn("a", "4", "4", "5", "5", "6", "7"), *drawn("b", *["5"] * 6), *drawn("c", *["4"] * 6)]
+    samples = [
+        *drawn("a", "4", "4", "5", "5", "6", "7"),
+        *drawn("b", *["5"] * 6),
+        *drawn("c", *["4"] * 6),
+    ]
     metrics = sampled_metrics(list(reversed(samples)), seed=1)
     assert list(metrics["pass_at_k"]) == list(metrics["majority_at_k"]) == ["1", "2", "4"]
     one, two = metrics["pass_at_k"]["1"], metrics["pass_at_k"]["2"]
     assert one["rate"] == pytest.approx((1 / 3 + 0 + 1) / 3)
     assert two["rate"] == pytest.approx((1 - 6 / 15 + 0 + 1) / 3)
-    assert all(entry["low"] <= entry["rate"] <= entry["high"] and entry["n"] == 3 for table in metrics.values() for entry in table.values())
+    assert all(
+        entry["low"] <= entry["rate"] <= entry["high"] and entry["n"] == 3
+        for table in metrics.values()
+        for entry in table.values()
+    )
     assert metrics["majority_at_k"]["4"]["rate"] == pytest.approx(2 / 3)
     assert metrics == sampled_metrics(samples, seed=1)
 
 
 def test_an_interval_has_a_width_where_all_prompts_agree() -> None:
-    (entry,) = sampled_metrics([item for name in "abcdefgh" for item in drawn(name, "4")])["pass_at_k"].values()
+    (entry,) = sampled_metrics([item for name in "abcdefgh" for item in drawn(name, "4")])[
+        "pass_at_k"
+    ].values()
     assert (entry["rate"], entry["high"]) == (1, 1)
     assert 0.6 < entry["low"] < 0.75
 
@@ -83,9 +117,16 @@ def test_code_passes_and_has_no_majority_and_free_text_has_neither() -> None:
 
 def test_metrics_of_an_evaluation_have_them_overall_per_domain_and_per_suite() -> None:
     samples = [*drawn("a", "4", "5"), *drawn("b", "5", "5", domain=Domain.SCIENCE)]
-    items = [drawn("a", "4")[0], drawn("b", "5", domain=Domain.SCIENCE)[0].model_copy(update={"suite": "extra"})]
-    samples = [item.model_copy(update={"suite": "extra"}) if item.id == "b" else item for item in samples]
-    metrics = reasoning_metrics([item.model_copy(update={"sample": None}) for item in items], samples=samples)
+    items = [
+        drawn("a", "4")[0],
+        drawn("b", "5", domain=Domain.SCIENCE)[0].model_copy(update={"suite": "extra"}),
+    ]
+    samples = [
+        item.model_copy(update={"suite": "extra"}) if item.id == "b" else item for item in samples
+    ]
+    metrics = reasoning_metrics(
+        [item.model_copy(update={"sample": None}) for item in items], samples=samples
+    )
     assert metrics["pass_at_k"]["1"]["rate"] == 0.25
     assert metrics["domains"]["math"]["pass_at_k"]["1"]["rate"] == 0.5
     assert metrics["suites"]["extra"]["pass_at_k"]["2"]["rate"] == 0
@@ -94,16 +135,22 @@ def test_metrics_of_an_evaluation_have_them_overall_per_domain_and_per_suite() -
 
 
 def test_the_noise_is_of_runs_over_the_same_prompts() -> None:
-    """One of two verifiable prompts flips; the free text counts for format alone, of three prompts."""
+    """One of two verifiable prompts flips; the free text counts for format alone, of three
+    prompts."""
     by_prompt = [drawn("a", "4", "5"), drawn("b", "4", "4"), drawn("c", "x", None, check="none")]
     samples = [items[sample] for sample in range(2) for items in by_prompt]
     found = noise(samples, OUTCOMES)
     assert (found["exact_answer"]["n"], found["exact_answer"]["flip_rate"]) == (2, 0.5)
-    assert (found["format_rate"]["n"], found["format_rate"]["flip_rate"]) == (3, pytest.approx(1 / 3))
+    assert (found["format_rate"]["n"], found["format_rate"]["flip_rate"]) == (
+        3,
+        pytest.approx(1 / 3),
+    )
     assert found["exact_answer"]["mean"] == 0.75
 
 
 def test_a_rate_whose_denominator_the_model_chooses_has_no_noise() -> None:
     by_prompt = [drawn("a", "4", None), drawn("b", "4", "4")]
     samples = [items[sample] for sample in range(2) for items in by_prompt]
-    assert noise(samples, {"right_of_formed": lambda item: item.exact if item.format else None}) == {}
+    assert (
+        noise(samples, {"right_of_formed": lambda item: item.exact if item.format else None}) == {}
+    )

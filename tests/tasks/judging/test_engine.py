@@ -1,4 +1,5 @@
-"""A judge behind an endpoint: each question asked once, in whatever thread; and an endpoint that is down changes no ruling."""
+"""A judge behind an endpoint: each question asked once, in whatever thread; and an endpoint that is
+down changes no ruling."""
 
 import hashlib
 import json
@@ -23,7 +24,13 @@ from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Rul
 from tasks.judging.judges import judge_models, open_judge
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
-JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", "input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
+JUDGE = {
+    "name": "endpoint",
+    "provider": "bench",
+    "model": "judge-1",
+    "input_usd_per_million": 1.0,
+    "output_usd_per_million": 1.0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +61,28 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def rating(body: dict[str, Any]) -> str:
     """Depends on the question alone."""
-    return json.dumps({"rating": int(hashlib.sha256(json.dumps(body["messages"], sort_keys=True).encode()).hexdigest(), 16) % 10})
+    return json.dumps(
+        {
+            "rating": (
+                int(
+                    hashlib.sha256(
+                        json.dumps(body["messages"], sort_keys=True).encode()
+                    ).hexdigest(),
+                    16,
+                )
+                % 10
+            )
+        }
+    )
 
 
 def questions(count: int, word: str = "response") -> list[Question]:
-    return [Question(({"role": "system", "content": "Judge."}, {"role": "user", "content": f"{word} {i}"})) for i in range(count)]
+    return [
+        Question(
+            ({"role": "system", "content": "Judge."}, {"role": "user", "content": f"{word} {i}"})
+        )
+        for i in range(count)
+    ]
 
 
 def texts(rulings: list[Ruling]) -> list[str]:
@@ -78,7 +102,11 @@ def test_rulings_come_in_order_and_a_question_is_asked_once_over_runs(judge: Any
         assert texts(rulings) == expected(asked)
         assert len(server.seen) == 20
         assert [one.digest for one in rulings[:5]] == [one.digest for one in rulings[20:]]
-        assert (first.values()["asked"], first.values()["requests"], first.values()["abstained"]) == (25, 20, 0)
+        assert (
+            first.values()["asked"],
+            first.values()["requests"],
+            first.values()["abstained"],
+        ) == (25, 20, 0)
         assert first.values()["usd"] == pytest.approx(sum(one.usd for one in rulings)) != 0
         again = judge(server.url, max_usd=1e-6)  # another config, in which nothing could be paid
         repeated = again.ask(asked)
@@ -88,7 +116,8 @@ def test_rulings_come_in_order_and_a_question_is_asked_once_over_runs(judge: Any
 
 
 def test_a_question_that_was_answered_since_it_was_looked_up_is_not_asked_again(judge: Any) -> None:
-    """All three are looked up at once; the turn of the last comes when the first has its answer. And it is paid once."""
+    """All three are looked up at once; the turn of the last comes when the first has its answer.
+    And it is paid once."""
     with ChatServer(reply=rating, latency=0.05) as server:
         one = judge(server.url, {"teacher_concurrency": 1})
         rulings = one.ask([*questions(2), *questions(1)])
@@ -103,19 +132,33 @@ def test_a_question_that_was_answered_since_it_was_looked_up_is_not_asked_again(
 
 def test_what_is_sent_is_the_config_s_and_the_question_s(judge: Any) -> None:
     with ChatServer(reply=rating) as server:
-        one = judge(server.url, temperature=0.5, limit_parameter="max_completion_tokens", parameters={"reasoning_effort": "low"})
+        one = judge(
+            server.url,
+            temperature=0.5,
+            limit_parameter="max_completion_tokens",
+            parameters={"reasoning_effort": "low"},
+        )
         (question,) = questions(1)
-        asked = [question, Question(question.messages, parameters={"response_format": {"type": "json_object"}})]
+        asked = [
+            question,
+            Question(question.messages, parameters={"response_format": {"type": "json_object"}}),
+        ]
         asked.append(Question(question.messages, sample=1))
         assert len({ruling.digest for ruling in one.ask(asked)}) == 3
-        plain = {"model": "judge-1", "messages": list(question.messages), "temperature": 0.5, "max_completion_tokens": 512}
+        plain = {
+            "model": "judge-1",
+            "messages": list(question.messages),
+            "temperature": 0.5,
+            "max_completion_tokens": 512,
+        }
         bodies = sorted((request.body for request in server.seen), key=len)
         assert bodies[0] == bodies[1] == plain | {"reasoning_effort": "low"}
         assert bodies[2] == bodies[0] | {"response_format": {"type": "json_object"}}
 
 
 def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
-    """Four rollouts in flight ask at a time: never more than the slots, and one budget, which is enough for a part."""
+    """Four rollouts in flight ask at a time: never more than the slots, and one budget, which is
+    enough for a part."""
     with ChatServer(reply=rating, latency=0.02) as server:
         one = judge(server.url, {"teacher_concurrency": 6}, max_usd=0.002, max_abstained=1.0)
         with ThreadPoolExecutor(4) as threads:
@@ -123,7 +166,9 @@ def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
             rulings = [ruling for call in calls for ruling in call.result()]
         answered = [ruling for ruling in rulings if ruling.problem is None]
         assert 0 < len(answered) < 80
-        assert {ruling.problem for ruling in rulings if ruling.problem} == {"unasked: the budget is spent"}
+        assert {ruling.problem for ruling in rulings if ruling.problem} == {
+            "unasked: the budget is spent"
+        }
         assert sum(ruling.usd for ruling in rulings) == pytest.approx(one.values()["usd"])
         assert one.values()["usd"] <= 0.002
         assert server.most <= 6
@@ -131,7 +176,8 @@ def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
 
 
 class Outage:
-    """From the `after`-th request on everything fails in a way, until a question has failed more than `most` times."""
+    """From the `after`-th request on everything fails in a way, until a question has failed more
+    than `most` times."""
 
     def __init__(self, fault: Fault, after: int, most: float) -> None:
         self.fault, self.after, self.most = fault, after, most
@@ -150,7 +196,9 @@ class Outage:
         pytest.param(Fault("status", 503), id="503"),
         pytest.param(Fault("reset"), id="reset"),
         pytest.param(Fault("status", 429), id="429"),
-        pytest.param(Fault("body", text="<html>Down for maintenance</html>"), id="a gateway's page"),
+        pytest.param(
+            Fault("body", text="<html>Down for maintenance</html>"), id="a gateway's page"
+        ),
     ],
 )
 def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
@@ -179,7 +227,8 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
-    """Two questions, fewer than a breaker needs to tell an outage from bad luck: a refused connection says it alone."""
+    """Two questions, fewer than a breaker needs to tell an outage from bad luck: a refused
+    connection says it alone."""
     port, asked = free_port(), questions(2)
     one = judge(f"http://127.0.0.1:{port}/v1", {"teacher_attempts": 2})
     with ThreadPoolExecutor(1) as threads:
@@ -191,13 +240,20 @@ def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
 
 
 def test_patience_ends_and_the_same_command_goes_on(judge: Any) -> None:
-    """What was answered before the outage is not asked again, and threads that wait at the same time learn of it, too."""
+    """What was answered before the outage is not asked again, and threads that wait at the same
+    time learn of it, too."""
     asked = questions(30)
     with ChatServer(Outage(Fault("status", 503), after=12, most=math.inf), reply=rating) as server:
         one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": 4})
         with ThreadPoolExecutor(2) as threads:
             other = threads.submit(one.ask, questions(20, "another rollout"))
-            with pytest.raises(StageFailed, match=r"has answered nothing for .* BENCH_BASE_URL is right.*LYCEUM_JUDGE_PATIENCE_SECONDS"):
+            with pytest.raises(
+                StageFailed,
+                match=(
+                    r"has answered nothing for .* BENCH_BASE_URL is"
+                    r" right.*LYCEUM_JUDGE_PATIENCE_SECONDS"
+                ),
+            ):
                 one.ask(asked)
             with pytest.raises(StageFailed, match="has answered nothing"):
                 other.result(300)
@@ -218,7 +274,13 @@ def test_a_question_that_always_fails_gets_no_ruling_and_too_many_end_the_stage(
         rulings = one.ask(asked)
         assert [bool(ruling.problem) for ruling in rulings] == [i == 3 for i in range(10)]
         assert rulings[3].problem == "failed: 500 CUDA error"
-        with pytest.raises(StageFailed, match=r"no ruling on 1 of 5 questions, more than max_abstained = 0\.1 allows \(1 times: failed"):
+        with pytest.raises(
+            StageFailed,
+            match=(
+                r"no ruling on 1 of 5 questions, more than max_abstained = 0\.1 allows \(1 times:"
+                r" failed"
+            ),
+        ):
             one.ask(asked[:5])
         one.check([None] * 9 + ["no JSON"])
         with pytest.raises(StageFailed, match="2 times: no JSON"):
@@ -249,19 +311,26 @@ def test_configs_are_told_apart_by_name_and_refused_with_reasons() -> None:
     from pydantic import TypeAdapter, ValidationError
 
     adapter: TypeAdapter[Any] = TypeAdapter(JudgeConfig)
-    gemma = adapter.validate_python({"name": "gemma", "model": "gemma3-12b-it", "prompt_length": 1024})
+    gemma = adapter.validate_python(
+        {"name": "gemma", "model": "gemma3-12b-it", "prompt_length": 1024}
+    )
     assert judge_models(gemma) == ("gemma3-12b-it",)
     assert judge_models(adapter.validate_python(JUDGE)) == ()
     for wrong, words in (
         ({"parameters": {"max_tokens": 3}}, "max_tokens: set by"),
-        ({"max_usd": 1.0, "input_usd_per_million": 0.0, "output_usd_per_million": 0.0}, "max_usd needs"),
+        (
+            {"max_usd": 1.0, "input_usd_per_million": 0.0, "output_usd_per_million": 0.0},
+            "max_usd needs",
+        ),
         ({"provider": "http://x"}, "pattern"),
     ):
         with pytest.raises(ValidationError, match=words):
             adapter.validate_python({**JUDGE, **wrong})
 
 
-def test_a_judge_without_a_place_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_without_a_place_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("BENCH_BASE_URL", raising=False)
     with pytest.raises(InputError, match="set BENCH_BASE_URL"):
         open_judge(EndpointJudge.parse(JUDGE), Resources({}, Answers(open_store(tmp_path))))

@@ -1,4 +1,5 @@
-"""A Gemma in this process judges (`tasks.judging.gemma`): probabilities of single tokens after a question, one program for all."""
+"""A Gemma in this process judges (`tasks.judging.gemma`): probabilities of single tokens after a
+question, one program for all."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +26,15 @@ DIGITS = tuple("0123456789")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64))
+    monkeypatch.setitem(
+        SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
+    )
 
 
 def judge(store: Path, **changes: object) -> AskGemma:
-    config = GemmaJudge.parse({"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4, **changes})
+    config = GemmaJudge.parse(
+        {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4, **changes}
+    )
     opened = judges.open_judge(config, Resources({}, Answers(open_store(store))))
     assert isinstance(opened, AskGemma)
     return opened
@@ -47,13 +52,23 @@ def probabilities(ruling: Ruling) -> np.ndarray:
 
 
 def test_a_ruling_is_the_probability_of_each_choice_as_the_next_token(tmp_path: Path) -> None:
-    """Against a plain forward pass of one row without padding; with different choices in one batch, and more questions than fit one."""
+    """Against a plain forward pass of one row without padding; with different choices in one batch,
+    and more questions than fit one."""
     one = judge(tmp_path)
-    asked = [question(f"How good is {i}?", DIGITS if i % 2 else ("1", "0"), "Judge." if i > 3 else "") for i in range(6)]
+    asked = [
+        question(f"How good is {i}?", DIGITS if i % 2 else ("1", "0"), "Judge." if i > 3 else "")
+        for i in range(6)
+    ]
     rulings = one.ask(asked)
     loaded = base_model("gemma3-tiny", 0)
     for ruling, each in zip(rulings, asked, strict=True):
-        tokens = np.array([prompt_tokens(loaded.tokenizer, "\n\n".join(message["content"] for message in each.messages))])
+        tokens = np.array(
+            [
+                prompt_tokens(
+                    loaded.tokenizer, "\n\n".join(message["content"] for message in each.messages)
+                )
+            ]
+        )
         hidden, _ = loaded.model(tokens, np.arange(tokens.shape[1])[None], np.ones_like(tokens))
         expected = np.asarray(jax.nn.softmax(loaded.model.unembed(hidden[0, -1])))
         ids = [loaded.tokenizer.encode(choice)[0] for choice in each.choices]
@@ -65,7 +80,9 @@ def test_a_ruling_is_the_probability_of_each_choice_as_the_next_token(tmp_path: 
 def test_a_question_is_answered_once_and_the_answer_does_not_depend_on_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = judge(tmp_path / "one").ask([question("a"), question("b"), question("a"), question("c")])
+    first = judge(tmp_path / "one").ask(
+        [question("a"), question("b"), question("a"), question("c")]
+    )
     assert first[0].digest == first[2].digest != first[1].digest
     one = judge(tmp_path / "one")
     monkeypatch.setattr(one.rater, "rate", None)  # nothing is left to compute
@@ -74,7 +91,9 @@ def test_a_question_is_answered_once_and_the_answer_does_not_depend_on_its_neigh
     alone = judge(tmp_path / "two").ask([question("c")])
     assert alone[0].probabilities == first[3].probabilities
     assert alone[0].digest == first[3].digest
-    others = judge(tmp_path / "one", prompt_length=32).ask([question("a"), question("a", ("1", "0"))])
+    others = judge(tmp_path / "one", prompt_length=32).ask(
+        [question("a"), question("a", ("1", "0"))]
+    )
     assert len({first[0].digest, *(ruling.digest for ruling in others)}) == 3
 
 
@@ -97,7 +116,9 @@ def test_a_question_that_does_not_fit_abstains_and_too_many_end_the_stage(tmp_pa
         (tuple(map(chr, range(97, 97 + MOST_CHOICES + 1))), "1 to 16"),
     ],
 )
-def test_choices_that_are_not_single_tokens_are_refused(choices: tuple[str, ...], words: str, tmp_path: Path) -> None:
+def test_choices_that_are_not_single_tokens_are_refused(
+    choices: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=words):
         judge(tmp_path).ask([question("x", choices)])
 
@@ -111,8 +132,12 @@ def test_control_tokens_in_a_response_are_characters(tmp_path: Path) -> None:
 
 def test_plan_compiles_the_program_that_judges(tmp_path: Path) -> None:
     one = judge(tmp_path)
-    model = abstract_model("gemma3-270m-it", SIZES["gemma3-270m-it"], make_mesh())  # the policy's; the judge is another
-    (program,) = judges.judge_programs(GemmaJudge.parse(one._config.model_dump()), model, questions=10)
+    model = abstract_model(
+        "gemma3-270m-it", SIZES["gemma3-270m-it"], make_mesh()
+    )  # the policy's; the judge is another
+    (program,) = judges.judge_programs(
+        GemmaJudge.parse(one._config.model_dump()), model, questions=10
+    )
     assert (program.name, program.calls) == ("judge", 2.5)
     lowered: list[str] = []
     jitted = one.rater._program

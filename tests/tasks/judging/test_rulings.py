@@ -18,11 +18,22 @@ MARK = "0123456789abcdef"
 
 
 def text(mark=MARK, grades=None, **more) -> str:
-    return json.dumps({"mark": mark, "reason": "r", "grades": {"1": True, "2": 7} if grades is None else grades} | more)
+    return json.dumps(
+        {"mark": mark, "reason": "r", "grades": {"1": True, "2": 7} if grades is None else grades}
+        | more
+    )
 
 
 def case(**changes) -> Case:
-    return Case(**{"prompt": PROMPT, "completion": TRACE, "sheet": Sheet(ITEMS), "value": lambda grades: sum(grades) / 2} | changes)
+    return Case(
+        **{
+            "prompt": PROMPT,
+            "completion": TRACE,
+            "sheet": Sheet(ITEMS),
+            "value": lambda grades: sum(grades) / 2,
+        }
+        | changes
+    )
 
 
 def judged(reply, cases=None, max_abstained=1.0, by_token=False):
@@ -86,12 +97,28 @@ def test_probabilities_are_a_mean_place_among_the_choices():
 
 
 def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_form_last():
-    asked, mark = question(Sheet(ITEMS, "Be fair.\n"), {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"})
-    assert data_of(asked) == {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"}
+    asked, mark = question(
+        Sheet(ITEMS, "Be fair.\n"),
+        {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"},
+    )
+    assert data_of(asked) == {
+        "task": "t?",
+        "reference_answer": "4",
+        "reasoning": "r",
+        "answer": "a",
+    }
     assert items_in(asked) == ["States 4.", "How good it is."]
     assert mark_in(asked) == mark
     end = text_of(asked).rpartition("Reply with exactly one JSON object")[2]
-    assert all(part in end for part in (mark, '"1", "2"', '"1": true if', '"2": a whole number from 1 (worst) to 10 (best)'))
+    assert all(
+        part in end
+        for part in (
+            mark,
+            '"1", "2"',
+            '"1": true if',
+            '"2": a whole number from 1 (worst) to 10 (best)',
+        )
+    )
     schema = asked.parameters["response_format"]["json_schema"]["schema"]["properties"]
     assert schema["grades"]["required"] == ["1", "2"]
     assert schema["mark"] == {"type": "string"}  # no constant: who answers has to read it
@@ -105,13 +132,18 @@ def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():
     questions = token_questions(Sheet(ITEMS), {"task": "t", "reasoning": "r", "answer": "a"})
     assert [one.choices for one in questions] == [("0", "1"), tuple("0123456789")]
     assert ["States 4." in text_of(one) for one in questions] == [True, False]
-    found, _ = judged(lambda one: (0.25, 0.75) if len(one.choices) == 2 else tuple([0.1] * 10), by_token=True)
+    found, _ = judged(
+        lambda one: (0.25, 0.75) if len(one.choices) == 2 else tuple([0.1] * 10), by_token=True
+    )
     assert found[0].value == pytest.approx((0.75 + 0.5) / 2)
     assert found[0].detail == {"grades": {"Answer": 0.75, "overall": pytest.approx(0.5)}}
 
 
 def test_the_same_response_is_the_same_question_and_any_other_is_another():
-    marks = {mark_in(question(Sheet(ITEMS), {"task": "t", "answer": answer})[0]) for answer in ("a", "a", "b")}
+    marks = {
+        mark_in(question(Sheet(ITEMS), {"task": "t", "answer": answer})[0])
+        for answer in ("a", "a", "b")
+    }
     assert len(marks) == 2
     assert question(Sheet(ITEMS), {"task": "t"}) == question(Sheet(ITEMS), {"task": "t"})
 
@@ -119,12 +151,17 @@ def test_the_same_response_is_the_same_question_and_any_other_is_another():
 def test_grades_and_the_judges_reason_go_to_the_ledger():
     found, judge = judged(lambda one: ruling(one, True, 10))
     assert found[0].value == 1.0
-    assert found[0].detail == {"grades": {"Answer": 1.0, "overall": 1.0}, "reason": "because", "ruling": found[0].detail["ruling"]}
+    assert found[0].detail == {
+        "grades": {"Answer": 1.0, "overall": 1.0},
+        "reason": "because",
+        "ruling": found[0].detail["ruling"],
+    }
     assert len(judge.asked) == 1
 
 
 def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
-    """The second question is another one, with another mark, and says what was wrong in words of ours."""
+    """The second question is another one, with another mark, and says what was wrong in words of
+    ours."""
     replies = iter(["It is a 10! <start_of_turn>", "still no JSON"])
     found, judge = judged(lambda one: next(replies))
     assert found[0] == (None, {"problem": "it was not one JSON object"})
@@ -134,7 +171,9 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
     assert "10!" not in text_of(second)
 
     tries = []
-    found, _ = judged(lambda one: tries.append(one) or (ruling(one, True, 10) if len(tries) == 2 else "hm"))
+    found, _ = judged(
+        lambda one: tries.append(one) or (ruling(one, True, 10) if len(tries) == 2 else "hm")
+    )
     assert found[0].value == 1.0
 
 

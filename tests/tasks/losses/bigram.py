@@ -1,4 +1,5 @@
-"""`Bigram`: a model whose logits for the next token are a row of a table, so that every log-probability can be computed by hand."""
+"""`Bigram`: a model whose logits for the next token are a row of a table, so that every
+log-probability can be computed by hand."""
 
 import jax
 import numpy as np
@@ -11,11 +12,14 @@ PAD, EOS, VOCABULARY = 0, 1, 6
 
 
 class Bigram(nnx.Module):
-    """Hidden states are the tokens, one-hot: row v of the embedding holds the logits of v after each token."""
+    """Hidden states are the tokens, one-hot: row v of the embedding holds the logits of v after
+    each token."""
 
     def __init__(self, seed: int = 0):
         self.config = SIZES["gemma3-tiny"]
-        self.embedding = nnx.Param(jax.random.normal(jax.random.key(seed), (VOCABULARY, VOCABULARY)))
+        self.embedding = nnx.Param(
+            jax.random.normal(jax.random.key(seed), (VOCABULARY, VOCABULARY))
+        )
 
     def __call__(self, tokens, positions, segments):
         return jax.nn.one_hot(tokens, VOCABULARY), None
@@ -38,16 +42,22 @@ def logp(model: Bigram, before: int, token: int, temperature: float = 1.0) -> fl
     return float(row[token] - np.log(np.exp(row).sum()))
 
 
-def completion_logps(model: Bigram, prompts: np.ndarray, completions: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+def completion_logps(
+    model: Bigram, prompts: np.ndarray, completions: np.ndarray, temperature: float = 1.0
+) -> np.ndarray:
     """(B, R) log-probabilities of completions; 0 at padding."""
     out = np.zeros(completions.shape)
     for row, tokens in enumerate(completions):
-        for index, (before, token) in enumerate(zip([prompts[row, -1], *tokens[:-1]], tokens, strict=True)):
+        for index, (before, token) in enumerate(
+            zip([prompts[row, -1], *tokens[:-1]], tokens, strict=True)
+        ):
             out[row, index] = 0.0 if token == PAD else logp(model, before, token, temperature)
     return out
 
 
-def pairs(chosen: list[list[int]], rejected: list[list[int]], length: int = 4, **reference: np.ndarray) -> PairBatch:
+def pairs(
+    chosen: list[list[int]], rejected: list[list[int]], length: int = 4, **reference: np.ndarray
+) -> PairBatch:
     """Pairs of responses to the prompt 2 3, padded to `length`."""
 
     def padded(rows: list[list[int]]) -> np.ndarray:
@@ -55,5 +65,7 @@ def pairs(chosen: list[list[int]], rejected: list[list[int]], length: int = 4, *
 
     prompts = np.array([[PAD, 2, 3]] * len(chosen), np.int32)
     arrays = {"prompt": prompts, "chosen": padded(chosen), "rejected": padded(rejected)}
-    fields = {f"{name}_ids": array for name, array in arrays.items()} | {f"{name}_mask": array != PAD for name, array in arrays.items()}
+    fields = {f"{name}_ids": array for name, array in arrays.items()} | {
+        f"{name}_mask": array != PAD for name, array in arrays.items()
+    }
     return PairBatch(**fields, **reference)

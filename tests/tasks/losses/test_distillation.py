@@ -1,4 +1,5 @@
-"""GKD's divergences: the numbers and gradients of TRL, the vectors of the formulas, and the same from chunks of hidden states."""
+"""GKD's divergences: the numbers and gradients of TRL, the vectors of the formulas, and the same
+from chunks of hidden states."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,12 +19,28 @@ from tasks.models.weights import initialise
 from tasks.reinforcement.policy_batches import row_weights
 
 STUDENT = [
-    [[2.265, 0.093, -3.439, 2.202, 3.633], [2.531, 0.017, -4.406, 2.798, 0.366], [-0.634, -2.714, 2.239, -2.014, 6.303]],
-    [[-1.078, 1.351, -2.195, -4.44, -2.747], [-2.987, -0.619, -2.972, -2.037, 2.515], [6.104, 3.793, 4.774, -2.73, 1.983]],
+    [
+        [2.265, 0.093, -3.439, 2.202, 3.633],
+        [2.531, 0.017, -4.406, 2.798, 0.366],
+        [-0.634, -2.714, 2.239, -2.014, 6.303],
+    ],
+    [
+        [-1.078, 1.351, -2.195, -4.44, -2.747],
+        [-2.987, -0.619, -2.972, -2.037, 2.515],
+        [6.104, 3.793, 4.774, -2.73, 1.983],
+    ],
 ]
 TEACHER = [
-    [[-1.0, -3.053, -0.439, 1.021, 1.169], [1.429, -5.176, 4.912, 0.972, 2.706], [0.719, 2.464, -4.013, -4.766, 3.27]],
-    [[1.201, -0.279, -6.882, -2.482, 3.507], [2.77, 1.633, 1.81, 1.035, 1.377], [3.124, 1.904, -1.065, -1.598, -1.44]],
+    [
+        [-1.0, -3.053, -0.439, 1.021, 1.169],
+        [1.429, -5.176, 4.912, 0.972, 2.706],
+        [0.719, 2.464, -4.013, -4.766, 3.27],
+    ],
+    [
+        [1.201, -0.279, -6.882, -2.482, 3.507],
+        [2.77, 1.633, 1.81, 1.035, 1.377],
+        [3.124, 1.904, -1.065, -1.598, -1.44],
+    ],
 ]
 MASK = np.array([[1, 1, 0], [1, 0, 0]], bool)
 RECORDED = {
@@ -38,25 +55,34 @@ RECORDED = {
     (1, 1.0): (2.2646701, [0.0478252, 0.0046943, -0.0010037, -0.0640996, 0.0125838]),
     (1, 0.7): (3.4260247, [0.0632884, 0.0024397, -0.0001184, -0.0858343, 0.0202245]),
 }
-"""(beta, temperature) -> the loss on the tokens of MASK and the gradient of the first one's student logits: TRL 1.16.0's
-`GKDTrainer.generalized_jsd_loss` with torch 2.15.0."""
+"""(beta, temperature) -> the loss on the tokens of MASK and the gradient of the first one's student
+logits: TRL 1.16.0's `GKDTrainer.generalized_jsd_loss` with torch 2.15.0."""
 
 
 def dense(beta: float, temperature: float, student: Any, teacher: Any) -> jax.Array:
     """The mean divergence over MASK from logits."""
-    found = generalized_jsd(jax.nn.log_softmax(student / temperature), jax.nn.log_softmax(jnp.asarray(teacher) / temperature), beta)
+    found = generalized_jsd(
+        jax.nn.log_softmax(student / temperature),
+        jax.nn.log_softmax(jnp.asarray(teacher) / temperature),
+        beta,
+    )
     return jnp.sum(found * MASK) / MASK.sum()
 
 
 @pytest.mark.parametrize(("beta", "temperature"), RECORDED)
 def test_divergences_and_gradients_are_those_trl_gave(beta: float, temperature: float) -> None:
-    loss, gradient = jax.value_and_grad(partial(dense, beta, temperature))(jnp.asarray(STUDENT), TEACHER)
+    loss, gradient = jax.value_and_grad(partial(dense, beta, temperature))(
+        jnp.asarray(STUDENT), TEACHER
+    )
     expected, slope = RECORDED[beta, temperature]
     assert loss == pytest.approx(expected, abs=1e-5)
     np.testing.assert_allclose(gradient[0, 0], slope, atol=1e-6)
 
 
-@pytest.mark.parametrize(("beta", "expected"), [(0, 0.0920329), (1, 0.0851228), (0.1, 0.0081848), (0.5, 0.0219012), (0.9, 0.0076947)])
+@pytest.mark.parametrize(
+    ("beta", "expected"),
+    [(0, 0.0920329), (1, 0.0851228), (0.1, 0.0081848), (0.5, 0.0219012), (0.9, 0.0076947)],
+)
 def test_divergences_of_three_words(beta: float, expected: float) -> None:
     """S = (.7, .2, .1), T = (.5, .3, .2): the formulas of GKD (2306.13649), computed apart."""
     student, teacher = jnp.log(jnp.asarray([0.7, 0.2, 0.1])), jnp.log(jnp.asarray([0.5, 0.3, 0.2]))
@@ -71,37 +97,70 @@ LARGE = replace(SIZES["gemma3-tiny"], vocab_size=54, embed_dim=12, final_softcap
 
 
 def drawn() -> list[jax.Array]:
-    """Embedding and hidden states of the student, of the teacher, mask, and weights of the tokens."""
+    """Embedding and hidden states of the student, of the teacher, mask, and weights of the
+    tokens."""
     random = np.random.Generator(np.random.Philox(0))
     shapes = [(50, 8), (B, T, 8), (54, 12), (B, T, 12)]
     arrays = [random.standard_normal(shape, np.float32) for shape in shapes]
-    return [*map(jnp.asarray, arrays), jnp.asarray(random.random((B, T)) < 0.6), jnp.asarray(random.random((B, T), np.float32))]
+    return [
+        *map(jnp.asarray, arrays),
+        jnp.asarray(random.random((B, T)) < 0.6),
+        jnp.asarray(random.random((B, T), np.float32)),
+    ]
 
 
 @pytest.mark.parametrize("beta", [0, 0.3, 1])
-def test_in_chunks_they_are_those_of_all_logits(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values, gradients of hidden states and embedding, and entropies; over the words that both vocabularies have."""
+def test_in_chunks_they_are_those_of_all_logits(
+    beta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values, gradients of hidden states and embedding, and entropies; over the words that both
+    vocabularies have."""
     monkeypatch.setattr(vocabulary, "CHUNK", CHUNK)
 
-    def ours(embedding: jax.Array, hidden: jax.Array, of_teacher: jax.Array, states: jax.Array, mask: jax.Array, weights: jax.Array) -> Any:
-        model = SimpleNamespace(config=SMALL, embedding=SimpleNamespace(get_value=lambda: embedding))
-        found, entropies = token_divergences(model, hidden, (LARGE, of_teacher, states), mask, beta=beta, temperature=0.7)
+    def ours(
+        embedding: jax.Array,
+        hidden: jax.Array,
+        of_teacher: jax.Array,
+        states: jax.Array,
+        mask: jax.Array,
+        weights: jax.Array,
+    ) -> Any:
+        model = SimpleNamespace(
+            config=SMALL, embedding=SimpleNamespace(get_value=lambda: embedding)
+        )
+        found, entropies = token_divergences(
+            model, hidden, (LARGE, of_teacher, states), mask, beta=beta, temperature=0.7
+        )
         return jnp.sum(weights * found**2), entropies
 
     def whole(
-        embedding: jax.Array, hidden: jax.Array, of_teacher: jax.Array, states: jax.Array, mask: jax.Array, weights: jax.Array
+        embedding: jax.Array,
+        hidden: jax.Array,
+        of_teacher: jax.Array,
+        states: jax.Array,
+        mask: jax.Array,
+        weights: jax.Array,
     ) -> Any:
         student = jax.nn.log_softmax(unembed(SMALL, embedding, hidden) / 0.7)
         teacher = jax.nn.log_softmax(unembed(LARGE, of_teacher, states)[..., :50] / 0.7)
         entropies = -jnp.sum(jnp.exp(student) * student, axis=-1)
-        return jnp.sum(weights * jnp.where(mask, generalized_jsd(student, teacher, beta), 0) ** 2), jnp.where(mask, entropies, 0)
+        return jnp.sum(
+            weights * jnp.where(mask, generalized_jsd(student, teacher, beta), 0) ** 2
+        ), jnp.where(mask, entropies, 0)
 
-    found, expected = (jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(*drawn()) for loss in (ours, whole))
-    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4), found, expected)
+    found, expected = (
+        jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(*drawn()) for loss in (ours, whole)
+    )
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4),
+        found,
+        expected,
+    )
 
 
 def test_the_loss_of_a_batch_is_the_mean_over_its_tokens_whatever_the_micro_batches() -> None:
-    """Two rows of 3 and 1 tokens, a third that does not count: the mean over 4 tokens, from the whole batch and row by row."""
+    """Two rows of 3 and 1 tokens, a third that does not count: the mean over 4 tokens, from the
+    whole batch and row by row."""
     config = replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=32, embed_dim=32, vocab_size=64)
     student, teacher = (initialise(config, seed) for seed in (0, 1))
     attach_teacher(student, teacher.embedding.get_value())
@@ -111,17 +170,27 @@ def test_the_loss_of_a_batch_is_the_mean_over_its_tokens_whatever_the_micro_batc
     tokens = jnp.asarray(np.concatenate([prompts, responses], axis=1))
     real = tokens != 0
     places = jnp.maximum(jnp.cumsum(real, axis=-1) - 1, 0)
-    (ours, _), (theirs, _) = (model(tokens, places, real.astype(jnp.int32)) for model in (student, teacher))
+    (ours, _), (theirs, _) = (
+        model(tokens, places, real.astype(jnp.int32)) for model in (student, teacher)
+    )
     mask, counted = responses != 0, np.array([True, True, False])
     weights = row_weights(mask, counted, "token", 3)
     batch = DistillBatch(prompts, responses, mask & counted[:, None], theirs[:, 3:6], weights)
     loss_fn = gkd_loss_fn(pad_id=0, beta=0.5, temperature=1.0, teacher=config)
     loss, metrics = loss_fn(student, batch)
 
-    logps = [jax.nn.log_softmax(model.unembed(hidden[:, 3:6])) for model, hidden in ((student, ours), (teacher, theirs))]
+    logps = [
+        jax.nn.log_softmax(model.unembed(hidden[:, 3:6]))
+        for model, hidden in ((student, ours), (teacher, theirs))
+    ]
     expected = generalized_jsd(logps[0], logps[1], 0.5)[mask & counted[:, None]]
     assert expected.shape == (4,)
     assert loss == pytest.approx(float(expected.mean()), rel=1e-5)
-    assert metrics["entropy"] == pytest.approx(float(-jnp.sum(jnp.exp(logps[0]) * logps[0], -1)[mask & counted[:, None]].mean()), rel=1e-5)
-    rows = [loss_fn(student, jax.tree.map(lambda x, row=row: x[row : row + 1], batch))[0] for row in range(3)]
+    assert metrics["entropy"] == pytest.approx(
+        float(-jnp.sum(jnp.exp(logps[0]) * logps[0], -1)[mask & counted[:, None]].mean()), rel=1e-5
+    )
+    rows = [
+        loss_fn(student, jax.tree.map(lambda x, row=row: x[row : row + 1], batch))[0]
+        for row in range(3)
+    ]
     assert np.mean(rows) == pytest.approx(float(loss), rel=1e-5)

@@ -1,4 +1,5 @@
-"""GRPO and its kin against numbers worked from their formulas, and against Tunix's own functions."""
+"""GRPO and its kin against numbers worked from their formulas, and against Tunix's own
+functions."""
 
 from functools import cache
 from typing import Any
@@ -16,46 +17,76 @@ from tunix.rl.grpo.grpo_learner import GRPOConfig
 from tasks.devices.hosts import make_mesh
 from tasks.losses.grpo import grpo_loss_fn, k3
 from tasks.models.vocabulary import token_logps_fn
-from tasks.reinforcement.policy_batches import Aggregation, PolicyBatch, group_advantages, row_weights
+from tasks.reinforcement.policy_batches import (
+    Aggregation,
+    PolicyBatch,
+    group_advantages,
+    row_weights,
+)
 from tasks.training.trainer import Trainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, TunixBigram, completion_logps
 
-# Advantages ----------------------------------------------------------------------------------------------------------------------
+# Advantages
+# --------------------------------------------------------------------------------------------------
 
 
 def test_advantages_equal_the_worked_numbers():
-    """[1,0,1,0]: mean .5, std (ddof 1) sqrt(1/3) = .5773503: +-.5 / .5773513. [1,0,0,0]: mean .25, std .5."""
+    """[1,0,1,0]: mean .5, std (ddof 1) sqrt(1/3) = .5773503: +-.5 / .5773513. [1,0,0,0]: mean .25,
+    std .5."""
     even, odd = np.array([1.0, 0, 1, 0]), np.array([1.0, 0, 0, 0])
-    np.testing.assert_allclose(group_advantages(even, 4), [0.8660239, -0.8660239, 0.8660239, -0.8660239], atol=1e-7)
-    np.testing.assert_allclose(group_advantages(even, 4, epsilon=1e-4), [0.8658754, -0.8658754, 0.8658754, -0.8658754], atol=1e-7)
-    np.testing.assert_allclose(group_advantages(odd, 4), [1.499997, -0.499999, -0.499999, -0.499999], atol=1e-6)
-    np.testing.assert_allclose(group_advantages(odd, 4, "none"), [0.75, -0.25, -0.25, -0.25], rtol=1e-12)
+    np.testing.assert_allclose(
+        group_advantages(even, 4), [0.8660239, -0.8660239, 0.8660239, -0.8660239], atol=1e-7
+    )
+    np.testing.assert_allclose(
+        group_advantages(even, 4, epsilon=1e-4),
+        [0.8658754, -0.8658754, 0.8658754, -0.8658754],
+        atol=1e-7,
+    )
+    np.testing.assert_allclose(
+        group_advantages(odd, 4), [1.499997, -0.499999, -0.499999, -0.499999], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        group_advantages(odd, 4, "none"), [0.75, -0.25, -0.25, -0.25], rtol=1e-12
+    )
 
 
 def test_advantages_equal_tunix_on_groups_without_abstentions():
     rewards = np.random.Generator(np.random.Philox(0)).normal(size=40)
-    np.testing.assert_allclose(group_advantages(rewards, 8), algo_core.compute_advantages(rewards, 8), rtol=1e-12)
+    np.testing.assert_allclose(
+        group_advantages(rewards, 8), algo_core.compute_advantages(rewards, 8), rtol=1e-12
+    )
 
 
 def test_advantages_scaled_by_the_batch_share_one_std():
-    """Groups [0, 1] and [0, 3]: means .5 and 1.5, std of all four (mean 1, squares 1 0 1 4) sqrt(2). An abstention is in no std."""
+    """Groups [0, 1] and [0, 3]: means .5 and 1.5, std of all four (mean 1, squares 1 0 1 4)
+    sqrt(2). An abstention is in no std."""
     expected = np.array([-0.5, 0.5, -1.5, 1.5]) / (2**0.5 + 1e-6)
-    np.testing.assert_allclose(group_advantages(np.array([0.0, 1, 0, 3]), 2, "batch"), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        group_advantages(np.array([0.0, 1, 0, 3]), 2, "batch"), expected, rtol=1e-12
+    )
     with_abstention = np.array([0.0, 1, np.nan, 0, 3, np.nan])
-    np.testing.assert_allclose(group_advantages(with_abstention, 3, "batch"), [*expected[:2], 0, *expected[2:], 0], rtol=1e-12)
+    np.testing.assert_allclose(
+        group_advantages(with_abstention, 3, "batch"),
+        [*expected[:2], 0, *expected[2:], 0],
+        rtol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("scale", ["group", "none", "batch"])
 def test_equal_rewards_have_no_advantage_even_when_rounding_differs(scale: str):
-    """.1 + .2 is not .3 in floating point; in float32 Tunix's estimator would turn such a difference into advantages of about .05."""
+    """.1 + .2 is not .3 in floating point; in float32 Tunix's estimator would turn such a
+    difference into advantages of about .05."""
     rewards = np.array([0.3, 0.1 + 0.2, 0.3, 0.3, 1.0, 1.0, 1.0, 1.0])
     assert group_advantages(rewards, 4, scale).tolist() == [0.0] * 8
 
 
 def test_a_completion_without_a_reward_is_left_out_of_its_group():
-    """[1, 0, nan, 0] is the group [1, 0, 0]: mean 1/3, std .5773503. A group with one reward has nothing to compare with."""
+    """[1, 0, nan, 0] is the group [1, 0, 0]: mean 1/3, std .5773503. A group with one reward has
+    nothing to compare with."""
     advantages = group_advantages(np.array([1.0, 0, np.nan, 0, np.nan, np.nan, 1, np.nan]), 4)
-    np.testing.assert_allclose(advantages, [1.154699, -0.577349, 0, -0.577349, 0, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(
+        advantages, [1.154699, -0.577349, 0, -0.577349, 0, 0, 0, 0], atol=1e-6
+    )
 
 
 def test_rewards_that_fill_no_group_are_refused():
@@ -63,7 +94,8 @@ def test_rewards_that_fill_no_group_are_refused():
         group_advantages(np.ones(6), 4)
 
 
-# Batches -------------------------------------------------------------------------------------------------------------------------
+# Batches
+# --------------------------------------------------------------------------------------------------
 
 
 LOSS: dict[str, Any] = {"pad_id": PAD, "beta": 0.0, "epsilon": 0.2}
@@ -105,7 +137,14 @@ def compiled(**structure: Any) -> Any:
     return nnx.jit(nnx.value_and_grad(loss, has_aux=True))
 
 
-def stepped(model: Bigram, batch: PolicyBatch, *, epsilon_high: float = 0.2, temperature: float = 1.0, **structure: Any) -> Any:
+def stepped(
+    model: Bigram,
+    batch: PolicyBatch,
+    *,
+    epsilon_high: float = 0.2,
+    temperature: float = 1.0,
+    **structure: Any,
+) -> Any:
     """((loss, metrics), gradient of the table's transpose)."""
     numbers = {"epsilon_high": np.float32(epsilon_high), "temperature": np.float32(temperature)}
     found, gradient = compiled(**structure)(model, batch, numbers)
@@ -131,32 +170,56 @@ def test_token_logps_are_those_of_the_completions_at_the_temperature_by_one_prog
     assert program._cache_size() == 1
 
 
-# GRPO ----------------------------------------------------------------------------------------------------------------------------
+# GRPO
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("old", "ref", "counted"), [(True, True, (True, True)), (True, True, (True, False)), (False, False, (True, True))])
-def test_loss_metrics_and_gradients_are_those_of_tunixs_registered_loss(old: bool, ref: bool, counted: tuple[bool, bool]):
+@pytest.mark.parametrize(
+    ("old", "ref", "counted"),
+    [(True, True, (True, True)), (True, True, (True, False)), (False, False, (True, True))],
+)
+def test_loss_metrics_and_gradients_are_those_of_tunixs_registered_loss(
+    old: bool, ref: bool, counted: tuple[bool, bool]
+):
     """With ratios on both sides of the clip, and at a temperature that is not 1."""
     theirs, ours, beta = TunixBigram(), Bigram(), 1.0 if ref else 0.0
-    reference = hand_logps(ours, 0.7) + np.random.Generator(np.random.Philox(3)).normal(0, 0.4, COMPLETIONS.shape)
+    reference = hand_logps(ours, 0.7) + np.random.Generator(np.random.Philox(3)).normal(
+        0, 0.4, COMPLETIONS.shape
+    )
     before = hand_logps(ours, 0.7) - [0.5, -0.5, 0.1, 0]
-    batch = example([1.3, -0.6], reference if ref else None, before if old else None, counted=counted)
-    fields = {name: value for name, value in vars(batch).items() if not name.endswith("weights") and name != "sampler_per_token_logps"}
-    stock_batch = common.TrainExample(**fields | {"completion_mask": MASK & np.array(counted)[:, None]})
+    batch = example(
+        [1.3, -0.6], reference if ref else None, before if old else None, counted=counted
+    )
+    fields = {
+        name: value
+        for name, value in vars(batch).items()
+        if not name.endswith("weights") and name != "sampler_per_token_logps"
+    }
+    stock_batch = common.TrainExample(
+        **fields | {"completion_mask": MASK & np.array(counted)[:, None]}
+    )
     config = GRPOConfig(beta=beta, epsilon=0.2, kl_loss_mode="low_var_kl")
     config.temperature = 0.7  # no field of GRPOConfig: Tunix's learner sets it like this
-    stock = nnx.jit(nnx.value_and_grad(lambda model, batch: algo_core.grpo_loss_fn(model, batch, config, PAD, EOS), has_aux=True))
+    stock = nnx.jit(
+        nnx.value_and_grad(
+            lambda model, batch: algo_core.grpo_loss_fn(model, batch, config, PAD, EOS),
+            has_aux=True,
+        )
+    )
     (their_loss, their_metrics), their_gradient = stock(theirs, stock_batch)
     (loss, metrics), gradient = stepped(ours, batch, beta=beta, temperature=0.7)
     np.testing.assert_allclose(loss, their_loss, rtol=1e-5)
     for name in ("kl", "pg_clipfrac") if ref else ("pg_clipfrac",):
         assert metrics[name] == pytest.approx(float(their_metrics[name]), rel=1e-5, abs=1e-7)
     assert not old or 0 < metrics["pg_clipfrac"] < 1
-    np.testing.assert_allclose(gradient, their_gradient["embedding"].get_value(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        gradient, their_gradient["embedding"].get_value(), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_on_policy_the_gradient_is_that_of_the_advantage_weighted_log_likelihood():
-    """rho = 1, so L = -mean_i A_i and dL = -mean_i A_i mean_t dlogp: sequences count equally, whatever their length."""
+    """rho = 1, so L = -mean_i A_i and dL = -mean_i A_i mean_t dlogp: sequences count equally,
+    whatever their length."""
     model = Bigram()
     (loss, metrics), gradient = stepped(model, example([1.0, -0.5]))
     assert loss == pytest.approx(-0.25)
@@ -172,30 +235,43 @@ def test_on_policy_the_gradient_is_that_of_the_advantage_weighted_log_likelihood
 
 
 def test_an_advantage_may_be_each_tokens_own():
-    """rho = 1: L = -((1 + 3) / 2 + (0 + 1 + 1 + 4) / 4) / 2; what stands at padding does not count."""
+    """rho = 1: L = -((1 + 3) / 2 + (0 + 1 + 1 + 4) / 4) / 2; what stands at padding does not
+    count."""
     loss, _ = grpo(Bigram(), example([[1, 3, 9, 9], [0, 1, 1, 4]]))
     assert loss == pytest.approx(-((1 + 3) / 2 + (0 + 1 + 1 + 4) / 4) / 2, rel=1e-5)
 
 
 def test_the_ratio_is_clipped_on_the_side_that_would_gain():
-    """Old log-probabilities lower by log 1.5 make rho 1.5 everywhere: with A = 1 the clipped 1.2 counts, with A = -1 the full 1.5."""
+    """Old log-probabilities lower by log 1.5 make rho 1.5 everywhere: with A = 1 the clipped 1.2
+    counts, with A = -1 the full 1.5."""
     model = Bigram()
     loss, metrics = grpo(model, example([1.0, -1.0], old=hand_logps(model) - np.log(1.5)))
     assert loss == pytest.approx((-1.2 + 1.5) / 2, rel=1e-5)
-    assert metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)  # the two tokens of the first sequence, of six
+    assert (
+        metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
+    )  # the two tokens of the first sequence, of six
     assert metrics["clip_low"] == 0
 
 
 def test_the_bounds_of_the_clip_are_two():
-    """rho 1.5 and A = 1 gain to 1.28; rho 1 / 1.5 and A = -1 gain to .8, whatever the upper bound is."""
+    """rho 1.5 and A = 1 gain to 1.28; rho 1 / 1.5 and A = -1 gain to .8, whatever the upper bound
+    is."""
     model = Bigram()
-    loss, metrics = grpo(model, example([1.0, -1.0], old=hand_logps(model) - np.log([[1.5], [1 / 1.5]])), epsilon_high=0.28)
+    loss, metrics = grpo(
+        model,
+        example([1.0, -1.0], old=hand_logps(model) - np.log([[1.5], [1 / 1.5]])),
+        epsilon_high=0.28,
+    )
     assert loss == pytest.approx((-1.28 + 0.8) / 2, rel=1e-5)
-    assert (metrics["clip_high"], metrics["clip_low"]) == (pytest.approx(2 / 6), pytest.approx(4 / 6))
+    assert (metrics["clip_high"], metrics["clip_low"]) == (
+        pytest.approx(2 / 6),
+        pytest.approx(4 / 6),
+    )
 
 
 def test_the_kl_is_the_papers_estimator():
-    """ref = policy + .3 gives e^.3 - .3 - 1 = .0498588 at every token; Tunix's default (k1) would give -.3."""
+    """ref = policy + .3 gives e^.3 - .3 - 1 = .0498588 at every token; Tunix's default (k1) would
+    give -.3."""
     model = Bigram()
     loss, metrics = grpo(model, example([0.0, 0.0], ref=hand_logps(model) + 0.3), beta=1.0)
     assert metrics["kl"] == pytest.approx(0.0498588, rel=1e-4)
@@ -203,7 +279,8 @@ def test_the_kl_is_the_papers_estimator():
 
 
 def test_the_estimators_of_the_kl_have_its_mean_under_the_policy():
-    """S [.7 .2 .1], T [.5 .3 .2]: KL(S||T) = .0851228, the mean of k1 = -d and of k3; k3 at .3 = .0498588."""
+    """S [.7 .2 .1], T [.5 .3 .2]: KL(S||T) = .0851228, the mean of k1 = -d and of k3; k3 at .3 =
+    .0498588."""
     s, t = np.array([0.7, 0.2, 0.1]), np.array([0.5, 0.3, 0.2])
     d = jnp.log(t / s)
     assert jnp.sum(s * k3(d)) == pytest.approx(0.0851228, abs=1e-6)
@@ -212,7 +289,8 @@ def test_the_estimators_of_the_kl_have_its_mean_under_the_policy():
 
 
 def test_a_completion_without_a_reward_is_left_out_of_the_loss_and_of_the_metrics():
-    """Of two sequences one counts: the mean over sequences is that one's, for the policy term and for the KL."""
+    """Of two sequences one counts: the mean over sequences is that one's, for the policy term and
+    for the KL."""
     model = Bigram()
     ref = hand_logps(model) + np.array([[0.3], [2.0]])
     loss, metrics = grpo(model, example([1.0, 0.0], ref=ref, counted=(True, False)), beta=1.0)
@@ -229,20 +307,28 @@ def test_a_batch_in_which_nothing_counts_moves_nothing():
     assert all(value == 0 for value in metrics.values())
 
 
-# Aggregation ---------------------------------------------------------------------------------------------------------------------
+# Aggregation
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("aggregation", "expected"), [("token", 2.5), ("sequence", 3.0), ("fixed", 1.25)])
+@pytest.mark.parametrize(
+    ("aggregation", "expected"), [("token", 2.5), ("sequence", 3.0), ("fixed", 1.25)]
+)
 def test_weights_equal_the_worked_numbers(aggregation: Aggregation, expected: float):
-    """Losses [[1,2,3,0],[4,0,0,0]], mask [[1,1,1,0],[1,0,0,0]], L = 4: 10 / 4, (2 + 4) / 2, 10 / 8."""
-    losses, mask = np.array([[1, 2, 3, 0], [4, 0, 0, 0]]), np.array([[1, 1, 1, 0], [1, 0, 0, 0]], bool)
+    """Losses [[1,2,3,0],[4,0,0,0]], mask [[1,1,1,0],[1,0,0,0]], L = 4: 10 / 4, (2 + 4) / 2, 10 /
+    8."""
+    losses, mask = (
+        np.array([[1, 2, 3, 0], [4, 0, 0, 0]]),
+        np.array([[1, 1, 1, 0], [1, 0, 0, 0]], bool),
+    )
     weights = row_weights(mask, np.array([True, True]), aggregation, 4)
     assert np.mean(weights * (losses * mask).sum(axis=1)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "fixed"])
 def test_what_does_not_count_weighs_nothing_and_takes_no_share(aggregation: Aggregation):
-    """The rows that count have the loss they would have alone; so has a response without a token."""
+    """The rows that count have the loss they would have alone; so has a response without a
+    token."""
     mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
     alone = row_weights(mask[[0, 2]], np.array([True, True]), aggregation, 4)
     among = row_weights(mask, np.array([True, False, True, True]), aggregation, 4)
@@ -250,11 +336,16 @@ def test_what_does_not_count_weighs_nothing_and_takes_no_share(aggregation: Aggr
 
 
 def test_losses_of_grpo_average_over_tokens_then_over_sequences():
-    """KLs of [1, 2] and [3, 3, 3, 7], from references that far off: the loss is (1.5 + 4) / 2, the logged KL the mean of the six."""
+    """KLs of [1, 2] and [3, 3, 3, 7], from references that far off: the loss is (1.5 + 4) / 2, the
+    logged KL the mean of the six."""
     model, wanted = Bigram(), np.array([[1.0, 2, 0, 0], [3, 3, 3, 7]])
     d = np.linspace(0, 5, 100_001)
     ref = hand_logps(model) + np.interp(wanted, np.exp(d) - d - 1, d)
-    for aggregation, expected in (("sequence", (3 / 2 + 16 / 4) / 2), ("token", 19 / 6), ("fixed", 19 / 8)):
+    for aggregation, expected in (
+        ("sequence", (3 / 2 + 16 / 4) / 2),
+        ("token", 19 / 6),
+        ("fixed", 19 / 8),
+    ):
         loss, metrics = grpo(model, example([0.0, 0.0], ref=ref, aggregation=aggregation), beta=1.0)
         assert loss == pytest.approx(expected, rel=1e-4)
         assert metrics["kl"] == pytest.approx(19 / 6, rel=1e-4)
@@ -265,7 +356,9 @@ def test_entropy_is_the_mean_over_tokens():
     before = np.array([3, 4, 3, 5, 5, 5])
     probabilities = np.asarray(jax.nn.softmax(model.table()))[before]
     _, metrics = grpo(model, example([1.0, 0.0]))
-    assert metrics["entropy"] == pytest.approx(float(-(probabilities * np.log(probabilities)).sum(axis=1).mean()), rel=1e-5)
+    assert metrics["entropy"] == pytest.approx(
+        float(-(probabilities * np.log(probabilities)).sum(axis=1).mean()), rel=1e-5
+    )
 
 
 def ragged(seed: int, rows: int = 8) -> PolicyBatch:
@@ -277,10 +370,15 @@ def ragged(seed: int, rows: int = 8) -> PolicyBatch:
     completions = np.where(mask, generator.integers(1, VOCABULARY, (rows, 6)), PAD).astype(np.int32)
     counted = np.array([False, False, *(generator.random(rows - 2) > 0.2)])
     logps = completion_logps(Bigram(), prompts, completions)
-    old, ref, sampler = (np.where(mask, logps + generator.normal(0, 0.3, mask.shape), 0).astype(np.float32) for _ in range(3))
+    old, ref, sampler = (
+        np.where(mask, logps + generator.normal(0, 0.3, mask.shape), 0).astype(np.float32)
+        for _ in range(3)
+    )
     advantages = generator.normal(size=rows).astype(np.float32)
     arrays = prompts, prompts != PAD, completions, mask, advantages
-    return PolicyBatch(*arrays, np.where(counted, 1, 0), row_weights(mask, counted, "token", 6), ref, old, sampler)
+    return PolicyBatch(
+        *arrays, np.where(counted, 1, 0), row_weights(mask, counted, "token", 6), ref, old, sampler
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,31 +400,42 @@ def test_loss_metrics_and_gradients_are_the_same_for_any_number_of_micro_batches
     for accumulation in accumulations:
         trainer = Trainer(Bigram(), optax.sgd(1.0), make_mesh(), accumulation)
         for part in (trainer.model, trainer.optimizer):
-            nnx.update(part, jax.device_put(nnx.state(part), NamedSharding(make_mesh(), PartitionSpec())))
-        trainer.with_loss_fn(grpo_loss_fn(**LOSS | knobs), has_aux=True).with_gen_model_input_fn(lambda batch: {"train_example": batch})
+            nnx.update(
+                part, jax.device_put(nnx.state(part), NamedSharding(make_mesh(), PartitionSpec()))
+            )
+        trainer.with_loss_fn(grpo_loss_fn(**LOSS | knobs), has_aux=True).with_gen_model_input_fn(
+            lambda batch: {"train_example": batch}
+        )
         before = np.array(trainer.model.embedding.get_value())
         trained, _, loss, metrics, _ = trainer.train_step(*trainer.state(), batch)
         (after,) = jax.tree.leaves(trained)
         found.append((loss, metrics, before - np.asarray(after)))
     assert np.abs(found[0][2]).max() > 0.01
     for other in found[1:]:
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), other, found[0])
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), other, found[0]
+        )
 
 
-# GSPO and truncated importance sampling ------------------------------------------------------------------------------------------
+# GSPO and truncated importance sampling
+# ------------------------------------------------------------------------------------------
 
 
 def test_the_ratio_of_gspo_is_the_geometric_mean_over_the_response():
-    """Log-ratios [.2, .4] and [-.4, 0, 0, 0]: ratios e^.3, clipped to 1.1 with A = 1, and e^-.1 with A = -1."""
+    """Log-ratios [.2, .4] and [-.4, 0, 0, 0]: ratios e^.3, clipped to 1.1 with A = 1, and e^-.1
+    with A = -1."""
     model = Bigram()
     old = hand_logps(model) - np.array([[0.2, 0.4, 0, 0], [-0.4, 0, 0, 0]])
-    loss, metrics = grpo(model, example([1.0, -1.0], old=old), importance="sequence", epsilon_high=0.1)
+    loss, metrics = grpo(
+        model, example([1.0, -1.0], old=old), importance="sequence", epsilon_high=0.1
+    )
     assert loss == pytest.approx((-1.1 + np.exp(-0.1)) / 2, rel=1e-5)
     assert metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
 
 
 def test_the_gradient_of_gspo_weighs_all_tokens_of_a_response_equally():
-    """Its equation 10: s_i A_i mean_t dlogp, whatever the ratios of the tokens are; here s_i = e^.05 is within the bounds."""
+    """Its equation 10: s_i A_i mean_t dlogp, whatever the ratios of the tokens are; here s_i =
+    e^.05 is within the bounds."""
     model = Bigram()
     old = hand_logps(model) - np.array([[0.3, -0.2, 0, 0], [0.1, 0.1, -0.3, 0.3]])
     _, gradient = stepped(model, example([1.0, -0.5], old=old), importance="sequence")
@@ -341,16 +450,24 @@ def test_the_gradient_of_gspo_weighs_all_tokens_of_a_response_equally():
 
 
 def test_tokens_that_the_sampler_found_less_likely_weigh_more_but_no_more_than_the_cap():
-    """pi_old / pi_sampler of [1.5, 3] and [.5 four times], cap 2: weights 1.5, 2 and .5; the KL is not weighted."""
+    """pi_old / pi_sampler of [1.5, 3] and [.5 four times], cap 2: weights 1.5, 2 and .5; the KL is
+    not weighted."""
     model = Bigram()
     gap = np.log(np.array([[1.5, 3, 1, 1], [0.5, 0.5, 0.5, 0.5]]))
     logps = hand_logps(model)
     expected = -(1.0 * (1.5 + 2) / 2 - 0.5 * 0.5) / 2
-    for old in (None, logps):  # without the log-probabilities at the time of sampling, they are today's
-        loss, metrics = grpo(model, example([1.0, -0.5], old=old, sampler=logps - gap), truncation=2.0)
+    for old in (
+        None,
+        logps,
+    ):  # without the log-probabilities at the time of sampling, they are today's
+        loss, metrics = grpo(
+            model, example([1.0, -0.5], old=old, sampler=logps - gap), truncation=2.0
+        )
         assert loss == pytest.approx(expected, rel=1e-5)
         assert metrics["is_weight"] == pytest.approx((1.5 + 2 + 4 * 0.5) / 6, rel=1e-5)
-    with_kl, _ = grpo(model, example([1.0, -0.5], ref=logps + 0.3, sampler=logps - gap), truncation=2.0, beta=1.0)
+    with_kl, _ = grpo(
+        model, example([1.0, -0.5], ref=logps + 0.3, sampler=logps - gap), truncation=2.0, beta=1.0
+    )
     assert with_kl == pytest.approx(expected + 0.0498588, rel=1e-4)
 
 

@@ -1,4 +1,5 @@
-"""SimPO, DPO and ORPO against numbers worked from their formulas, and against Tunix's own functions."""
+"""SimPO, DPO and ORPO against numbers worked from their formulas, and against Tunix's own
+functions."""
 
 from collections.abc import Callable
 from functools import cache
@@ -19,27 +20,40 @@ from tasks.training.pair_batches import PairBatch, stack_pairs
 from tests.tasks.losses.bigram import EOS, Bigram, TunixBigram, logp, pairs
 
 CHOSEN, REJECTED = [[4, EOS], [2, 5, EOS]], [[5, 5, 5, EOS], [3, EOS]]
-REFERENCE = {"ref_chosen_logps": np.array([-3.1, -2.2], np.float32), "ref_rejected_logps": np.array([-6.4, -4.0], np.float32)}
+REFERENCE = {
+    "ref_chosen_logps": np.array([-3.1, -2.2], np.float32),
+    "ref_rejected_logps": np.array([-6.4, -4.0], np.float32),
+}
 
 
 @cache
 def compiled(loss_fn: Callable[..., Any]) -> Any:
     """(model, pairs, knobs) -> ((loss, metrics), gradients)."""
-    return nnx.jit(nnx.value_and_grad(lambda model, batch, knobs: loss_fn(**knobs)(model, stack_pairs(batch)), has_aux=True))
+    return nnx.jit(
+        nnx.value_and_grad(
+            lambda model, batch, knobs: loss_fn(**knobs)(model, stack_pairs(batch)), has_aux=True
+        )
+    )
 
 
 def stepped(loss_fn: Callable[..., Any], batch: PairBatch, **knobs: float) -> Any:
     """((loss, metrics), gradient of the table's transpose)."""
-    found, gradient = compiled(loss_fn)(Bigram(), batch, {name: np.float32(value) for name, value in knobs.items()})
+    found, gradient = compiled(loss_fn)(
+        Bigram(), batch, {name: np.float32(value) for name, value in knobs.items()}
+    )
     return found, np.asarray(gradient["embedding"].get_value())
 
 
-def simpo(batch: PairBatch, ratio: float, sft_weight: float = 0.0) -> tuple[jax.Array, dict[str, jax.Array]]:
+def simpo(
+    batch: PairBatch, ratio: float, sft_weight: float = 0.0
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """At beta 2."""
     return stepped(simpo_loss_fn, batch, beta=2.0, gamma_beta_ratio=ratio, sft_weight=sft_weight)[0]
 
 
-def of_tunix(algorithm: str, batch: PairBatch, **knobs: float) -> tuple[float, dict[str, float], np.ndarray]:
+def of_tunix(
+    algorithm: str, batch: PairBatch, **knobs: float
+) -> tuple[float, dict[str, float], np.ndarray]:
     """Loss, metrics and gradient of Tunix's loss."""
     rows = stack_pairs(batch)
     example = dpo_trainer.TrainExample(
@@ -51,19 +65,37 @@ def of_tunix(algorithm: str, batch: PairBatch, **knobs: float) -> tuple[float, d
         completion_mask=rows.completion_mask,
         logits_to_keep=rows.completion_mask.shape[1],
     )
-    stock = nnx.value_and_grad(lambda model: dpo_trainer.dpo_loss_fn(model, example, algorithm, **knobs), has_aux=True)
+    stock = nnx.value_and_grad(
+        lambda model: dpo_trainer.dpo_loss_fn(model, example, algorithm, **knobs), has_aux=True
+    )
     (loss, metrics), gradient = stock(TunixBigram())
     return float(loss), metrics, np.asarray(gradient["embedding"].get_value())
 
 
-# What they share -----------------------------------------------------------------------------------------------------------------
+# What they share
+# --------------------------------------------------------------------------------------------------
 
 
 def test_pairs_are_stacked_for_one_forward_pass():
     rows = stack_pairs(pairs(CHOSEN, REJECTED, **REFERENCE))
-    assert rows.tokens.tolist() == [[0, 2, 3, 4, 1, 0, 0], [0, 2, 3, 2, 5, 1, 0], [0, 2, 3, 5, 5, 5, 1], [0, 2, 3, 3, 1, 0, 0]]
-    assert rows.segments.tolist() == [[0, 1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 0, 0]]
-    assert rows.positions.tolist() == [[0, 0, 1, 2, 3, 3, 3], [0, 0, 1, 2, 3, 4, 4], [0, 0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 3, 3]]
+    assert rows.tokens.tolist() == [
+        [0, 2, 3, 4, 1, 0, 0],
+        [0, 2, 3, 2, 5, 1, 0],
+        [0, 2, 3, 5, 5, 5, 1],
+        [0, 2, 3, 3, 1, 0, 0],
+    ]
+    assert rows.segments.tolist() == [
+        [0, 1, 1, 1, 1, 0, 0],
+        [0, 1, 1, 1, 1, 1, 0],
+        [0, 1, 1, 1, 1, 1, 1],
+        [0, 1, 1, 1, 1, 0, 0],
+    ]
+    assert rows.positions.tolist() == [
+        [0, 0, 1, 2, 3, 3, 3],
+        [0, 0, 1, 2, 3, 4, 4],
+        [0, 0, 1, 2, 3, 4, 5],
+        [0, 0, 1, 2, 3, 3, 3],
+    ]
     np.testing.assert_array_equal(rows.completion_mask, rows.segments[:, 3:] > 0)
     np.testing.assert_allclose(rows.ref_logps, [-3.1, -2.2, -6.4, -4.0])
     assert stack_pairs(pairs(CHOSEN, REJECTED)).ref_logps is None
@@ -83,7 +115,8 @@ def test_padding_changes_no_loss(loss_fn: Callable[..., Any], knobs: dict[str, f
     assert short == pytest.approx(float(long), rel=1e-6)
 
 
-# SimPO ---------------------------------------------------------------------------------------------------------------------------
+# SimPO
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,9 +128,13 @@ def test_padding_changes_no_loss(loss_fn: Callable[..., Any], knobs: dict[str, f
         (-0.8, -1.6, 2.0, 0.25, 0.287335),
     ],
 )
-def test_simpo_equals_the_formula(chosen: float, rejected: float, beta: float, ratio: float, expected: float):
+def test_simpo_equals_the_formula(
+    chosen: float, rejected: float, beta: float, ratio: float, expected: float
+):
     """(-.5, -1; beta 2, gamma/beta .5): 2 x .5 - 1 = 0, and -log sigma(0) = log 2."""
-    assert simpo_loss(jnp.float32(chosen), jnp.float32(rejected), beta, ratio) == pytest.approx(expected, rel=1e-5)
+    assert simpo_loss(jnp.float32(chosen), jnp.float32(rejected), beta, ratio) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_simpo_divides_by_each_response_length():
@@ -127,45 +164,64 @@ def test_the_supervised_term_is_the_negative_log_likelihood_of_the_chosen_respon
 
 
 def test_simpo_gradient_raises_the_chosen_and_lowers_the_rejected_response():
-    """One token each: dL/d(chosen mean) = -beta sigma(-(beta m - gamma)); at m = 0, beta 2, gamma 1 that is -2 sigma(1)."""
+    """One token each: dL/d(chosen mean) = -beta sigma(-(beta m - gamma)); at m = 0, beta 2, gamma 1
+    that is -2 sigma(1)."""
     gradient = jax.grad(lambda c, r: simpo_loss(c, r, 2.0, 0.5), argnums=(0, 1))(-1.0, -1.0)
     assert gradient == pytest.approx((-2 / (1 + np.exp(-1)), 2 / (1 + np.exp(-1))), rel=1e-5)
-    _, table = stepped(simpo_loss_fn, pairs([[4, EOS]], [[5, EOS]]), beta=2.0, gamma_beta_ratio=0.5, sft_weight=0.0)
+    _, table = stepped(
+        simpo_loss_fn, pairs([[4, EOS]], [[5, EOS]]), beta=2.0, gamma_beta_ratio=0.5, sft_weight=0.0
+    )
     assert table[4, 3] < 0 < table[5, 3]  # after the prompt's last token: more of 4, less of 5
 
 
-# DPO -----------------------------------------------------------------------------------------------------------------------------
+# DPO
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_dpo_its_metrics_and_its_gradient_are_tunixs(label_smoothing: float):
     batch = pairs(CHOSEN, REJECTED, **REFERENCE)
-    (loss, metrics), gradient = stepped(dpo_loss_fn, batch, beta=0.3, label_smoothing=label_smoothing)
-    their_loss, their_metrics, theirs = of_tunix("dpo", batch, beta=0.3, label_smoothing=label_smoothing)
+    (loss, metrics), gradient = stepped(
+        dpo_loss_fn, batch, beta=0.3, label_smoothing=label_smoothing
+    )
+    their_loss, their_metrics, theirs = of_tunix(
+        "dpo", batch, beta=0.3, label_smoothing=label_smoothing
+    )
     assert loss == pytest.approx(their_loss, rel=1e-5)
-    assert metrics == {name: pytest.approx(float(value), rel=1e-5) for name, value in their_metrics.items()}
+    assert metrics == {
+        name: pytest.approx(float(value), rel=1e-5) for name, value in their_metrics.items()
+    }
     np.testing.assert_allclose(gradient, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_policy_that_is_the_reference_has_the_dpo_loss_log_2():
-    """beta 1, sums -1 and -3, reference -2 and -2.5: log-ratios 1 and -.5, a margin of 1.5; at the reference itself the margin is 0."""
+    """beta 1, sums -1 and -3, reference -2 and -2.5: log-ratios 1 and -.5, a margin of 1.5; at the
+    reference itself the margin is 0."""
     model = Bigram()
     sums = [logp(model, 3, 4) + logp(model, 4, EOS), logp(model, 3, 5) + logp(model, 5, EOS)]
-    at_reference = {"ref_chosen_logps": np.array(sums[:1], np.float32), "ref_rejected_logps": np.array(sums[1:], np.float32)}
+    at_reference = {
+        "ref_chosen_logps": np.array(sums[:1], np.float32),
+        "ref_rejected_logps": np.array(sums[1:], np.float32),
+    }
     knobs = {"beta": 1.0, "label_smoothing": 0.0}
     (loss, _), _ = stepped(dpo_loss_fn, pairs([[4, EOS]], [[5, EOS]], **at_reference), **knobs)
     assert loss == pytest.approx(np.log(2), rel=1e-5)
-    moved = {name: value - shift for (name, value), shift in zip(at_reference.items(), (1.0, -0.5), strict=True)}
+    moved = {
+        name: value - shift
+        for (name, value), shift in zip(at_reference.items(), (1.0, -0.5), strict=True)
+    }
     (loss, metrics), _ = stepped(dpo_loss_fn, pairs([[4, EOS]], [[5, EOS]], **moved), **knobs)
     assert loss == pytest.approx(np.log1p(np.exp(-1.5)), rel=1e-5)
     assert metrics["rewards/margin"] == pytest.approx(1.5, rel=1e-5)
 
 
-# ORPO ----------------------------------------------------------------------------------------------------------------------------
+# ORPO
+# --------------------------------------------------------------------------------------------------
 
 
 def test_orpo_equals_worked_numbers():
-    """P .5 and .2: odds 1 and .25, log ratio log 4; -log sigma(log 4) = log 1.25. With lambda .1: log 2 + .1 log 1.25."""
+    """P .5 and .2: odds 1 and .25, log ratio log 4; -log sigma(log 4) = log 1.25. With lambda .1:
+    log 2 + .1 log 1.25."""
     loss = orpo_loss(jnp.log(0.5), jnp.log(0.2), 0.1)
     assert loss == pytest.approx(np.log(2) + 0.1 * np.log(1.25), rel=1e-6)
 
@@ -173,7 +229,9 @@ def test_orpo_equals_worked_numbers():
 def test_log_odds_are_exact_for_rare_and_for_near_certain_responses_and_finite_for_certain_ones():
     """float32: 1 - P itself would be 0 below P = 1 - 6e-8."""
     logps = np.array([-30.0, -0.7, -1e-3, -1e-6])
-    np.testing.assert_allclose(log_odds(jnp.asarray(logps, jnp.float32)), logps - np.log(-np.expm1(logps)), rtol=1e-5)
+    np.testing.assert_allclose(
+        log_odds(jnp.asarray(logps, jnp.float32)), logps - np.log(-np.expm1(logps)), rtol=1e-5
+    )
     value, slope = jax.value_and_grad(log_odds)(0.0)
     assert np.isfinite([value, slope]).all()
 
@@ -184,7 +242,11 @@ def test_orpo_and_its_gradient_are_tunixs_where_responses_are_one_token():
     (loss, metrics), gradient = stepped(orpo_loss_fn, batch, lambda_orpo=0.4)
     their_loss, their_metrics, theirs = of_tunix("orpo", batch, lambda_orpo=0.4)
     assert loss == pytest.approx(their_loss, rel=1e-5)
-    shared = {name: pytest.approx(float(their_metrics[name]), rel=1e-5) for name in metrics if name != "log_odds_ratio"}
+    shared = {
+        name: pytest.approx(float(their_metrics[name]), rel=1e-5)
+        for name in metrics
+        if name != "log_odds_ratio"
+    }
     assert {name: value for name, value in metrics.items() if name in shared} == shared
     np.testing.assert_allclose(gradient, theirs, rtol=1e-4, atol=1e-6)
 

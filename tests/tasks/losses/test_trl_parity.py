@@ -1,7 +1,8 @@
-"""Our losses are TRL's on the same tensors: log-probabilities, advantages, importance weights, losses, metrics and gradients.
+"""Our losses are TRL's on the same tensors: log-probabilities, advantages, importance weights,
+losses, metrics and gradients.
 
-What TRL gives is recorded (`tests/tasks/losses/trl_losses.json`, by the version that it names) and compared everywhere; the record itself
-is where TRL is installed.
+What TRL gives is recorded (`tests/tasks/losses/trl_losses.json`, by the version that it names) and
+compared everywhere; the record itself is where TRL is installed.
 """
 
 import json
@@ -27,7 +28,9 @@ TOLERANCE = 1e-5
 
 def assert_equal(ours: Any, theirs: Any) -> None:
     """Numbers in trees, within TOLERANCE."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE), ours, theirs)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE), ours, theirs
+    )
 
 
 def stepped(loss_fn: Any, batch: Any) -> tuple[float, dict[str, float], np.ndarray]:
@@ -40,10 +43,14 @@ def stepped(loss_fn: Any, batch: Any) -> tuple[float, dict[str, float], np.ndarr
 
 @pytest.mark.parametrize("name", GRPO)
 def test_grpo_and_its_kin_are_trls(name: str):
-    """TRL divides by std + 1e-4, and averages the clip fractions of "sequence" over responses and not over tokens."""
+    """TRL divides by std + 1e-4, and averages the clip fractions of "sequence" over responses and
+    not over tokens."""
     knobs = {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.2, "truncation": None, **GRPO[name]}
     aggregation = {"dr_grpo": "fixed", "dapo": "token"}.get(knobs.pop("loss_type", ""), "sequence")
-    scale, importance = knobs.pop("scale_rewards", "group"), knobs.pop("importance_sampling_level", "token")
+    scale, importance = (
+        knobs.pop("scale_rewards", "group"),
+        knobs.pop("importance_sampling_level", "token"),
+    )
     drawn, theirs = rollout(), THEIRS["grpo"][name]
     advantages = group_advantages(drawn["rewards"], GROUP, scale, epsilon=1e-4)
     assert_equal(advantages, np.array(theirs["advantages"]))
@@ -62,22 +69,37 @@ def test_grpo_and_its_kin_are_trls(name: str):
         old_per_token_logps=drawn["old"],
         sampler_per_token_logps=drawn["sampler"],
     )
-    loss, metrics, gradient = stepped(grpo_loss_fn(pad_id=PAD, importance=importance, **knobs), batch)
+    loss, metrics, gradient = stepped(
+        grpo_loss_fn(pad_id=PAD, importance=importance, **knobs), batch
+    )
     assert_equal(loss, theirs["loss"])
     assert_equal(gradient, np.array(theirs["gradient"]))
-    compared = {metric for metric in theirs["metrics"] if importance == "token" or not metric.startswith("clip")}
-    assert_equal({metric: metrics[metric] for metric in compared}, {metric: theirs["metrics"][metric] for metric in compared})
+    compared = {
+        metric
+        for metric in theirs["metrics"]
+        if importance == "token" or not metric.startswith("clip")
+    }
+    assert_equal(
+        {metric: metrics[metric] for metric in compared},
+        {metric: theirs["metrics"][metric] for metric in compared},
+    )
 
 
 def test_the_tensors_tell_the_variants_apart():
-    """Else parity would say little: ratios are clipped at both bounds, and importance weights truncated."""
+    """Else parity would say little: ratios are clipped at both bounds, and importance weights
+    truncated."""
     losses = [variant["loss"] for variant in THEIRS["grpo"].values()]
-    assert min(abs(a - b) for index, a in enumerate(losses) for b in losses[:index]) > 30 * TOLERANCE
+    assert (
+        min(abs(a - b) for index, a in enumerate(losses) for b in losses[:index]) > 30 * TOLERANCE
+    )
     for variant in THEIRS["grpo"].values():
         assert variant["metrics"]["clip_low"] > 0
         assert variant["metrics"]["clip_high"] > 0
     drawn = rollout()
-    assert (np.exp(drawn["old"] - drawn["sampler"])[drawn["mask"]] > GRPO["grpo-corrected"]["truncation"]).any()
+    assert (
+        np.exp(drawn["old"] - drawn["sampler"])[drawn["mask"]]
+        > GRPO["grpo-corrected"]["truncation"]
+    ).any()
 
 
 LOSSES = {
@@ -91,10 +113,14 @@ LOSSES = {
 def test_preference_losses_are_trls(name: str):
     tokens, theirs = PAIRS[name], THEIRS[name]
     ids = {side: tokens[side].astype(np.int32) for side in ("prompt", "chosen", "rejected")}
-    fields = {f"{side}_ids": array for side, array in ids.items()} | {f"{side}_mask": array != PAD for side, array in ids.items()}
+    fields = {f"{side}_ids": array for side, array in ids.items()} | {
+        f"{side}_mask": array != PAD for side, array in ids.items()
+    }
     references = {side: tokens[side] for side in ("ref_chosen_logps", "ref_rejected_logps")}
     batch = PairBatch(**fields, **references)
-    loss, metrics, gradient = stepped(lambda model, batch: LOSSES[name](model, stack_pairs(batch)), batch)
+    loss, metrics, gradient = stepped(
+        lambda model, batch: LOSSES[name](model, stack_pairs(batch)), batch
+    )
     assert_equal(loss, theirs["loss"])
     assert_equal(gradient, np.array(theirs["gradient"]))
     assert_equal({metric: metrics[metric] for metric in theirs["metrics"]}, theirs["metrics"])

@@ -1,7 +1,9 @@
-"""TRL's losses and advantages on fixed tensors: methods of its trainers, called on stand-ins that hold a table of logits as their model.
+"""TRL's losses and advantages on fixed tensors: methods of its trainers, called on stand-ins that
+hold a table of logits as their model.
 
-`python -m tests.tasks.losses.trl_losses` where TRL is installed writes what they give to tests/tasks/losses/trl_losses.json, which
-tests/tasks/losses/test_trl_parity.py compares with ours, and with the installed TRL where there is one.
+`python -m tests.tasks.losses.trl_losses` where TRL is installed writes what they give to
+tests/tasks/losses/trl_losses.json, which tests/tasks/losses/test_trl_parity.py compares with ours,
+and with the installed TRL where there is one.
 """
 
 import json
@@ -30,11 +32,16 @@ GRPO: dict[str, dict[str, Any]] = {
 
 def table() -> np.ndarray:
     """(V, V) float32 logits of the next token after each token."""
-    return np.random.Generator(np.random.Philox(7)).normal(size=(VOCABULARY, VOCABULARY)).astype(np.float32)
+    return (
+        np.random.Generator(np.random.Philox(7))
+        .normal(size=(VOCABULARY, VOCABULARY))
+        .astype(np.float32)
+    )
 
 
 def rollout() -> dict[str, np.ndarray]:
-    """Eight responses of 1 to 6 tokens to two prompts, their rewards, and log-probabilities under three other policies."""
+    """Eight responses of 1 to 6 tokens to two prompts, their rewards, and log-probabilities under
+    three other policies."""
     generator = np.random.Generator(np.random.Philox(8))
     rows = 2 * GROUP
     lengths = generator.integers(1, LENGTH + 1, rows)
@@ -44,35 +51,53 @@ def rollout() -> dict[str, np.ndarray]:
     completions = np.where(mask, generator.integers(1, VOCABULARY, (rows, LENGTH)), PAD)
     before = np.concatenate([prompts[:, -1:], completions[:, :-1]], axis=1)
     logits = table()[before].astype(np.float64)
-    chosen = np.take_along_axis(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), completions[..., None], -1)[..., 0]
-    others = {name: np.where(mask, chosen + generator.normal(0, 0.25, mask.shape), 0) for name in ("old", "ref", "sampler")}
+    chosen = np.take_along_axis(
+        logits - np.log(np.exp(logits).sum(-1, keepdims=True)), completions[..., None], -1
+    )[..., 0]
+    others = {
+        name: np.where(mask, chosen + generator.normal(0, 0.25, mask.shape), 0)
+        for name in ("old", "ref", "sampler")
+    }
     rewards = generator.normal(size=rows)
-    arrays = {"prompts": prompts, "completions": completions} | {name: values.astype(np.float32) for name, values in others.items()}
+    arrays = {"prompts": prompts, "completions": completions} | {
+        name: values.astype(np.float32) for name, values in others.items()
+    }
     return arrays | {"mask": mask, "rewards": rewards.astype(np.float32)}
 
 
 def pairs(prompt: int, chosen: list[int]) -> dict[str, np.ndarray]:
-    """Pairs with chosen responses of these lengths, each with a reference: prompts of `prompt` tokens, responses of at most LENGTH."""
+    """Pairs with chosen responses of these lengths, each with a reference: prompts of `prompt`
+    tokens, responses of at most LENGTH."""
     generator = np.random.Generator(np.random.Philox(9))
-    lengths = {"chosen": np.array(chosen), "rejected": generator.integers(1, LENGTH + 1, len(chosen))}
+    lengths = {
+        "chosen": np.array(chosen),
+        "rejected": generator.integers(1, LENGTH + 1, len(chosen)),
+    }
     tokens = {"prompt": generator.integers(1, VOCABULARY, (len(chosen), prompt))}
     for name, of_rows in lengths.items():
         drawn = generator.integers(1, VOCABULARY, (len(chosen), LENGTH))
         tokens[name] = np.where(np.arange(LENGTH) < of_rows[:, None], drawn, PAD)
-    references = {f"ref_{name}_logps": generator.normal(-8, 2, len(chosen)).astype(np.float32) for name in lengths}
+    references = {
+        f"ref_{name}_logps": generator.normal(-8, 2, len(chosen)).astype(np.float32)
+        for name in lengths
+    }
     return tokens | references
 
 
 PAIRS = {"simpo": pairs(3, [2, 6, 4]), "dpo": pairs(3, [2, 6, 4]), "orpo": pairs(1, [4, 4, 4])}
-"""TRL's supervised term of ORPO is the mean over all tokens of prompts and chosen responses. After prompts of one token, which is not
-predicted, and with chosen responses of one length that is the mean over responses."""
+"""TRL's supervised term of ORPO is the mean over all tokens of prompts and chosen responses. After
+prompts of one token, which is not predicted, and with chosen responses of one length that is the
+mean over responses."""
 
 
 def of_trl() -> dict[str, Any]:
     """What the installed TRL gives."""
     import trl
 
-    found: dict[str, Any] = {"trl": trl.__version__, "grpo": {name: _grpo(**changes) for name, changes in GRPO.items()}}
+    found: dict[str, Any] = {
+        "trl": trl.__version__,
+        "grpo": {name: _grpo(**changes) for name, changes in GRPO.items()},
+    }
     return found | {"simpo": _simpo(), "dpo": _dpo(), "orpo": _orpo()}
 
 
@@ -86,7 +111,9 @@ class _Table:
 
         self.logits = torch.tensor(table(), requires_grad=True)
 
-    def __call__(self, input_ids: Any, attention_mask: Any, labels: Any = None, **options: Any) -> Any:
+    def __call__(
+        self, input_ids: Any, attention_mask: Any, labels: Any = None, **options: Any
+    ) -> Any:
         import torch
 
         logits = self.logits[input_ids]
@@ -96,7 +123,9 @@ class _Table:
         chosen = logps.gather(-1, targets.clamp(min=0)[..., None])[..., 0] * (targets != -100)
         entropy = -(logps.exp() * logps).sum(-1)
         top1 = logps.argmax(-1) == targets
-        return SimpleNamespace(log_probs=chosen, entropy=entropy, mean_logits=torch.zeros_like(chosen), is_top1=top1)
+        return SimpleNamespace(
+            log_probs=chosen, entropy=entropy, mean_logits=torch.zeros_like(chosen), is_top1=top1
+        )
 
     def gradient(self, loss: Any) -> list[list[float]]:
         loss.backward()
@@ -110,7 +139,9 @@ def _numbers(values: Any) -> Any:
 def _accelerator() -> Any:
     import torch
 
-    same = {name: (lambda value, *_, **__: value) for name in ("gather", "reduce", "gather_for_metrics")}
+    same = {
+        name: lambda value, *_, **__: value for name in ("gather", "reduce", "gather_for_metrics")
+    }
     return MagicMock(device=torch.device("cpu"), num_processes=1, process_index=0, **same)
 
 
@@ -130,8 +161,14 @@ def _grpo(
     drawn, model, metrics = rollout(), _Table(), {"train": defaultdict(list)}
     policies = iter([drawn["old"], drawn["ref"]])
     lengths = drawn["mask"].sum(axis=1)
-    completions = [row[:length].tolist() for row, length in zip(drawn["completions"], lengths, strict=True)]
-    sampled = [row[:length].tolist() for row, length in zip(drawn["sampler"], lengths, strict=True)] if truncation else None
+    completions = [
+        row[:length].tolist() for row, length in zip(drawn["completions"], lengths, strict=True)
+    ]
+    sampled = (
+        [row[:length].tolist() for row, length in zip(drawn["sampler"], lengths, strict=True)]
+        if truncation
+        else None
+    )
     trainer = MagicMock(
         model=model,
         accelerator=_accelerator(),
@@ -160,24 +197,65 @@ def _grpo(
         _pending_extra_logs={},
         _pending_metrics={},
         _logs=defaultdict(list, rewards=defaultdict(list)),
-        args=MagicMock(report_to=[], delta=None, use_bias_correction_kl=False, steps_per_generation=1, gradient_accumulation_steps=1),
+        args=MagicMock(
+            report_to=[],
+            delta=None,
+            use_bias_correction_kl=False,
+            steps_per_generation=1,
+            gradient_accumulation_steps=1,
+        ),
         _tokenizer=SimpleNamespace(pad_token_id=PAD),
-        _generate=lambda _: (drawn["prompts"].tolist(), completions, None, [""] * len(completions), sampled, {}, None, None),
+        _generate=lambda _: (
+            drawn["prompts"].tolist(),
+            completions,
+            None,
+            [""] * len(completions),
+            sampled,
+            {},
+            None,
+            None,
+        ),
         _calculate_rewards=lambda *_: torch.tensor(drawn["rewards"])[:, None],
-        _get_per_token_logps_and_entropies=lambda *_, **__: (torch.tensor(next(policies)), None, None),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (
+            torch.tensor(next(policies)),
+            None,
+            None,
+        ),
         **dict.fromkeys(("environment_factories", "environments", "off_policy_mask_threshold")),
-        **dict.fromkeys(("tools", "mask_truncated_completions", "log_multimodal", "aux_loss_enabled", "_entropy_bonus_enabled"), False),
+        **dict.fromkeys(
+            (
+                "tools",
+                "mask_truncated_completions",
+                "log_multimodal",
+                "aux_loss_enabled",
+                "_entropy_bonus_enabled",
+            ),
+            False,
+        ),
     )
-    inputs = GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": ""}] * len(completions))
-    trainer._get_per_token_logps_and_entropies = GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer)
+    inputs = GRPOTrainer._generate_and_score_completions(
+        trainer, [{"prompt": ""}] * len(completions)
+    )
+    trainer._get_per_token_logps_and_entropies = (
+        GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer)
+    )
     loss = GRPOTrainer._compute_loss(trainer, model, inputs)
-    names = {"kl": "kl", "entropy": "entropy", "clip_ratio/low_mean": "clip_low", "clip_ratio/high_mean": "clip_high"}
+    names = {
+        "kl": "kl",
+        "entropy": "entropy",
+        "clip_ratio/low_mean": "clip_low",
+        "clip_ratio/high_mean": "clip_high",
+    }
     names["sampling/importance_sampling_ratio/mean"] = "is_weight"
     return {
         "advantages": _numbers(inputs["advantages"]),
         "loss": loss.item(),
         "gradient": model.gradient(loss),
-        "metrics": {ours: metrics["train"][theirs][0] for theirs, ours in names.items() if metrics["train"][theirs]},
+        "metrics": {
+            ours: metrics["train"][theirs][0]
+            for theirs, ours in names.items()
+            if metrics["train"][theirs]
+        },
     }
 
 
@@ -198,7 +276,13 @@ def _batch(name: str) -> dict[str, Any]:
 def _preference(kind: Any, name: str, **knobs: Any) -> dict[str, Any]:
     """Loss and metrics of TRL's CPOTrainer or ORPOTrainer."""
     model = _Table()
-    trainer = MagicMock(accelerator=_accelerator(), is_encoder_decoder=False, aux_loss_enabled=False, pad_token_id=PAD, **knobs)
+    trainer = MagicMock(
+        accelerator=_accelerator(),
+        is_encoder_decoder=False,
+        aux_loss_enabled=False,
+        pad_token_id=PAD,
+        **knobs,
+    )
     trainer.padding_value = PAD
     for method in ("concatenated_inputs", "get_batch_logps"):
         setattr(trainer, method, getattr(kind, method))
@@ -212,7 +296,11 @@ def _preference(kind: Any, name: str, **knobs: Any) -> dict[str, Any]:
 def _renamed(metrics: dict[str, float]) -> dict[str, float]:
     """TRL's metrics by Tunix's names."""
     names = {f"rewards/{name}": f"rewards/{name}" for name in ("chosen", "rejected")}
-    names |= {"rewards/margins": "rewards/margin", "rewards/accuracies": "rewards/accuracy", "log_odds_chosen": "log_odds_ratio"}
+    names |= {
+        "rewards/margins": "rewards/margin",
+        "rewards/accuracies": "rewards/accuracy",
+        "log_odds_chosen": "log_odds_ratio",
+    }
     names |= {f"logps/{name}": f"log_probs/{name}" for name in ("chosen", "rejected")}
     return {ours: metrics[theirs] for theirs, ours in names.items() if theirs in metrics}
 
@@ -234,7 +322,12 @@ def _dpo() -> dict[str, Any]:
     import torch
     from trl import DPOTrainer
 
-    model, metrics, batch, tokens = _Table(), {"train": defaultdict(list)}, _batch("dpo"), PAIRS["dpo"]
+    model, metrics, batch, tokens = (
+        _Table(),
+        {"train": defaultdict(list)},
+        _batch("dpo"),
+        PAIRS["dpo"],
+    )
     trainer = MagicMock(
         model=model,
         accelerator=_accelerator(),
@@ -250,11 +343,22 @@ def _dpo() -> dict[str, Any]:
         _total_train_tokens=0,
         _tp_size=1,
     )
-    both = {name: torch.cat([batch[f"{side}_{name}"] for side in ("chosen", "rejected")]) for name in ("input_ids", "attention_mask")}
-    completion_mask = torch.cat([batch[f"{side}_labels"] != -100 for side in ("chosen", "rejected")]).long()
-    reference = {name: torch.tensor(tokens[name]) for name in ("ref_chosen_logps", "ref_rejected_logps")}
-    loss = DPOTrainer._compute_loss(trainer, model, {**both, "completion_mask": completion_mask, **reference}, False)
-    last = {name: values[-1] for name, values in metrics["train"].items() if isinstance(values, list)}
+    both = {
+        name: torch.cat([batch[f"{side}_{name}"] for side in ("chosen", "rejected")])
+        for name in ("input_ids", "attention_mask")
+    }
+    completion_mask = torch.cat(
+        [batch[f"{side}_labels"] != -100 for side in ("chosen", "rejected")]
+    ).long()
+    reference = {
+        name: torch.tensor(tokens[name]) for name in ("ref_chosen_logps", "ref_rejected_logps")
+    }
+    loss = DPOTrainer._compute_loss(
+        trainer, model, {**both, "completion_mask": completion_mask, **reference}, False
+    )
+    last = {
+        name: values[-1] for name, values in metrics["train"].items() if isinstance(values, list)
+    }
     return {"loss": loss.item(), "gradient": model.gradient(loss), "metrics": _renamed(last)}
 
 

@@ -1,4 +1,5 @@
-"""The splash kernel against plain attention, interpreted on the CPU and compiled by libtpu, and who gets which."""
+"""The splash kernel against plain attention, interpreted on the CPU and compiled by libtpu, and who
+gets which."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,33 +45,50 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interpret(setattr: Callable[[Any, str, Any], None]) -> None:
-    setattr(attention.splash, "make_splash_mha", partial(attention.splash.make_splash_mha, interpret=True))
+    setattr(
+        attention.splash,
+        "make_splash_mha",
+        partial(attention.splash.make_splash_mha, interpret=True),
+    )
     setattr(attention, "_BLOCK", 128)
     setattr(attention, "_has_kernel", lambda q: True)
 
 
 def drawn(case: Case, rows: int = BATCH) -> tuple[jax.Array, ...]:
-    """q, k, v, segments, and the weights of a sum of outputs; scores are large enough that a soft-cap of 3 bends them."""
-    counts, scales = (case.heads, case.kv_heads, case.kv_heads, case.heads), (3 * case.width**-0.5, 1.0, 1.0, 1.0)
+    """q, k, v, segments, and the weights of a sum of outputs; scores are large enough that a
+    soft-cap of 3 bends them."""
+    counts, scales = (
+        (case.heads, case.kv_heads, case.kv_heads, case.heads),
+        (3 * case.width**-0.5, 1.0, 1.0, 1.0),
+    )
     shapes = [(rows, case.length, count, case.width) for count in counts]
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    q, k, v, weights = (scale * jax.random.normal(key, shape) for key, shape, scale in zip(keys, shapes, scales, strict=True))
+    q, k, v, weights = (
+        scale * jax.random.normal(key, shape)
+        for key, shape, scale in zip(keys, shapes, scales, strict=True)
+    )
     return q, k, v, jnp.tile(segments(case.length), (rows // BATCH, 1)), weights
 
 
 def segments(length: int) -> jax.Array:
-    """Two rows: one padded on the left; one of two packed texts, the first longer than the window, padded on the right."""
+    """Two rows: one padded on the left; one of two packed texts, the first longer than the window,
+    padded on the right."""
     left = np.arange(length) >= 20
     packed = np.select([np.arange(length) < 60, np.arange(length) < length - 10], [1, 2], 0)
     return jnp.asarray(np.stack([left, packed]), jnp.int32)
 
 
 def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[np.ndarray]:
-    """What `attend` makes of the drawn arrays where there is no padding, and the gradients of its weighted sum."""
+    """What `attend` makes of the drawn arrays where there is no padding, and the gradients of its
+    weighted sum."""
 
     @partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
-    def gradients(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = attention.attend(q, k, v, ids, ids, jnp.int32(0), jnp.asarray(case.is_global), window, case.softcap)
+    def gradients(
+        q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, weights: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        out = attention.attend(
+            q, k, v, ids, ids, jnp.int32(0), jnp.asarray(case.is_global), window, case.softcap
+        )
         out = jnp.where((ids > 0)[..., None, None], out, 0)
         return (out * weights).sum(), out
 
@@ -79,7 +97,9 @@ def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[n
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernel_and_its_gradients_equal_plain_attention(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_kernel_and_its_gradients_equal_plain_attention(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     case, arrays = CASES[name], drawn(CASES[name])
     window = 1000 if "narrower" in name else WINDOW
     with jax.set_mesh(make_mesh()):
@@ -102,7 +122,9 @@ def test_what_is_compared_matters_here(change: dict[str, Any]) -> None:
     other = list(arrays)
     if "segments" in change:
         other[3] = jnp.minimum(other[3], 1)
-    changed = replace(case, **{key: value for key, value in change.items() if key in ("is_global", "softcap")})
+    changed = replace(
+        case, **{key: value for key, value in change.items() if key in ("is_global", "softcap")}
+    )
     right = outputs_and_gradients(case, WINDOW, *arrays)
     wrong = outputs_and_gradients(changed, change.get("window", WINDOW), *other)
     for one, two in zip(right[1:], wrong[1:], strict=True):  # gradients of q, k, v
@@ -110,27 +132,46 @@ def test_what_is_compared_matters_here(change: dict[str, Any]) -> None:
 
 
 SMALL = replace(
-    SIZES["gemma3-1b-it"], num_layers=12, embed_dim=128, hidden_dim=128, num_heads=2, head_dim=128, vocab_size=256, window=WINDOW
+    SIZES["gemma3-1b-it"],
+    num_layers=12,
+    embed_dim=128,
+    hidden_dim=128,
+    num_heads=2,
+    head_dim=128,
+    vocab_size=256,
+    window=WINDOW,
 )
 
 
 def lowered_for(kind: str, config: GemmaConfig, length: int) -> str:
     """The text of a forward pass as it is lowered for devices of a kind."""
     platform = "tpu" if kind.startswith("TPU") else "cpu"
-    mesh = AbstractMesh((1, 1), ("fsdp", "tp"), abstract_device=AbstractDevice(device_kind=kind, num_cores=1, platform=platform))
+    mesh = AbstractMesh(
+        (1, 1),
+        ("fsdp", "tp"),
+        abstract_device=AbstractDevice(device_kind=kind, num_cores=1, platform=platform),
+    )
     rows = jax.ShapeDtypeStruct((2, length), jnp.int32)
 
     def forward(weights: Any, tokens: jax.Array) -> jax.Array:
         return Gemma(config, weights)(tokens, tokens, tokens)[0]
 
-    weights = {name: jax.ShapeDtypeStruct(shape, config.dtype) for name, shape in weight_shapes(config).items()}
+    weights = {
+        name: jax.ShapeDtypeStruct(shape, config.dtype)
+        for name, shape in weight_shapes(config).items()
+    }
     with jax.sharding.use_abstract_mesh(mesh):
         return jax.jit(forward).trace(weights, rows).lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize(
     ("kind", "length", "kernel"),
-    [("TPU v5 lite", 256, True), ("TPU v5 lite", 200, False), ("TPU v3", 256, False), ("cpu", 256, False)],
+    [
+        ("TPU v5 lite", 256, True),
+        ("TPU v5 lite", 200, False),
+        ("TPU v3", 256, False),
+        ("cpu", 256, False),
+    ],
 )
 def test_the_target_and_the_length_choose(kind: str, length: int, kernel: bool) -> None:
     assert ("tpu_custom_call" in lowered_for(kind, SMALL, length)) == kernel

@@ -1,4 +1,5 @@
-"""Tokenizers in Hugging Face's format: `transformers` encodes with what we write as we do. No torch is needed."""
+"""Tokenizers in Hugging Face's format: `transformers` encodes with what we write as we do. No torch
+is needed."""
 
 import json
 from pathlib import Path
@@ -38,15 +39,23 @@ def test_the_exported_tokenizer_encodes_as_ours_does(exported_tokenizer: Any, te
     assert exported_tokenizer.encode(text) == [tokenizer.bos_id, *tokens]
     assert exported_tokenizer.decode(tokens) == tokenizer.decode(tokens)
     chat = [{"role": "user", "content": f"  {text}\n"}]
-    rendered = exported_tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    rendered = exported_tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
     assert rendered == prompt_tokens(tokenizer, f"  {text}\n")
 
 
 def test_the_exported_tokenizer_has_our_ids_and_no_more(exported_tokenizer: Any) -> None:
     tokenizer = tiny_tokenizer()
     assert len(exported_tokenizer) == len(tokenizer)
-    assert exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS)) == list(map(exported_tokenizer.vocab.get, CONTROL_TOKENS))
-    ids = (exported_tokenizer.bos_token_id, exported_tokenizer.eos_token_id, exported_tokenizer.pad_token_id)
+    assert exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS)) == list(
+        map(exported_tokenizer.vocab.get, CONTROL_TOKENS)
+    )
+    ids = (
+        exported_tokenizer.bos_token_id,
+        exported_tokenizer.eos_token_id,
+        exported_tokenizer.pad_token_id,
+    )
     assert ids == (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
 
 
@@ -56,7 +65,9 @@ def test_turns_must_alternate(exported_tokenizer: Any) -> None:
     user = {"role": "user", "content": "a"}
     with pytest.raises(TemplateError, match="must alternate"):
         exported_tokenizer.apply_chat_template([user, user])
-    said = exported_tokenizer.apply_chat_template([{"role": "system", "content": "Be kind."}, user], tokenize=False)
+    said = exported_tokenizer.apply_chat_template(
+        [{"role": "system", "content": "Be kind."}, user], tokenize=False
+    )
     assert said == "<bos><start_of_turn>user\nBe kind.\n\na<end_of_turn>\n"
 
 

@@ -1,4 +1,5 @@
-"""Checkpoints in Hugging Face's format: files, sizes, types and parts, published configs, and what is refused."""
+"""Checkpoints in Hugging Face's format: files, sizes, types and parts, published configs, and what
+is refused."""
 
 import json
 import shutil
@@ -39,18 +40,31 @@ SMALL = GemmaConfig(
     final_softcap=None,
     dtype="float32",
 )
-SMALL2 = replace(SMALL, family="gemma2", global_every=2, global_rope=10_000.0, attention_softcap=50.0, final_softcap=30.0)
+SMALL2 = replace(
+    SMALL,
+    family="gemma2",
+    global_every=2,
+    global_rope=10_000.0,
+    attention_softcap=50.0,
+    final_softcap=30.0,
+)
 
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Family -> a directory with random weights in many files. What `transformers` saves is in tests/end_to_end."""
+    """Family -> a directory with random weights in many files. What `transformers` saves is in
+    tests/end_to_end."""
     root = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(huggingface, "SHARD_BYTES", 60_000)
         for config in (SMALL, SMALL2):
             (root / config.family).mkdir()
-            save_model(LoadedModel(config.family, config, initialise(config, 1), tiny_tokenizer(), make_mesh()), root / config.family)
+            save_model(
+                LoadedModel(
+                    config.family, config, initialise(config, 1), tiny_tokenizer(), make_mesh()
+                ),
+                root / config.family,
+            )
     return {name: root / name for name in ("gemma2", "gemma3")}
 
 
@@ -69,23 +83,38 @@ def copy(directories: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
-    layers = {f"layers.{name}": variable for name, variable in vars(loaded.model.layers).items() if hasattr(variable, "get_value")}
+    layers = {
+        f"layers.{name}": variable
+        for name, variable in vars(loaded.model.layers).items()
+        if hasattr(variable, "get_value")
+    }
     named = {"embedding": loaded.model.embedding, "final_norm": loaded.model.final_norm, **layers}
     return {name: np.asarray(variable.get_value()) for name, variable in named.items()}
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", ""])
-def test_other_prefixes_and_tied_copies_are_known(directories: dict[str, Path], copy: Path, prefix: str) -> None:
-    """Of the multimodal class in `transformers` since 4.52, which writes the tied unembedding, too; and of the class without a head."""
+def test_other_prefixes_and_tied_copies_are_known(
+    directories: dict[str, Path], copy: Path, prefix: str
+) -> None:
+    """Of the multimodal class in `transformers` since 4.52, which writes the tied unembedding, too;
+    and of the class without a head."""
     before = weights_of(load_model(copy))
-    tensors = {prefix + name.removeprefix("model."): value for name, value in load_file(copy / WEIGHTS).items()}
-    tied = {"lm_head.weight": tensors[f"{prefix}embed_tokens.weight"], "model.vision_tower.x.weight": np.zeros(2, np.float32)}
+    tensors = {
+        prefix + name.removeprefix("model."): value
+        for name, value in load_file(copy / WEIGHTS).items()
+    }
+    tied = {
+        "lm_head.weight": tensors[f"{prefix}embed_tokens.weight"],
+        "model.vision_tower.x.weight": np.zeros(2, np.float32),
+    }
     save_file(tensors | tied, copy / WEIGHTS)
     found = weights_of(load_model(copy))
     assert all(np.array_equal(found[name], value) for name, value in before.items())
 
 
-def test_many_files_hold_what_one_does(directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_hold_what_one_does(
+    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = load_model(directories["gemma2"])
     one, many = tmp_path / "one", tmp_path / "many"
     for directory in (one, many):
@@ -99,7 +128,10 @@ def test_many_files_hold_what_one_does(directories: dict[str, Path], tmp_path: P
     index = json.loads((many / INDEX).read_text())
     assert index["metadata"]["total_size"] == sum(value.nbytes for value in whole.values())
     parts = {path.name: load_file(path) for path in files}
-    assert all(sum(value.nbytes for value in part.values()) <= 80_000 or len(part) == 1 for part in parts.values())
+    assert all(
+        sum(value.nbytes for value in part.values()) <= 80_000 or len(part) == 1
+        for part in parts.values()
+    )
     assert {name: file for file, part in parts.items() for name in part} == index["weight_map"]
     for name, value in whole.items():
         np.testing.assert_array_equal(parts[index["weight_map"][name]][name], value)
@@ -123,9 +155,15 @@ def test_the_same_weights_make_the_same_bytes_through_a_chain_of_models(tmp_path
 
 @pytest.mark.parametrize(
     ("stored", "said", "held"),
-    [("bfloat16", "bfloat16", "bfloat16"), ("float16", "float16", "bfloat16"), ("bfloat16", "float32", "float32")],
+    [
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("float16", "float16", "bfloat16"),
+        ("bfloat16", "float32", "float32"),
+    ],
 )
-def test_weights_are_held_in_the_configs_dtype(copy: Path, stored: str, said: str, held: str) -> None:
+def test_weights_are_held_in_the_configs_dtype(
+    copy: Path, stored: str, said: str, held: str
+) -> None:
     before = {name: value.astype(stored) for name, value in load_file(copy / WEIGHTS).items()}
     save_file(before, copy / WEIGHTS)
     _change_config(copy, dtype=said)
@@ -133,21 +171,33 @@ def test_weights_are_held_in_the_configs_dtype(copy: Path, stored: str, said: st
     assert loaded.config.dtype == held
     found = weights_of(loaded)
     assert {str(value.dtype) for value in found.values()} == {held}
-    np.testing.assert_array_equal(found["embedding"], before["model.embed_tokens.weight"].astype(held))
+    np.testing.assert_array_equal(
+        found["embedding"], before["model.embed_tokens.weight"].astype(held)
+    )
 
 
-def test_any_part_of_a_weight_can_be_read(directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a mesh of any shape asks for them: every axis cut, also heads within a head, and the embedding in pieces."""
+def test_any_part_of_a_weight_can_be_read(
+    directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mesh of any shape asks for them: every axis cut, also heads within a head, and the
+    embedding in pieces."""
     config, _ = read_config(directories["gemma3"])
     weights = Weights(directories["gemma3"], config)
-    whole = {name: weights.read(name, tuple(slice(None) for _ in shape)) for name, shape in weight_shapes(config).items()}
+    whole = {
+        name: weights.read(name, tuple(slice(None) for _ in shape))
+        for name, shape in weight_shapes(config).items()
+    }
     monkeypatch.setattr(huggingface, "READ_BYTES", 4 * 24 * 100)
     generator = np.random.default_rng(0)
     for name, value in whole.items():
         for _ in range(4):
-            ends = [sorted(generator.choice(length + 1, 2, replace=False)) for length in value.shape]
+            ends = [
+                sorted(generator.choice(length + 1, 2, replace=False)) for length in value.shape
+            ]
             index = tuple(slice(int(start), int(stop)) for start, stop in ends)
-            np.testing.assert_array_equal(weights.read(name, index), value[index], err_msg=f"{name} {index}")
+            np.testing.assert_array_equal(
+                weights.read(name, index), value[index], err_msg=f"{name} {index}"
+            )
 
 
 # config.json, as Google publishes it (google/gemma-3-1b-it, -4b-it, -12b-it, gemma-2-2b-it, -9b)
@@ -238,7 +288,14 @@ G2_2B = G2_9B | {
     "num_key_value_heads": 4,
     "torch_dtype": "bfloat16",
 }
-PUBLISHED = {"gemma3-270m": G3_270M, "gemma3-1b": G3_1B, "gemma3-4b": G3_4B, "gemma3-12b": G3_12B, "gemma2-2b": G2_2B, "gemma2-9b": G2_9B}
+PUBLISHED = {
+    "gemma3-270m": G3_270M,
+    "gemma3-1b": G3_1B,
+    "gemma3-4b": G3_4B,
+    "gemma3-12b": G3_12B,
+    "gemma2-2b": G2_2B,
+    "gemma2-9b": G2_9B,
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -246,7 +303,9 @@ def test_the_published_configs_are_our_sizes_and_survive_being_written(name: str
     known = gemma.SIZES[f"{name}-it"]
     found = config_from_json(PUBLISHED[name], name)
     assert replace(found, dtype=known.dtype) == known
-    written = config_to_json(found, name, {"bos_token_id": 2, "eos_token_id": [1, 106], "pad_token_id": 0})
+    written = config_to_json(
+        found, name, {"bos_token_id": 2, "eos_token_id": [1, 106], "pad_token_id": 0}
+    )
     assert config_from_json(written, name) == found
 
 
@@ -267,7 +326,10 @@ def test_the_published_configs_are_our_sizes_and_survive_being_written(name: str
             {"rope_parameters": None, "rope_scaling": {"rope_type": "yarn"}},
             "type yarn and default are not supported. Valid: default, linear",
         ),
-        ({"layer_types": ["full_attention", "full_attention"] + ["sliding_attention"] * 5}, "layer_types is irregular"),
+        (
+            {"layer_types": ["full_attention", "full_attention"] + ["sliding_attention"] * 5},
+            "layer_types is irregular",
+        ),
     ],
 )
 def test_another_architecture_is_refused(copy: Path, change: dict[str, Any], words: str) -> None:
@@ -300,7 +362,9 @@ def test_damaged_and_incomplete_files_are_refused(directories: dict[str, Path], 
         with pytest.raises(InputError, match=r"model.safetensors is damaged or not whole"):
             load_model(copy)
     (copy / WEIGHTS).unlink()
-    with pytest.raises(InputError, match=r"neither model.safetensors nor model.safetensors.index.json"):
+    with pytest.raises(
+        InputError, match=r"neither model.safetensors nor model.safetensors.index.json"
+    ):
         load_model(copy)
     shutil.copytree(directories["gemma3"], copy, dirs_exist_ok=True)
     gone = sorted(copy.glob("model-*"))[2]
@@ -320,12 +384,17 @@ def test_quantised_weights_and_a_wrong_tokenizer_are_refused(copy: Path) -> None
     save_file(tensors | {"model.norm.weight": np.zeros(24, np.int8)}, copy / WEIGHTS)
     with pytest.raises(InputError, match=r"stored as I8.*not quantised"):
         load_model(copy)
-    save_file({name: value[:1000] if "embed" in name else value for name, value in tensors.items()}, copy / WEIGHTS)
+    save_file(
+        {name: value[:1000] if "embed" in name else value for name, value in tensors.items()},
+        copy / WEIGHTS,
+    )
     _change_config(copy, vocab_size=1000)
     with pytest.raises(InputError, match=r"has 1536 pieces, and the model's vocabulary 1000"):
         load_model(copy)
     (copy / "tokenizer.model").unlink()
-    with pytest.raises(InputError, match=r"has no tokenizer.model. Copy it there from the base model"):
+    with pytest.raises(
+        InputError, match=r"has no tokenizer.model. Copy it there from the base model"
+    ):
         load_model(copy)
 
 

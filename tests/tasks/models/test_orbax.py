@@ -1,4 +1,5 @@
-"""Orbax checkpoints of the Gemma library, as Kaggle has them: read into our weights, converted once; what is something else is refused."""
+"""Orbax checkpoints of the Gemma library, as Kaggle has them: read into our weights, converted
+once; what is something else is refused."""
 
 import shutil
 from dataclasses import replace
@@ -16,7 +17,14 @@ from tasks.models.huggingface import INDEX
 from tasks.models.loading import base_model, model_config
 from tasks.models.tiny import tiny_tokenizer
 
-SMALL: dict[str, Any] = {"num_layers": 3, "vocab_size": 1600, "embed_dim": 24, "hidden_dim": 40, "num_heads": 4, "head_dim": 8}
+SMALL: dict[str, Any] = {
+    "num_layers": 3,
+    "vocab_size": 1600,
+    "embed_dim": 24,
+    "hidden_dim": 40,
+    "num_heads": 4,
+    "head_dim": 8,
+}
 CONFIGS = {
     "gemma3": replace(gemma.SIZES["gemma3-tiny"], **SMALL, num_kv_heads=1),
     "gemma2": replace(gemma.SIZES["gemma2-2b-it"], **SMALL, num_kv_heads=2, dtype="float32"),
@@ -25,26 +33,46 @@ ROWS = 1700
 """The library pads vocabularies to other lengths than Hugging Face does."""
 
 
-def library_params(config: GemmaConfig, *, transposed_gate: bool = False) -> dict[str, dict[str, np.ndarray]]:
+def library_params(
+    config: GemmaConfig, *, transposed_gate: bool = False
+) -> dict[str, dict[str, np.ndarray]]:
     """What `gemma.gm.ckpts` of the library saves for such a model."""
     generator = np.random.default_rng(0)
-    embed, hidden, heads, kv_heads, head = config.embed_dim, config.hidden_dim, config.num_heads, config.num_kv_heads, config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"embedder:input_embedding": (ROWS, embed), "final_norm:scale": (embed,)}
+    embed, hidden, heads, kv_heads, head = (
+        config.embed_dim,
+        config.hidden_dim,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+    )
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedder:input_embedding": (ROWS, embed),
+        "final_norm:scale": (embed,),
+    }
     for layer in range(config.num_layers):
         shapes |= {
             f"layer_{layer}/attn/q_einsum:w": (heads, embed, head),
             f"layer_{layer}/attn/kv_einsum:w": (2, kv_heads, embed, head),
             f"layer_{layer}/attn/attn_vec_einsum:w": (heads, head, embed),
-            f"layer_{layer}/mlp/gating_einsum:w": (2, embed, hidden) if transposed_gate else (2, hidden, embed),
+            f"layer_{layer}/mlp/gating_einsum:w": (
+                (2, embed, hidden) if transposed_gate else (2, hidden, embed)
+            ),
             f"layer_{layer}/mlp/linear:w": (hidden, embed),
-            **{f"layer_{layer}/{place}_norm:scale": (embed,) for place in ("pre_attention", "post_attention", "pre_ffw", "post_ffw")},
+            **{
+                f"layer_{layer}/{place}_norm:scale": (embed,)
+                for place in ("pre_attention", "post_attention", "pre_ffw", "post_ffw")
+            },
         }
         if config.qk_norm:
-            shapes |= {f"layer_{layer}/attn/_{side}_norm:scale": (head,) for side in ("query", "key")}
+            shapes |= {
+                f"layer_{layer}/attn/_{side}_norm:scale": (head,) for side in ("query", "key")
+            }
     params: dict[str, dict[str, np.ndarray]] = {}
     for name, shape in shapes.items():
         module, _, leaf = name.partition(":")
-        params.setdefault(f"transformer/{module}", {})[leaf] = generator.standard_normal(shape).astype(np.float32)
+        params.setdefault(f"transformer/{module}", {})[leaf] = generator.standard_normal(
+            shape
+        ).astype(np.float32)
     return params
 
 
@@ -63,28 +91,49 @@ def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, GemmaCon
     return CONFIGS
 
 
-@pytest.mark.parametrize(("family", "ocdbt"), [("gemma3", True), ("gemma2", True), ("gemma3", False)])
-def test_projections_compute_what_the_librarys_einsums_do(known: dict[str, GemmaConfig], tmp_path: Path, family: str, ocdbt: bool) -> None:
+@pytest.mark.parametrize(
+    ("family", "ocdbt"), [("gemma3", True), ("gemma2", True), ("gemma3", False)]
+)
+def test_projections_compute_what_the_librarys_einsums_do(
+    known: dict[str, GemmaConfig], tmp_path: Path, family: str, ocdbt: bool
+) -> None:
     params = library_params(known[family])
     save(tmp_path / "model", params, ocdbt=ocdbt)
     loaded = base_model(str(tmp_path / "model"), 0)
-    assert loaded.config == replace(known[family], vocab_size=ROWS) == model_config(str(tmp_path / "model"))
-    layers = {name: np.asarray(node.get_value()) for name, node in vars(loaded.model.layers).items() if hasattr(node, "get_value")}
+    assert (
+        loaded.config
+        == replace(known[family], vocab_size=ROWS)
+        == model_config(str(tmp_path / "model"))
+    )
+    layers = {
+        name: np.asarray(node.get_value())
+        for name, node in vars(loaded.model.layers).items()
+        if hasattr(node, "get_value")
+    }
     x = np.random.default_rng(1).standard_normal((2, 24)).astype(np.float32)
     h = np.random.default_rng(2).standard_normal((2, 4, 8)).astype(np.float32)
     f = np.random.default_rng(3).standard_normal((2, 40)).astype(np.float32)
     close = np.testing.assert_allclose
     for layer in range(3):
         theirs = {
-            name.partition(f"layer_{layer}/")[2]: next(iter(leaf.values())) for name, leaf in params.items() if f"layer_{layer}/" in name
+            name.partition(f"layer_{layer}/")[2]: next(iter(leaf.values()))
+            for name, leaf in params.items()
+            if f"layer_{layer}/" in name
         }
         ours = {name: value[layer] for name, value in layers.items()}
-        close(np.einsum("td,dnh->tnh", x, ours["q_proj"]), np.einsum("td,ndh->tnh", x, theirs["attn/q_einsum"]), rtol=1e-5)
+        close(
+            np.einsum("td,dnh->tnh", x, ours["q_proj"]),
+            np.einsum("td,ndh->tnh", x, theirs["attn/q_einsum"]),
+            rtol=1e-5,
+        )
         k, v = np.einsum("td,ckdh->ctkh", x, theirs["attn/kv_einsum"])
         close(np.einsum("td,dkh->tkh", x, ours["k_proj"]), k, rtol=1e-4, atol=1e-5)
         close(np.einsum("td,dkh->tkh", x, ours["v_proj"]), v, rtol=1e-4, atol=1e-5)
         close(
-            np.einsum("tnh,nhd->td", h, ours["o_proj"]), np.einsum("tnh,nhd->td", h, theirs["attn/attn_vec_einsum"]), rtol=1e-4, atol=1e-5
+            np.einsum("tnh,nhd->td", h, ours["o_proj"]),
+            np.einsum("tnh,nhd->td", h, theirs["attn/attn_vec_einsum"]),
+            rtol=1e-4,
+            atol=1e-5,
         )
         gate, up = np.einsum("td,cfd->ctf", x, theirs["mlp/gating_einsum"])
         close(x @ ours["gate_proj"], gate, rtol=1e-4, atol=1e-5)
@@ -95,11 +144,20 @@ def test_projections_compute_what_the_librarys_einsums_do(known: dict[str, Gemma
             ("post_attention_layernorm", "post_attention_norm"),
             ("pre_feedforward_layernorm", "pre_ffw_norm"),
             ("post_feedforward_layernorm", "post_ffw_norm"),
-            *((("q_norm", "attn/_query_norm"), ("k_norm", "attn/_key_norm")) if family == "gemma3" else ()),
+            *(
+                (("q_norm", "attn/_query_norm"), ("k_norm", "attn/_key_norm"))
+                if family == "gemma3"
+                else ()
+            ),
         ):
             np.testing.assert_array_equal(ours[ours_name], theirs[theirs_name])
-    np.testing.assert_array_equal(np.asarray(loaded.model.embedding.get_value()), params["transformer/embedder"]["input_embedding"])
-    np.testing.assert_array_equal(np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"])
+    np.testing.assert_array_equal(
+        np.asarray(loaded.model.embedding.get_value()),
+        params["transformer/embedder"]["input_embedding"],
+    )
+    np.testing.assert_array_equal(
+        np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"]
+    )
 
 
 def test_it_is_converted_once_in_files_of_bounded_size(
@@ -112,8 +170,13 @@ def test_it_is_converted_once_in_files_of_bounded_size(
     assert (first.companions / INDEX).exists()
     monkeypatch.setattr(orbax._Arrays, "read", None)  # it would fail
     again = base_model(str(tmp_path / "model"), 0)
-    np.testing.assert_array_equal(np.asarray(again.model.final_norm.get_value()), np.asarray(first.model.final_norm.get_value()))
-    assert [path.name for path in (tmp_path / "cache" / "models").iterdir()] == [first.companions.name]
+    np.testing.assert_array_equal(
+        np.asarray(again.model.final_norm.get_value()),
+        np.asarray(first.model.final_norm.get_value()),
+    )
+    assert [path.name for path in (tmp_path / "cache" / "models").iterdir()] == [
+        first.companions.name
+    ]
 
 
 def test_both_orders_of_the_gate_are_known(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
@@ -124,12 +187,18 @@ def test_both_orders_of_the_gate_are_known(known: dict[str, GemmaConfig], tmp_pa
     np.testing.assert_array_equal(gate, params["transformer/layer_1/mlp/gating_einsum"]["w"][0])
 
 
-def test_vision_towers_and_a_name_for_the_whole_are_passed_over(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
+def test_vision_towers_and_a_name_for_the_whole_are_passed_over(
+    known: dict[str, GemmaConfig], tmp_path: Path
+) -> None:
     params = library_params(known["gemma3"])
-    vision = {"SigLiPFromPatches_0/siglip_encoder/embedding": {"kernel": np.zeros((2, 2), np.float32)}}
+    vision = {
+        "SigLiPFromPatches_0/siglip_encoder/embedding": {"kernel": np.zeros((2, 2), np.float32)}
+    }
     save(tmp_path / "model", {"params": params | vision})
     loaded = base_model(str(tmp_path / "model"), 0)
-    np.testing.assert_array_equal(np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"])
+    np.testing.assert_array_equal(
+        np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"]
+    )
 
 
 def test_other_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
@@ -138,7 +207,11 @@ def test_other_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: 
         base_model(str(tmp_path / "other"), 0)
     save(tmp_path / "odd", library_params(replace(known["gemma3"], num_layers=2)))
     with pytest.raises(
-        InputError, match=r"no published Gemma: gemma3, 2 layers, width 24.*Valid: the sizes of gemma3-tiny, gemma3-270m-it"
+        InputError,
+        match=(
+            r"no published Gemma: gemma3, 2 layers, width 24.*Valid: the sizes of gemma3-tiny,"
+            r" gemma3-270m-it"
+        ),
     ):
         base_model(str(tmp_path / "odd"), 0)
     params = library_params(known["gemma3"])
@@ -149,22 +222,33 @@ def test_other_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: 
     params = library_params(known["gemma3"])
     params["transformer/layer_2/attn/_key_norm"]["scale"] = np.zeros(5, np.float32)
     save(tmp_path / "shape", params)
-    with pytest.raises(InputError, match=r"gives model.layers.2.self_attn.k_norm.weight the shape \(5,\) instead of \(8,\)"):
+    with pytest.raises(
+        InputError,
+        match=r"gives model.layers.2.self_attn.k_norm.weight the shape \(5,\) instead of \(8,\)",
+    ):
         base_model(str(tmp_path / "shape"), 0)
     save(tmp_path / "mute", library_params(known["gemma3"]))
     (tmp_path / "mute" / "tokenizer.model").unlink()
     with pytest.raises(InputError, match=r"has no tokenizer.model. Copy that of the same family"):
         base_model(str(tmp_path / "mute"), 0)
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix == ".safetensors"]
+    assert not [
+        path
+        for path in (tmp_path / "cache").rglob("*")
+        if path.is_file() and path.suffix == ".safetensors"
+    ]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a thread of the library that was told too late
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of a thread of the library that was told too late
 def test_damaged_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
     save(tmp_path / "model", library_params(known["gemma3"]))
     checkpoint = tmp_path / "model" / "gemma-ckpt"
     for data in (checkpoint / "ocdbt.process_0" / "d").iterdir():
         data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"embedder/input_embedding cannot be read .*; download it again"):
+    with pytest.raises(
+        InputError, match=r"embedder/input_embedding cannot be read .*; download it again"
+    ):
         base_model(str(tmp_path / "model"), 0)
     shutil.rmtree(checkpoint / "d")
     with pytest.raises(InputError, match=r"what describes its arrays is missing"):

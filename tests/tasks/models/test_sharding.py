@@ -1,4 +1,5 @@
-"""Weights in parts: over "fsdp" and "tp" axes of four devices a model trains, adapts and speaks as on one device."""
+"""Weights in parts: over "fsdp" and "tp" axes of four devices a model trains, adapts and speaks as
+on one device."""
 
 from dataclasses import replace
 
@@ -14,7 +15,9 @@ def test_small_weights_lie_whole_and_large_ones_in_parts() -> None:
     whole, spread = PartitionSpec(), PartitionSpec(None, "fsdp")
     one_b, nine_b = SIZES["gemma3-1b-it"], SIZES["gemma2-9b-it"]
     assert weight_specs(one_b, mesh, trained=False)["layers.q_proj"] == whole  # 2 GB
-    assert weight_specs(one_b, mesh, trained=True)["layers.q_proj"] == spread  # 16 GB with its optimizer
+    assert (
+        weight_specs(one_b, mesh, trained=True)["layers.q_proj"] == spread
+    )  # 16 GB with its optimizer
     assert weight_specs(nine_b, mesh, trained=False)["layers.q_proj"] == spread  # 18 GB
     assert weight_specs(nine_b, mesh, trained=False)["layers.input_layernorm"] == whole
 

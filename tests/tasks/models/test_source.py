@@ -1,4 +1,5 @@
-"""Where a recipe's model comes from: names, checks before anything runs, identity, and downloads from each kind of place."""
+"""Where a recipe's model comes from: names, checks before anything runs, identity, and downloads
+from each kind of place."""
 
 import json
 import os
@@ -23,12 +24,27 @@ from schemas.base import InputError, StageFailed
 from tasks.models import download, gemma
 from tasks.models.loading import LoadedModel, base_model, load_model, model_config, save_model
 from tasks.models.shipping import receive_model, ship_model
-from tasks.models.source import AT_HAND, TINY, Source, check_model, model_dependencies, needed, source_of
+from tasks.models.source import (
+    AT_HAND,
+    TINY,
+    Source,
+    check_model,
+    model_dependencies,
+    needed,
+    source_of,
+)
 from tests.fakes.fake_hub import FakeHub
 from tests.fakes.gcs_emulator import Emulator
 
-CONFIG = replace(gemma.SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8)
-UNWANTED = {"pytorch_model.bin": b"pickle", "model.gguf": b"gguf", "README.md": b"# Card", "original/model.safetensors": b"twice"}
+CONFIG = replace(
+    gemma.SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8
+)
+UNWANTED = {
+    "pytorch_model.bin": b"pickle",
+    "model.gguf": b"gguf",
+    "README.md": b"# Card",
+    "original/model.safetensors": b"twice",
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +87,21 @@ def hub(cache: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def assert_same(loaded: LoadedModel, directory: Path) -> None:
-    found, expected = (nnx.to_pure_dict(nnx.state(model.model)) for model in (loaded, load_model(directory)))
+    found, expected = (
+        nnx.to_pure_dict(nnx.state(model.model)) for model in (loaded, load_model(directory))
+    )
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_forms_of_a_model() -> None:
     assert source_of("hf://org/name.v2@refs/pr/1") == Source("hf", "org/name.v2", "refs/pr/1")
-    assert source_of("kaggle://google/gemma-3/flax/gemma3-1b-it") == Source("kaggle", "google/gemma-3/flax/gemma3-1b-it")
-    assert source_of("kaggle://google/gemma-2/flax/gemma2-2b-it/12") == Source("kaggle", "google/gemma-2/flax/gemma2-2b-it", "12")
+    assert source_of("kaggle://google/gemma-3/flax/gemma3-1b-it") == Source(
+        "kaggle", "google/gemma-3/flax/gemma3-1b-it"
+    )
+    assert source_of("kaggle://google/gemma-2/flax/gemma2-2b-it/12") == Source(
+        "kaggle", "google/gemma-2/flax/gemma2-2b-it", "12"
+    )
     assert source_of("gs://bucket/a/b/") == Source("gs", "bucket/a/b")
     assert source_of("/a/b") == Source("local", "/a/b")
     assert source_of("~/b") == Source("local", str(Path.home() / "b"))
@@ -88,13 +110,19 @@ def test_forms_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("gemma3-1b", r"unknown model 'gemma3-1b'. Did you mean 'gemma3-1b-.t'\? Valid: gemma2-2b-it,.*hf://"),
+        (
+            "gemma3-1b",
+            r"unknown model 'gemma3-1b'. Did you mean 'gemma3-1b-.t'\? Valid: gemma2-2b-it,.*hf://",
+        ),
         ("hf://gemma-3-1b-it", "not of the form hf://ORGANISATION/NAME"),
         ("hf://a/b/c", "not of the form"),
         ("kaggle://google/gemma-3", "not of the form kaggle://OWNER/MODEL/FRAMEWORK/VARIATION"),
         ("gs://bucket", "not of the form gs://BUCKET/DIRECTORY"),
         ("s3://bucket/x", "the scheme 's3' is not supported. Valid: hf://, kaggle://, gs://"),
-        ("google/gemma-3-1b-it", 'must be absolute.*google/gemma-3-1b-it" or "hf://google/gemma-3-1b-it"'),
+        (
+            "google/gemma-3-1b-it",
+            'must be absolute.*google/gemma-3-1b-it" or "hf://google/gemma-3-1b-it"',
+        ),
         ("./here", "a path must be absolute"),
         ("/nowhere/at/all", "there is no such directory"),
         ("", "unknown model ''"),
@@ -123,12 +151,19 @@ print(sorted({"jax", "numpy", "huggingface_hub", "kagglehub", "google.cloud.stor
 """
     environment = os.environ | {"LYCEUM_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(published)], cwd=ROOT, capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", code, str(published)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.stdout.split("\n")[:2] == ["{} 64", "[]"], done.stderr
 
 
-def test_a_directory_is_identified_by_what_is_read_of_it(published: Path, tmp_path: Path, cache: Path) -> None:
+def test_a_directory_is_identified_by_what_is_read_of_it(
+    published: Path, tmp_path: Path, cache: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(published, copy)
     before = model_dependencies(str(published))
@@ -146,14 +181,21 @@ def test_a_directory_is_identified_by_what_is_read_of_it(published: Path, tmp_pa
     assert model_dependencies(str(copy)) != before
 
 
-def test_weights_are_not_hashed_again(published: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_not_hashed_again(
+    published: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = model_dependencies(str(published))
     monkeypatch.setattr("hashlib.file_digest", None)
     assert model_dependencies(str(published)) == before
 
 
 def test_hubs_and_what_is_made_at_random_are_identified_by_their_names() -> None:
-    for model in (TINY, "gemma3-1b-it", "hf://org/name@abc", "kaggle://google/gemma-3/flax/gemma3-1b-it/1"):
+    for model in (
+        TINY,
+        "gemma3-1b-it",
+        "hf://org/name@abc",
+        "kaggle://google/gemma-3/flax/gemma3-1b-it/1",
+    ):
         assert model_dependencies(model) == {}
 
 
@@ -168,7 +210,11 @@ def test_which_files_are_read() -> None:
         "a.bin",
     ]
     assert needed(names) == sorted(names[:4])
-    assert needed(["ckpt/_METADATA", "ckpt/d/0", "tokenizer.model", ".have.json"]) == ["ckpt/_METADATA", "ckpt/d/0", "tokenizer.model"]
+    assert needed(["ckpt/_METADATA", "ckpt/d/0", "tokenizer.model", ".have.json"]) == [
+        "ckpt/_METADATA",
+        "ckpt/d/0",
+        "tokenizer.model",
+    ]
 
 
 def test_a_repository_is_read_once_and_only_what_is_needed(hub: FakeHub, published: Path) -> None:
@@ -177,32 +223,55 @@ def test_a_repository_is_read_once_and_only_what_is_needed(hub: FakeHub, publish
     loaded = base_model("hf://google/small", seed=0)
     assert_same(loaded, published)
     assert loaded.name == "hf://google/small"
-    assert sorted(hub.downloads()) == ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"]
+    assert sorted(hub.downloads()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer.model",
+    ]
     hub.requests.clear()
     base_model("hf://google/small", seed=0)
     assert hub.downloads() == []
     assert base_model(f"hf://google/small@{hub.commit('google/small')}", seed=0).config == CONFIG
 
 
-def test_a_repository_that_was_read_needs_no_network(hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_was_read_needs_no_network(
+    hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pinned = f"hf://google/small@{hub.commit('google/small')}"
     model_config(pinned)
     with monkeypatch.context() as offline:
         offline.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        with pytest.raises(InputError, match=r"hf://google/small is not whole in the cache, and the hub cannot be reached"):
+        with pytest.raises(
+            InputError,
+            match=r"hf://google/small is not whole in the cache, and the hub cannot be reached",
+        ):
             base_model("hf://google/small", seed=0)
     base_model("hf://google/small", seed=0)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert_same(base_model("hf://google/small", seed=0), published)
     assert_same(base_model(pinned, seed=0), published)
-    with pytest.raises(InputError, match=r"hf://google/other is not whole in the cache, and the hub cannot be reached \(.*\). Connect, or"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"hf://google/other is not whole in the cache, and the hub cannot be reached \(.*\)."
+            r" Connect, or"
+        ),
+    ):
         base_model("hf://google/other", seed=0)
 
 
-def test_a_gated_model_says_what_to_do(hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gated_model_says_what_to_do(
+    hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.gated.add("google/small")
     with pytest.raises(
-        InputError, match=rf"is gated, and HF_TOKEN is not set. Accept its licence at {hub.url}/google/small, then set HF_TOKEN"
+        InputError,
+        match=(
+            rf"is gated, and HF_TOKEN is not set. Accept its licence at {hub.url}/google/small,"
+            r" then set HF_TOKEN"
+        ),
     ):
         base_model("hf://google/small", seed=0)
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
@@ -213,19 +282,37 @@ def test_a_gated_model_says_what_to_do(hub: FakeHub, published: Path, monkeypatc
 
 
 def test_unknown_repositories_and_revisions(hub: FakeHub) -> None:
-    with pytest.raises(InputError, match="hf://google/none: there is no such repository, or it is private and HF_TOKEN is not set"):
+    with pytest.raises(
+        InputError,
+        match=(
+            "hf://google/none: there is no such repository, or it is private and HF_TOKEN is"
+            " not set"
+        ),
+    ):
         base_model("hf://google/none", seed=0)
     with pytest.raises(InputError, match="has no revision 'v9'"):
         base_model("hf://google/small@v9", seed=0)
 
 
-def test_a_shipped_name_must_be_what_it_says(hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_name_must_be_what_it_says(
+    hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.repositories["google/gemma-3-1b-it"] = published
-    with pytest.raises(InputError, match=r"is no gemma3-1b-it: num_layers is 2 instead of 26, vocab_size is 1536 instead of 262144"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"is no gemma3-1b-it: num_layers is 2 instead of 26, vocab_size is 1536 instead of"
+            r" 262144"
+        ),
+    ):
         base_model("gemma3-1b-it", seed=0)
     monkeypatch.setitem(gemma.SIZES, "gemma3-1b-it", replace(CONFIG, dtype="bfloat16"))
     loaded = base_model("gemma3-1b-it", seed=0)
-    assert (loaded.name, loaded.config.dtype, str(loaded.model.embedding.get_value().dtype)) == ("gemma3-1b-it", "bfloat16", "bfloat16")
+    assert (loaded.name, loaded.config.dtype, str(loaded.model.embedding.get_value().dtype)) == (
+        "gemma3-1b-it",
+        "bfloat16",
+        "bfloat16",
+    )
     assert model_config("gemma3-1b-it") == loaded.config
 
 
@@ -234,13 +321,28 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.mark.parametrize("place", ["hf", "gs", "kaggle"])
 def test_a_full_disk_is_told_before_the_download(
-    hub: FakeHub, published: Path, gcs: Emulator, gcs_client: Any, monkeypatch: pytest.MonkeyPatch, place: str
+    hub: FakeHub,
+    published: Path,
+    gcs: Emulator,
+    gcs_client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
     upload(gcs_client, published)
     hub.repositories["google/small/flax/x"] = published
-    model = {"hf": "hf://google/small", "gs": f"gs://{gcs_client.name}/models/small", "kaggle": "kaggle://google/small/flax/x"}[place]
+    model = {
+        "hf": "hf://google/small",
+        "gs": f"gs://{gcs_client.name}/models/small",
+        "kaggle": "kaggle://google/small/flax/x",
+    }[place]
     monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(10, 5, 1000))
-    with pytest.raises(InputError, match=r"takes 0.0 GB, and the disk of .* has 0.0 GB free. Free some space, or set LYCEUM_CACHE"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"takes 0.0 GB, and the disk of .* has 0.0 GB free. Free some space, or set"
+            r" LYCEUM_CACHE"
+        ),
+    ):
         base_model(model, seed=0)
     assert hub.downloads() == []
     assert gcs.requests().get("GET download", 0) == 0
@@ -249,7 +351,9 @@ def test_a_full_disk_is_told_before_the_download(
 def upload(bucket: Any, directory: Path, prefix: str = "models/small") -> None:
     for path in directory.rglob("*"):
         if path.is_file():
-            bucket.blob(f"{prefix}/{path.relative_to(directory).as_posix()}").upload_from_filename(str(path))
+            bucket.blob(f"{prefix}/{path.relative_to(directory).as_posix()}").upload_from_filename(
+                str(path)
+            )
 
 
 def test_a_bucket_is_read_once_verified_and_again_when_it_changed(
@@ -281,13 +385,19 @@ def test_a_bucket_is_read_once_verified_and_again_when_it_changed(
     assert (changed.companions / "model.safetensors").read_bytes() == bytes(weights)
 
 
-def test_no_object_is_written_outside_the_cache(gcs: Emulator, gcs_client: Any, tmp_path: Path, cache: Path) -> None:
+def test_no_object_is_written_outside_the_cache(
+    gcs: Emulator, gcs_client: Any, tmp_path: Path, cache: Path
+) -> None:
     for name in ("../evil", "a/../../evil", f"{tmp_path}/evil", "_METADATA"):
         gcs_client.blob(f"models/odd/{name}").upload_from_string(b"x")
     assert len(gcs.objects(gcs_client.name)) == 4
     with pytest.raises(InputError, match=r"has no tokenizer.model"):
         base_model(f"gs://{gcs_client.name}/models/odd", seed=0)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and not path.name.startswith(".")] == ["_METADATA"]
+    assert [
+        path.name
+        for path in tmp_path.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    ] == ["_METADATA"]
 
 
 def test_an_empty_place_in_a_bucket(gcs_bucket: str, cache: Path) -> None:
@@ -297,25 +407,39 @@ def test_an_empty_place_in_a_bucket(gcs_bucket: str, cache: Path) -> None:
         model_dependencies("gs://no-such-bucket-here/x")
 
 
-def test_bytes_that_are_never_right_are_not_used(gcs: Emulator, gcs_client: Any, published: Path, cache: Path) -> None:
+def test_bytes_that_are_never_right_are_not_used(
+    gcs: Emulator, gcs_client: Any, published: Path, cache: Path
+) -> None:
     upload(gcs_client, published)
     gcs.corrupt(gcs_client.name, "models/small/model.safetensors")
-    with pytest.raises(ConnectionError, match=r"model.safetensors: what comes is not what the service's checksum says"):
+    with pytest.raises(
+        ConnectionError,
+        match=r"model.safetensors: what comes is not what the service's checksum says",
+    ):
         base_model(f"gs://{gcs_client.name}/models/small", seed=0)
 
 
 @pytest.mark.parametrize("kind", ["hub", "directory"])
 def test_a_model_reaches_a_machine_without_tokens_through_the_store(
-    hub: FakeHub, published: Path, gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    hub: FakeHub,
+    published: Path,
+    gcs_bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     hub.gated.add("google/small")
     model = "hf://google/small" if kind == "hub" else str(published)
     dependencies, here = model_dependencies(model), Settings.from_environment()
     with monkeypatch.context() as mine:
         mine.setenv("HF_TOKEN", hub.token)
-        ship_model(open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None)
+        ship_model(
+            open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None
+        )
         sent = len(hub.requests)
-        ship_model(open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None)
+        ship_model(
+            open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None
+        )
         assert len(hub.requests) == sent
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "machine"))
     monkeypatch.setitem(AT_HAND, source_of(model), Path())  # forgotten when the test ends
@@ -338,10 +462,16 @@ def test_what_needs_no_sending_is_not_sent(tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists()
 
 
-def test_a_model_of_a_chain_keeps_its_name_and_the_tokenizers_files(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_model_of_a_chain_keeps_its_name_and_the_tokenizers_files(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     save_model(base_model("hf://google/small", seed=0), tmp_path)
     assert (tmp_path / "tokenizer.json").read_text() == "{}"
-    assert json.loads((tmp_path / "config.json").read_text())["_name_or_path"] == "hf://google/small"
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["_name_or_path"] == "hf://google/small"
+    )
     assert load_model(tmp_path).name == "hf://google/small"
-    assert base_model(str(tmp_path), seed=0).name == tmp_path.name  # no path of a machine in what is written
+    assert (
+        base_model(str(tmp_path), seed=0).name == tmp_path.name
+    )  # no path of a machine in what is written
     assert Settings.from_environment().cache not in (tmp_path / "config.json").read_text()

@@ -1,4 +1,5 @@
-"""Log-probabilities in chunks: the numbers and gradients of dense logits, no array of all logits, nothing for tokens without a target."""
+"""Log-probabilities in chunks: the numbers and gradients of dense logits, no array of all logits,
+nothing for tokens without a target."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _names_of_this_code() -> Iterator[None]:
-    """What was compiled is looked up by its names too: the programs here are searched for the name of a loop."""
+    """What was compiled is looked up by its names too: the programs here are searched for the name
+    of a loop."""
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     yield
     jax.config.update("jax_compilation_cache_include_metadata_in_key", False)
@@ -55,14 +57,26 @@ def stand_in(config: GemmaConfig, embedding: jax.Array) -> Any:
     return SimpleNamespace(config=config, embedding=SimpleNamespace(get_value=lambda: embedding))
 
 
-def ours(config: GemmaConfig, temperature: float, embedding: jax.Array, hidden: jax.Array, *rest: jax.Array) -> jax.Array:
+def ours(
+    config: GemmaConfig,
+    temperature: float,
+    embedding: jax.Array,
+    hidden: jax.Array,
+    *rest: jax.Array,
+) -> jax.Array:
     """A loss that is not linear in the log-probabilities."""
     targets, mask, weights = rest
     logps = token_logps(stand_in(config, embedding), hidden, targets, mask, temperature=temperature)
     return jnp.sum(weights * jnp.exp(logps / 4))
 
 
-def dense(config: GemmaConfig, temperature: float, embedding: jax.Array, hidden: jax.Array, *rest: jax.Array) -> jax.Array:
+def dense(
+    config: GemmaConfig,
+    temperature: float,
+    embedding: jax.Array,
+    hidden: jax.Array,
+    *rest: jax.Array,
+) -> jax.Array:
     """The same from all logits."""
     targets, mask, weights = rest
     logps = jax.nn.log_softmax(unembed(config, embedding, hidden) / temperature)
@@ -72,14 +86,21 @@ def dense(config: GemmaConfig, temperature: float, embedding: jax.Array, hidden:
 
 @pytest.mark.parametrize("config", [PLAIN, CAPPED], ids=["plain", "capped"])
 def test_values_and_gradients_are_those_of_dense_logits(config: GemmaConfig) -> None:
-    """With every share of targets, and 33 tokens in chunks of 7; for the hidden states alone and with the embedding."""
-    both = [jax.jit(jax.value_and_grad(partial(loss, config, 0.7), (0, 1))) for loss in (ours, dense)]
+    """With every share of targets, and 33 tokens in chunks of 7; for the hidden states alone and
+    with the embedding."""
+    both = [
+        jax.jit(jax.value_and_grad(partial(loss, config, 0.7), (0, 1))) for loss in (ours, dense)
+    ]
     frozen = jax.jit(jax.value_and_grad(partial(ours, config, 0.7), 1))
     for fraction in (0, 0.03, 0.3, 0.6, 1):
         arrays = drawn(fraction)
         (loss, gradients), (expected, expected_gradients) = (compute(*arrays) for compute in both)
         np.testing.assert_allclose(loss, expected, rtol=1e-5)
-        for gradient, wanted in zip((*gradients, frozen(*arrays)[1]), (*expected_gradients, expected_gradients[1]), strict=True):
+        for gradient, wanted in zip(
+            (*gradients, frozen(*arrays)[1]),
+            (*expected_gradients, expected_gradients[1]),
+            strict=True,
+        ):
             np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -88,11 +109,15 @@ def test_in_bfloat16_they_are_those_of_float32_to_its_precision() -> None:
     arrays = drawn(0.6, "bfloat16")
     wide = [array.astype(jnp.float32) for array in arrays[:2]]
     loss, gradients = jax.jit(jax.value_and_grad(partial(ours, low, 0.7), (0, 1)))(*arrays)
-    expected, wanted = jax.jit(jax.value_and_grad(partial(dense, CAPPED, 0.7), (0, 1)))(*wide, *arrays[2:])
+    expected, wanted = jax.jit(jax.value_and_grad(partial(dense, CAPPED, 0.7), (0, 1)))(
+        *wide, *arrays[2:]
+    )
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
     for gradient, exact in zip(gradients, wanted, strict=True):
         assert gradient.dtype == jnp.bfloat16
-        np.testing.assert_allclose(gradient.astype(jnp.float32), exact, atol=0.02 * float(jnp.abs(exact).max()))
+        np.testing.assert_allclose(
+            gradient.astype(jnp.float32), exact, atol=0.02 * float(jnp.abs(exact).max())
+        )
 
 
 def test_entropies_are_those_of_the_next_token_and_carry_no_gradient() -> None:
@@ -100,13 +125,21 @@ def test_entropies_are_those_of_the_next_token_and_carry_no_gradient() -> None:
 
     @partial(jax.value_and_grad, has_aux=True)
     def found(hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        logps, entropies = token_logps(stand_in(CAPPED, embedding), hidden, targets, mask, temperature=0.7, entropy=True)
+        logps, entropies = token_logps(
+            stand_in(CAPPED, embedding), hidden, targets, mask, temperature=0.7, entropy=True
+        )
         return jnp.sum(entropies), (logps, entropies)
 
     (_, (logps, entropies)), gradient = jax.jit(found)(hidden)
     whole = jax.nn.log_softmax(unembed(CAPPED, embedding, hidden) / 0.7)
-    np.testing.assert_allclose(entropies, jnp.where(mask, -jnp.sum(jnp.exp(whole) * whole, -1), 0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(logps, jnp.where(mask, jnp.take_along_axis(whole, targets[..., None], -1)[..., 0], 0), rtol=1e-4)
+    np.testing.assert_allclose(
+        entropies, jnp.where(mask, -jnp.sum(jnp.exp(whole) * whole, -1), 0), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        logps,
+        jnp.where(mask, jnp.take_along_axis(whole, targets[..., None], -1)[..., 0], 0),
+        rtol=1e-4,
+    )
     assert not gradient.any()
 
 
@@ -121,8 +154,11 @@ def test_tokens_that_are_masked_out_may_hold_anything() -> None:
     )
 
 
-def test_as_many_chunks_are_computed_as_there_are_targets_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And logits once for each, though their gradient is wanted; twice where the embedding is trained; without a gradient, no more."""
+def test_as_many_chunks_are_computed_as_there_are_targets_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And logits once for each, though their gradient is wanted; twice where the embedding is
+    trained; without a gradient, no more."""
     counted: list[tuple[int, ...]] = []
 
     def counting(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:
@@ -130,7 +166,13 @@ def test_as_many_chunks_are_computed_as_there_are_targets_for(monkeypatch: pytes
         return unembed(config, embedding, hidden)
 
     monkeypatch.setattr(vocabulary, "unembed", counting)
-    programs = [jax.jit(f) for f in (partial(ours, PLAIN, 1.0), *(jax.grad(partial(ours, PLAIN, 1.0), of) for of in (1, (0, 1))))]
+    programs = [
+        jax.jit(f)
+        for f in (
+            partial(ours, PLAIN, 1.0),
+            *(jax.grad(partial(ours, PLAIN, 1.0), of) for of in (1, (0, 1))),
+        )
+    ]
     for targets, chunks in ((0, 0), (1, 1), (CHUNK, 1), (CHUNK + 1, 2), (B * T, 5)):
         embedding, hidden, ids, _, weights = drawn(1)
         mask = (np.arange(B * T)[::-1] < targets).reshape(B, T)
@@ -145,7 +187,9 @@ def shapes_of(jaxpr: Any) -> Iterator[tuple[int, ...]]:
     """Of every value computed in a program, also inside its loops and calls."""
     for equation in jaxpr.eqns:
         yield from (out.aval.shape for out in equation.outvars)
-        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+        for parameter in jax.tree.leaves(
+            equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
             inner = getattr(parameter, "jaxpr", parameter)
             if hasattr(inner, "eqns"):
                 yield from shapes_of(inner)
@@ -155,7 +199,9 @@ def shapes_of(jaxpr: Any) -> Iterator[tuple[int, ...]]:
 def test_no_array_holds_more_than_one_chunk_of_logits(differentiated: Any) -> None:
     arrays = drawn(1)
     step = jax.value_and_grad(partial(ours, PLAIN, 1.0), differentiated)
-    with_vocabulary = {shape for shape in shapes_of(jax.make_jaxpr(step)(*arrays).jaxpr) if V in shape}
+    with_vocabulary = {
+        shape for shape in shapes_of(jax.make_jaxpr(step)(*arrays).jaxpr) if V in shape
+    }
     assert (CHUNK, V) in with_vocabulary
     assert all(np.prod(shape) <= max(CHUNK, D) * V for shape in with_vocabulary)
     text = jax.jit(step).lower(*arrays).compile().as_text()
@@ -166,15 +212,22 @@ def test_no_array_holds_more_than_one_chunk_of_logits(differentiated: Any) -> No
     assert (B, T, V) in set(dense_shapes)  # the search finds what it looks for
     loops = [line for line in text.splitlines() if " while(" in line]
     assert len(loops) == (1 if differentiated == 1 else 2)
-    assert all(vocabulary.LOOP in line for line in loops)  # by which `lyceum plan` knows how often they run
+    assert all(
+        vocabulary.LOOP in line for line in loops
+    )  # by which `lyceum plan` knows how often they run
 
 
 def test_a_models_gradients_are_those_of_its_dense_logits() -> None:
-    """Of adapters, for which the logits are made once, and of all weights, the embedding in both its places."""
-    model = initialise(replace(SIZES["gemma3-tiny"], num_layers=1, vocab_size=V, final_softcap=30.0), 0)
+    """Of adapters, for which the logits are made once, and of all weights, the embedding in both
+    its places."""
+    model = initialise(
+        replace(SIZES["gemma3-tiny"], num_layers=1, vocab_size=V, final_softcap=30.0), 0
+    )
     add_lora(model, LoraConfig(rank=2, alpha=4.0, targets=("q_proj",)), 0)
     up = model.layers.q_proj_lora_b  # 0 at first, and with it the gradient of the other factor
-    up.set_value(jnp.asarray(np.random.default_rng(0).standard_normal(up.get_value().shape, np.float32)))
+    up.set_value(
+        jnp.asarray(np.random.default_rng(0).standard_normal(up.get_value().shape, np.float32))
+    )
     model.remat = "layer"
     _, _, tokens, mask, weights = drawn(0.6)
     places = jnp.broadcast_to(jnp.arange(T), (B, T))
@@ -186,10 +239,14 @@ def test_a_models_gradients_are_those_of_its_dense_logits() -> None:
         def of(variables: nnx.State) -> jax.Array:
             model = nnx.merge(graph, variables, rest)
             hidden, _ = model(tokens, places, jnp.ones_like(tokens))
-            return loss(model.config, 1.0, model.embedding.get_value(), hidden, tokens, mask, weights)
+            return loss(
+                model.config, 1.0, model.embedding.get_value(), hidden, tokens, mask, weights
+            )
 
         step = jax.jit(jax.grad(of)).lower(variables).compile()
-        loops = sum(" while(" in line and vocabulary.LOOP in line for line in step.as_text().splitlines())
+        loops = sum(
+            " while(" in line and vocabulary.LOOP in line for line in step.as_text().splitlines()
+        )
         return dict(nnx.to_flat_state(step(variables))), loops
 
     expected, _ = gradients(dense, nnx.Param)
@@ -199,4 +256,6 @@ def test_a_models_gradients_are_those_of_its_dense_logits() -> None:
         assert len(found) == {nnx.LoRAParam: 2, nnx.Param: len(expected)}[trained]
         for path, gradient in found.items():
             wanted = expected[path].get_value()
-            np.testing.assert_allclose(gradient.get_value(), wanted, rtol=1e-3, atol=1e-4 * float(jnp.abs(wanted).max()))
+            np.testing.assert_allclose(
+                gradient.get_value(), wanted, rtol=1e-3, atol=1e-4 * float(jnp.abs(wanted).max())
+            )

@@ -1,4 +1,5 @@
-"""What a compiled program computes and moves, read from the compiler's text: small modules with known answers, in libtpu's own words."""
+"""What a compiled program computes and moves, read from the compiler's text: small modules with
+known answers, in libtpu's own words."""
 
 import pytest
 
@@ -8,7 +9,9 @@ GIB = 2**30
 
 
 def module(*computations: str, partitions: int = 1) -> str:
-    return "\n\n".join([f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}", *computations])
+    return "\n\n".join(
+        [f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}", *computations]
+    )
 
 
 PRODUCT = """%product (a: bf16[128,256], b: bf16[256,512]) -> bf16[128,512] {
@@ -42,8 +45,17 @@ def test_what_lies_in_vmem_does_not_move_and_the_copy_that_brings_it_does() -> N
     assert cost_of(module(PRODUCT, entry)).bytes == 2 * (128 * 256 + 256 * 512)
 
 
-def loop(name: str, body: str, limit: int, start: int = 0, step: int = 1, direction: str = "LT", scope: str = "jit(f)") -> tuple[str, str]:
-    """The computations of a loop over (counter, bf16[128,256], bf16[256,512]) and the instructions that run it."""
+def loop(
+    name: str,
+    body: str,
+    limit: int,
+    start: int = 0,
+    step: int = 1,
+    direction: str = "LT",
+    scope: str = "jit(f)",
+) -> tuple[str, str]:
+    """The computations of a loop over (counter, bf16[128,256], bf16[256,512]) and the instructions
+    that run it."""
     state = "(s32[]{:T(128)}, bf16[128,256]{1,0:T(8,128)(2,1)}, bf16[256,512]{1,0:T(8,128)(2,1)})"
     functions = f"""%{name}_body (p: (s32[], bf16[128,256], bf16[256,512])) -> (s32[], bf16[128,256], bf16[256,512]) {{
   %step = s32[]{{:T(128)}} constant({step})
@@ -70,7 +82,9 @@ def loop(name: str, body: str, limit: int, start: int = 0, step: int = 1, direct
     return functions, run
 
 
-MULTIPLY = "  %fusion.1 = bf16[128,512]{1,0:T(8,128)(2,1)} fusion(%x, %w), kind=kOutput, calls=%product"
+MULTIPLY = (
+    "  %fusion.1 = bf16[128,512]{1,0:T(8,128)(2,1)} fusion(%x, %w), kind=kOutput, calls=%product"
+)
 
 
 def entry(run: str) -> str:
@@ -84,9 +98,18 @@ def entry(run: str) -> str:
 
 @pytest.mark.parametrize(
     ("limit", "start", "step", "direction", "trips"),
-    [(6, 0, 1, "LT", 6), (6, 2, 1, "LT", 4), (7, 0, 2, "LT", 4), (6, 0, 1, "LE", 7), (0, 5, -1, "GT", 5), (3, 0, 1, "NE", 3)],
+    [
+        (6, 0, 1, "LT", 6),
+        (6, 2, 1, "LT", 4),
+        (7, 0, 2, "LT", 4),
+        (6, 0, 1, "LE", 7),
+        (0, 5, -1, "GT", 5),
+        (3, 0, 1, "NE", 3),
+    ],
 )
-def test_a_loop_that_counts_counts_as_often_as_it_runs(limit: int, start: int, step: int, direction: str, trips: int) -> None:
+def test_a_loop_that_counts_counts_as_often_as_it_runs(
+    limit: int, start: int, step: int, direction: str, trips: int
+) -> None:
     functions, run = loop("scan", MULTIPLY, limit, start, step, direction)
     cost = cost_of(module(PRODUCT, functions, entry(run)))
     assert (cost.flops, cost.bytes) == (trips * FLOPS, trips * BYTES)
@@ -100,7 +123,9 @@ def test_loops_in_loops_multiply() -> None:
 
 def test_a_limit_that_the_state_carries_is_found() -> None:
     functions, run = loop("scan", MULTIPLY, 6)
-    functions = functions.replace("constant(6)", "add(%i, %i)")  # no longer a constant: the loop cannot be counted
+    functions = functions.replace(
+        "constant(6)", "add(%i, %i)"
+    )  # no longer a constant: the loop cannot be counted
     cost = cost_of(module(PRODUCT, functions, entry(run)))
     assert cost.flops == FLOPS
     assert cost.uncounted == ("loop jit(f)/while counts once: how often it runs is not known",)
@@ -114,25 +139,33 @@ def test_a_loop_that_depends_on_data_runs_as_often_as_its_scope_says() -> None:
     ).replace("direction=LT", "direction=LT\n  ROOT %both = pred[]{:T(512)} and(%lt, %going)")
     text = module(PRODUCT, functions, entry(run))
     assert cost_of(text, {"decode": 10.5}).flops == 10.5 * FLOPS
-    assert cost_of(text, {"other": 10.0}).uncounted == ("loop jit(generate)/decode/while counts once: how often it runs is not known",)
+    assert cost_of(text, {"other": 10.0}).uncounted == (
+        "loop jit(generate)/decode/while counts once: how often it runs is not known",
+    )
 
 
 @pytest.mark.parametrize(
     ("left", "right", "out", "attributes", "products"),
     [
         # the batch of an attention as a window: 16 x (1024, 256) @ (256, 1024)
-        ("16,256,4,1024", "16,1024,256,1", "16,4,1024,1024", "window={size=16x1 stride=15x1 lhs_dilate=16x1}, dim_labels=0f1b_0oi1->01bf",
+        ("16,256,4,1024", "16,1024,256,1", "16,4,1024,1024",
+        "window={size=16x1 stride=15x1 lhs_dilate=16x1}, dim_labels=0f1b_0oi1->01bf",
          16 * 4 * 1024 * 1024 * 256),
         # a contracted dimension as a window
-        ("16,1024,864", "16,1024,1152", "864,1152,1", "window={size=16}, dim_labels=0fb_0io->bf0", 16 * 1024 * 864 * 1152),
+        ("16,1024,864", "16,1024,1152", "864,1152,1", "window={size=16}, dim_labels=0fb_0io->bf0",
+         16 * 1024 * 864 * 1152),
         # heads as a window that runs over padding: 4 heads, each meets one place
-        ("16,1024,144,1", "144,4,256,1", "16,1024,4,256", "window={size=1x4 pad=0_0x3_3 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f",
+        ("16,1024,144,1", "144,4,256,1", "16,1024,4,256",
+        "window={size=1x4 pad=0_0x3_3 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f",
          16 * 1024 * 144 * 4 * 256),
         # a real convolution with stride and padding: "valid" places only
-        ("1,8,3", "3,3,5", "1,4,5", "window={size=3 stride=2 pad=1_0}, dim_labels=b0f_0io->b0f", (2 + 3 * 3) * 3 * 5),
+        ("1,8,3", "3,3,5", "1,4,5", "window={size=3 stride=2 pad=1_0}, dim_labels=b0f_0io->b0f",
+         (2 + 3 * 3) * 3 * 5),
     ],
 )  # fmt: skip
-def test_products_in_disguise_count_what_they_multiply(left: str, right: str, out: str, attributes: str, products: int) -> None:
+def test_products_in_disguise_count_what_they_multiply(
+    left: str, right: str, out: str, attributes: str, products: int
+) -> None:
     entry = f"""ENTRY %main (x: bf16[{left}], w: bf16[{right}]) -> bf16[{out}] {{
   %x = bf16[{left}]{{1,0}} parameter(0)
   %w = bf16[{right}]{{1,0}} parameter(1)
@@ -166,7 +199,9 @@ def test_of_an_array_that_is_sliced_gathered_or_updated_in_place_only_the_part_c
   ROOT %gather.1 = bf16[64,512]{1,0} gather(%fusion.1, %rows), offset_dims={1}, slice_sizes={1,512}
 }"""
     part = 2 * 512 * 512
-    assert cost_of(module(pick, put, entry)).bytes == 2 * part + 2 * part + (2 * 64 * 512 * 2 + 4 * 64)
+    assert cost_of(module(pick, put, entry)).bytes == 2 * part + 2 * part + (
+        2 * 64 * 512 * 2 + 4 * 64
+    )
 
 
 def test_a_weight_that_reaches_a_product_through_a_view_is_read_whole() -> None:
@@ -175,7 +210,8 @@ def test_a_weight_that_reaches_a_product_through_a_view_is_read_whole() -> None:
   ROOT %bitcast.1 = bf16[256,512]{1,0} bitcast(%w)
 }"""
     product = PRODUCT.replace("convolution(%a, %b)", "convolution(%a, %viewed)").replace(
-        "  %convolution.1", "  %viewed = bf16[256,512]{1,0} fusion(%b), kind=kLoop, calls=%view\n  %convolution.1"
+        "  %convolution.1",
+        "  %viewed = bf16[256,512]{1,0} fusion(%b), kind=kLoop, calls=%view\n  %convolution.1",
     )
     run = "ENTRY %main (x: bf16[128,256], w: bf16[256,512]) -> bf16[128,512] {\n" + "\n".join(
         [
@@ -188,7 +224,9 @@ def test_a_weight_that_reaches_a_product_through_a_view_is_read_whole() -> None:
     assert cost_of(module(view, product, run)).bytes == BYTES
 
 
-@pytest.mark.parametrize("groups", ["{{0,1,2,3},{4,5,6,7}}", "[2,4]<=[8]", "mesh['axis_0'=4,'axis_1'=2] {'axis_0'}"])
+@pytest.mark.parametrize(
+    "groups", ["{{0,1,2,3},{4,5,6,7}}", "[2,4]<=[8]", "mesh['axis_0'=4,'axis_1'=2] {'axis_0'}"]
+)
 def test_collectives_send_what_a_ring_of_their_group_sends(groups: str) -> None:
     def sent(opcode: str, given: str, out: str) -> float:
         entry = f"""ENTRY %main (x: f32[{given}]) -> f32[{out}] {{
@@ -226,20 +264,52 @@ def test_a_kernel_counts_what_its_author_says_or_is_named() -> None:
   ROOT %splash = bf16[128,256]{{1,0}} custom-call(%x), custom_call_target="tpu_custom_call", metadata={{op_name="jit(f)/splash"}}, backend_config={{{config}}}
 }}""")  # noqa: E501  as the compiler writes it
 
-    said = cost_of(kernel('"custom_call_config":{"cost_estimate":{"flops":"1000","transcendentals":"5","bytes_accessed":"300"}}'))
+    said = cost_of(
+        kernel(
+            '"custom_call_config":{"cost_estimate":{"flops":"1000","transcendentals":"5","bytes_accessed":"300"}}'
+        )
+    )
     assert (said.flops, said.bytes, said.uncounted) == (1000, 300, ())
     silent = cost_of(kernel('"custom_call_config":{"body":"TUz"}'))
-    assert (silent.flops, silent.bytes, silent.uncounted) == (0, 2 * 2 * 128 * 256, ("kernel jit(f)/splash: its FLOPs are not known",))
+    assert (silent.flops, silent.bytes, silent.uncounted) == (
+        0,
+        2 * 2 * 128 * 256,
+        ("kernel jit(f)/splash: its FLOPs are not known",),
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "results", "blocks", "products", "met"),
     [
         ("splash_mha_fwd_segmented_residuals.4", "bf16[2,4,1024,256]{3,2,1,0}", "1,2,2", 2, 3 / 4),
-        ("splash_mha_fwd_segmented_no_residuals.1", "bf16[2,4,1024,256]{3,2,1,0}", "1,8,3", 2, (1 + 2 + 6 * 3) / 64),
-        ("splash_mha_dq_segmented_no_residuals.2", "bf16[2,4,1024,256]{3,2,1,0}", "1,2,2", 3, 3 / 4),
-        ("splash_mha_dkv_segmented_no_residuals.2", "(bf16[2,1,1024,256]{3,2,1,0}, bf16[2,1,1024,256]{3,2,1,0})", "1,2,2", 4, 3 / 4),
-        ("splash_mha_dkv_segmented_no_residuals.2", "(bf16[2,2,4,1024,256]{4,3,2,1,0}, bf16[2,1,1024,256]{3,2,1,0})", "1,2,2", 5, 3 / 4),
+        (
+            "splash_mha_fwd_segmented_no_residuals.1",
+            "bf16[2,4,1024,256]{3,2,1,0}",
+            "1,8,3",
+            2,
+            (1 + 2 + 6 * 3) / 64,
+        ),
+        (
+            "splash_mha_dq_segmented_no_residuals.2",
+            "bf16[2,4,1024,256]{3,2,1,0}",
+            "1,2,2",
+            3,
+            3 / 4,
+        ),
+        (
+            "splash_mha_dkv_segmented_no_residuals.2",
+            "(bf16[2,1,1024,256]{3,2,1,0}, bf16[2,1,1024,256]{3,2,1,0})",
+            "1,2,2",
+            4,
+            3 / 4,
+        ),
+        (
+            "splash_mha_dkv_segmented_no_residuals.2",
+            "(bf16[2,2,4,1024,256]{4,3,2,1,0}, bf16[2,1,1024,256]{3,2,1,0})",
+            "1,2,2",
+            5,
+            3 / 4,
+        ),
     ],
 )
 def test_splash_attention_counts_the_blocks_that_a_causal_mask_or_window_leaves(

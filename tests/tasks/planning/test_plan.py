@@ -1,4 +1,5 @@
-"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a second; and what needs no compiler."""
+"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a
+second; and what needs no compiler."""
 
 import subprocess
 import sys
@@ -15,15 +16,26 @@ from tasks.planning.plan import bytes_per_device, needed_bytes
     ("message", "size"),
     [
         (
-            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.11G of 15.75G hbm. Exceeded hbm capacity by 2.36G.",
+            (
+                "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.11G of 15.75G"
+                " hbm. Exceeded hbm capacity by 2.36G."
+            ),
             18.11 * GIB,
         ),
-        ("Ran out of memory on HBM, the total memory required for HLO temporaries (510.00G) exceeds available HBM (15.75G).", 510 * GIB),
+        (
+            (
+                "Ran out of memory on HBM, the total memory required for HLO temporaries (510.00G)"
+                " exceeds available HBM (15.75G)."
+            ),
+            510 * GIB,
+        ),
         ("Used 900.5M of 15.75G hbm", 900.5 * 2**20),
         ("Ran out of memory, and nobody says how much", 0),
     ],
 )
-def test_the_size_of_a_refused_program_is_read_from_what_the_compiler_says(message: str, size: float) -> None:
+def test_the_size_of_a_refused_program_is_read_from_what_the_compiler_says(
+    message: str, size: float
+) -> None:
     assert needed_bytes(message) == int(size)
 
 
@@ -33,21 +45,34 @@ def test_bytes_per_device_are_those_of_one_shard() -> None:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
-    placed = jax.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(mesh, PartitionSpec("fsdp")))
-    assert bytes_per_device({"a": placed, "b": [jax.ShapeDtypeStruct((3,), np.int32)], "c": None}) == 8 * 4 * 4 + 12
+    placed = jax.ShapeDtypeStruct(
+        (8, 4), np.float32, sharding=NamedSharding(mesh, PartitionSpec("fsdp"))
+    )
+    assert (
+        bytes_per_device({"a": placed, "b": [jax.ShapeDtypeStruct((3,), np.int32)], "c": None})
+        == 8 * 4 * 4 + 12
+    )
 
 
 def test_every_target_has_a_chip_whose_memory_is_less_than_what_is_built_in() -> None:
     for kind in TPU_TYPES.values():
         chip, devices_per_chip = chip_of(kind), kind.devices // kind.chips
-        assert 0.9 * kind.hbm_bytes / devices_per_chip < chip.hbm_bytes < kind.hbm_bytes / devices_per_chip
+        assert (
+            0.9 * kind.hbm_bytes / devices_per_chip
+            < chip.hbm_bytes
+            < kind.hbm_bytes / devices_per_chip
+        )
 
 
 def test_the_roofline_is_the_slower_of_products_and_memory_and_collectives_on_top() -> None:
     chip = CHIPS["v5e"]
     assert chip.roofline_seconds(197e12, 819e8, 0) == pytest.approx(1.0)
     assert chip.roofline_seconds(197e11, 819e9, 50e9) == pytest.approx(1.5)
-    assert [chip.bound(197e12, 0, 0), chip.bound(0, 819e9, 0), chip.bound(0, 819e9, 200e9)] == ["compute", "memory", "links"]
+    assert [chip.bound(197e12, 0, 0), chip.bound(0, 819e9, 0), chip.bound(0, 819e9, 200e9)] == [
+        "compute",
+        "memory",
+        "links",
+    ]
 
 
 def test_the_process_ends_with_its_input() -> None:

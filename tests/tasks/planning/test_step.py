@@ -17,7 +17,11 @@ def test_ours_beside_stock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ("ours", "grpo", report(link_bytes=100e9)),
         ("stock", "prefill", report(hbm_bytes=int(9e9), bytes_accessed=819e9)),
         ("stock", "decode", report(bytes_accessed=819e9)),
-        ("ours", "decode", report(bytes_accessed=819e9 / 4) | {"prefill": report(bytes_accessed=819e9 / 2)}),
+        (
+            "ours",
+            "decode",
+            report(bytes_accessed=819e9 / 4) | {"prefill": report(bytes_accessed=819e9 / 2)},
+        ),
     ]
     found = table(tmp_path, cases, capsys)
     assert found["sft", "stock"] == ["1.00", "197", "0", "0", "1000", "compute", ""]
@@ -31,24 +35,48 @@ def test_ours_beside_stock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["of it: one decode step", "ours"][-1] == "4.00"
 
 
-def test_what_was_not_compiled_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = table(tmp_path, [("stock", "sft", report(flops=1.0)), ("stock", "decode", report(flops=1.0))], capsys)
+def test_what_was_not_compiled_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = table(
+        tmp_path,
+        [("stock", "sft", report(flops=1.0)), ("stock", "decode", report(flops=1.0))],
+        capsys,
+    )
     assert list(found) == [("sft", "stock")]
 
 
 def report(**fields: Any) -> dict[str, Any]:
-    return {"hbm_bytes": 10**9, "flops": 0.0, "bytes_accessed": 0.0, "link_bytes": 0.0, "refusal": None, **fields}
+    return {
+        "hbm_bytes": 10**9,
+        "flops": 0.0,
+        "bytes_accessed": 0.0,
+        "link_bytes": 0.0,
+        "refusal": None,
+        **fields,
+    }
 
 
 def table(
-    directory: Path, cases: list[tuple[str, str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+    directory: Path,
+    cases: list[tuple[str, str, dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
 ) -> dict[tuple[str, str], list[str]]:
     """(program, side) -> the cells after them."""
     lines = [
-        json.dumps({"case": {"who": who, "target": "v5e-8", "program": program, "shape": SHAPE}, "report": one})
+        json.dumps(
+            {
+                "case": {"who": who, "target": "v5e-8", "program": program, "shape": SHAPE},
+                "report": one,
+            }
+        )
         for who, program, one in cases
     ]
     (directory / "cases.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     on_tpu("v5e-8", Results(directory / "cases.jsonl"), known=True)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("| ")
+    ]
     return {(row[0], row[1]): row[2:] for row in rows[1:]}

@@ -1,4 +1,5 @@
-"""What a GRPO stage trains on, update by update: with a sampler and rewards that are made up, so that no model is compiled."""
+"""What a GRPO stage trains on, update by update: with a sampler and rewards that are made up, so
+that no model is compiled."""
 
 import gzip
 import json
@@ -26,7 +27,10 @@ from tasks.reinforcement.rewarding import Rewards
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
 
-PROMPTS = [Prompt(id=f"{number:016d}", prompt=f"{number}?", domain=Domain.MATH, check="none") for number in range(8)]
+PROMPTS = [
+    Prompt(id=f"{number:016d}", prompt=f"{number}?", domain=Domain.MATH, check="none")
+    for number in range(8)
+]
 TOKENIZER = tiny_tokenizer()
 
 
@@ -38,16 +42,28 @@ class Policy(nnx.Module):
 
 
 class FakeSampler:
-    """Responses whose first token says how often the policy was updated when they were sampled, and their second one their place."""
+    """Responses whose first token says how often the policy was updated when they were sampled, and
+    their second one their place."""
 
     response_length = 8
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.compiles, self.calls = policy, 1, 0
 
-    def generate(self, prompts: list[str], *, temperature: float, seed: int, journal: Any = None, progress: Any = None) -> list[Completion]:
+    def generate(
+        self,
+        prompts: list[str],
+        *,
+        temperature: float,
+        seed: int,
+        journal: Any = None,
+        progress: Any = None,
+    ) -> list[Completion]:
         self.calls += 1
-        return [self.completion_of([20 + int(self.policy.updates.get_value()), 20 + row % 4, 5], None) for row in range(len(prompts))]
+        return [
+            self.completion_of([20 + int(self.policy.updates.get_value()), 20 + row % 4, 5], None)
+            for row in range(len(prompts))
+        ]
 
     def completion_of(self, tokens: list[int], logps: np.ndarray | None) -> Completion:
         logps = np.full(len(tokens), -1.5, np.float32) if logps is None else logps
@@ -56,7 +72,9 @@ class FakeSampler:
 
 def fake_logps(state: Any, prompt_ids: Any, completion_ids: Any, temperature: Any) -> Any:
     """-1 minus a tenth of the updates, for every token."""
-    return np.where(np.asarray(completion_ids) != TOKENIZER.pad_id, -1 - 0.1 * state["updates"].get_value(), 0).astype(np.float32)
+    return np.where(
+        np.asarray(completion_ids) != TOKENIZER.pad_id, -1 - 0.1 * state["updates"].get_value(), 0
+    ).astype(np.float32)
 
 
 fake_logps._cache_size = lambda: 1  # type: ignore[attr-defined]
@@ -65,7 +83,8 @@ Worth = Callable[[int, Prompt, Response], float | None]
 
 
 class FakeScorer:
-    """Rewards that are there when a test says so: `futures[n]` is the n-th rollout's. `worth` is of (place in it, prompt, response)."""
+    """Rewards that are there when a test says so: `futures[n]` is the n-th rollout's. `worth` is of
+    (place in it, prompt, response)."""
 
     def __init__(self, worth: Worth, *, at_once: bool = True) -> None:
         self.worth, self.at_once = worth, at_once
@@ -73,7 +92,9 @@ class FakeScorer:
         self.updates: list[int] = []
         self._asked: list[tuple[list[Prompt], list[Response]]] = []
 
-    def submit(self, prompts: list[Prompt], responses: list[Response], update: int) -> "Future[Rewards]":
+    def submit(
+        self, prompts: list[Prompt], responses: list[Response], update: int
+    ) -> "Future[Rewards]":
         self.futures.append(Future())
         self.updates.append(update)
         self._asked.append((prompts, responses))
@@ -82,7 +103,10 @@ class FakeScorer:
         return self.futures[-1]
 
     def answer(self, number: int) -> None:
-        values = [self.worth(place, *asked) for place, asked in enumerate(zip(*self._asked[number], strict=True))]
+        values = [
+            self.worth(place, *asked)
+            for place, asked in enumerate(zip(*self._asked[number], strict=True))
+        ]
         numbers = np.array([np.nan if value is None else value for value in values])
         details = [{"place": place} if value is None else {} for place, value in enumerate(values)]
         self.futures[number].set_result(Rewards({"format": numbers}, numbers, {"format": details}))
@@ -92,7 +116,14 @@ class FakeScorer:
 
 
 def config(**changes) -> grpo.Config:
-    table = {"steps": 6, "batch_size": 8, "group_size": 4, "rewards": [{"name": "format"}], "prompt_length": 16, "response_length": 8}
+    table = {
+        "steps": 6,
+        "batch_size": 8,
+        "group_size": 4,
+        "rewards": [{"name": "format"}],
+        "prompt_length": 16,
+        "response_length": 8,
+    }
     return grpo.Config.parse({**table, "optimizer": {"learning_rate": 1e-3}, **changes})
 
 
@@ -100,7 +131,9 @@ def batches_of(directory: Path, config: grpo.Config, scorer: FakeScorer) -> Roll
     job = Job(config, {}, directory, Workspace(open_store(directory / "store"), "key", "1"))
     policy = Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
-    batches = RolloutBatches(config, loaded, (FakeSampler(policy), fake_logps), PROMPTS, job, Resources({}, answers=None))
+    batches = RolloutBatches(
+        config, loaded, (FakeSampler(policy), fake_logps), PROMPTS, job, Resources({}, answers=None)
+    )
     batches.scorer = scorer
     return batches
 
@@ -112,7 +145,10 @@ def update(batches: RolloutBatches) -> None:
 
 
 def ledger(path: Path) -> list[LedgerRow]:
-    return [LedgerRow.model_validate_json(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    return [
+        LedgerRow.model_validate_json(line)
+        for line in gzip.decompress(path.read_bytes()).splitlines()
+    ]
 
 
 def alternate(place: int, prompt: Prompt, response: Response) -> float:
@@ -120,52 +156,70 @@ def alternate(place: int, prompt: Prompt, response: Response) -> float:
     return float(place % 2)
 
 
-# Lag -----------------------------------------------------------------------------------------------------------------------------
+# Lag
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lag", "sampled_at"), [(0, [0, 1, 2, 3, 4, 5]), (1, [0, 0, 1, 2, 3, 4]), (2, [0, 0, 0, 1, 2, 3])])
-def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(tmp_path: Path, lag: int, sampled_at: list[int]):
+@pytest.mark.parametrize(
+    ("lag", "sampled_at"),
+    [(0, [0, 1, 2, 3, 4, 5]), (1, [0, 0, 1, 2, 3, 4]), (2, [0, 0, 0, 1, 2, 3])],
+)
+def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(
+    tmp_path: Path, lag: int, sampled_at: list[int]
+):
     batches = batches_of(tmp_path, config(rollout_lag=lag), FakeScorer(alternate))
     found = []
     for step in range(6):
         batch = batches.batch_at(step)
         found.append(batch.completion_ids[0, 0] - 20)
         if lag:
-            np.testing.assert_allclose(batch.old_per_token_logps[0, :3], -1 - 0.1 * sampled_at[step])  # of then, not of now
+            np.testing.assert_allclose(
+                batch.old_per_token_logps[0, :3], -1 - 0.1 * sampled_at[step]
+            )  # of then, not of now
         update(batches)
     assert found == sampled_at
     assert batches.sampler.calls == 6
 
 
 def test_sampling_goes_on_while_a_judge_takes_its_time(tmp_path: Path):
-    """With a lag of 1, update 0 needs no more than the first rollout's rewards, and update 1 waits for the second's alone."""
+    """With a lag of 1, update 0 needs no more than the first rollout's rewards, and update 1 waits
+    for the second's alone."""
     judge = FakeScorer(alternate, at_once=False)
     batches = batches_of(tmp_path, config(rollout_lag=1), judge)
     judge_sampler = batches.sampler
     generate = judge_sampler.generate
-    judge_sampler.generate = lambda *args, **named: (judge.answer(0) if judge_sampler.calls == 1 else None, generate(*args, **named))[1]
+    judge_sampler.generate = lambda *args, **named: (
+        judge.answer(0) if judge_sampler.calls == 1 else None,
+        generate(*args, **named),
+    )[1]
     batches.batch_at(0)
     assert [future.done() for future in judge.futures] == [True, False]
     update(batches)
-    judge_sampler.generate = lambda *args, **named: (judge.answer(1), generate(*args, **named))[1]  # while the third is sampled
+    judge_sampler.generate = lambda *args, **named: (judge.answer(1), generate(*args, **named))[
+        1
+    ]  # while the third is sampled
     batches.batch_at(1)
     assert [future.done() for future in judge.futures] == [True, True, False]
     assert max(batches.judge_wait_seconds.values()) < 1
 
 
 def test_nothing_is_sampled_that_no_update_uses(tmp_path: Path):
-    batches = batches_of(tmp_path, config(steps=3, num_iterations=2, rollout_lag=4), FakeScorer(alternate))
+    batches = batches_of(
+        tmp_path, config(steps=3, num_iterations=2, rollout_lag=4), FakeScorer(alternate)
+    )
     for step in range(3):
         batches.batch_at(step)
     assert batches.sampler.calls == 2
     assert batches.scorer.updates == [1, 3]
 
 
-# Dynamic sampling ----------------------------------------------------------------------------------------------------------------
+# Dynamic sampling
+# --------------------------------------------------------------------------------------------------
 
 
 def test_groups_that_teach_fill_the_batch_and_others_weigh_nothing(tmp_path: Path):
-    """Four candidates for two places. One of them teaches: it comes with the first of the others, which weighs nothing."""
+    """Four candidates for two places. One of them teaches: it comes with the first of the others,
+    which weighs nothing."""
     table = {"dynamic_sampling": True, "oversampling": 2, "aggregation": "token", "beta": 0.04}
     batches = batches_of(tmp_path, config(**table), FakeScorer(lambda place, *_: float(place == 9)))
     batch = batches.batch_at(0)
@@ -173,28 +227,39 @@ def test_groups_that_teach_fill_the_batch_and_others_weigh_nothing(tmp_path: Pat
     np.testing.assert_allclose(batch.weights, [0.0] * 4 + [8 / 12] * 4)  # 8 rows / 12 tokens
     assert batch.token_weights.tolist() == batch.weights.tolist()
     assert (batches.metrics[1]["effective_groups"], batches.metrics[1]["trained_groups"]) == (1, 1)
-    assert [row["trained"] for row in batches._read("000000.scored")] == [False] * 8 + [True] * 4 + [False] * 4
+    assert [row["trained"] for row in batches._read("000000.scored")] == [False] * 8 + [
+        True
+    ] * 4 + [False] * 4
 
 
 def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
     batches = batches_of(tmp_path, config(dynamic_sampling=True), FakeScorer(lambda *_: 1.0))
     assert not batches.batch_at(0).weights.any()
     assert batches.metrics[1]["trained_groups"] == 0
-    assert batches.sign({**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None  # of nothing, which is not little
+    assert (
+        batches.sign({**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
+    )  # of nothing, which is not little
 
 
 def test_without_dynamic_sampling_all_rewarded_responses_count(tmp_path: Path):
-    batches = batches_of(tmp_path, config(), FakeScorer(lambda place, *_: None if place == 7 else 1.0))
+    batches = batches_of(
+        tmp_path, config(), FakeScorer(lambda place, *_: None if place == 7 else 1.0)
+    )
     assert (batches.batch_at(0).weights > 0).tolist() == [True] * 7 + [False]
 
 
-# What is kept --------------------------------------------------------------------------------------------------------------------
+# What is kept
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
     """Not even about responses on which it abstained."""
     table = {"rollout_lag": 1, "num_iterations": 2}
-    first = batches_of(tmp_path, config(**table), FakeScorer(lambda place, *_: None if place == 1 else float(place % 3)))
+    first = batches_of(
+        tmp_path,
+        config(**table),
+        FakeScorer(lambda place, *_: None if place == 1 else float(place % 3)),
+    )
     before = first.batch_at(0)
 
     def never(*_: Any) -> float:
@@ -211,16 +276,31 @@ def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
 
 
 def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_path: Path):
-    batches = batches_of(tmp_path, config(rollout_lag=1, num_iterations=2), FakeScorer(lambda place, *_: None if place == 1 else place / 8))
+    batches = batches_of(
+        tmp_path,
+        config(rollout_lag=1, num_iterations=2),
+        FakeScorer(lambda place, *_: None if place == 1 else place / 8),
+    )
     for step in range(4):
         batches.batch_at(step)
     for name in ("one", "two"):
         batches.write_ledger(tmp_path / name, updates=3)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     rows = ledger(tmp_path / "one")
-    assert [(row.rollout, row.step, row.group) for row in rows] == [(n, 2 * n + 1, place // 4) for n in range(2) for place in range(8)]
-    assert (rows[1].reward, rows[1].rewards, rows[1].details) == (None, {"format": None}, {"format": {"place": 1}})
-    assert (rows[2].reward, rows[2].completion, rows[2].tokens, rows[2].details) == (0.25, "20 22", 3, {})
+    assert [(row.rollout, row.step, row.group) for row in rows] == [
+        (n, 2 * n + 1, place // 4) for n in range(2) for place in range(8)
+    ]
+    assert (rows[1].reward, rows[1].rewards, rows[1].details) == (
+        None,
+        {"format": None},
+        {"format": {"place": 1}},
+    )
+    assert (rows[2].reward, rows[2].completion, rows[2].tokens, rows[2].details) == (
+        0.25,
+        "20 22",
+        3,
+        {},
+    )
 
 
 def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tmp_path: Path):
@@ -230,47 +310,76 @@ def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tm
     batches.job.work.write("checkpoints/00000001-1/x", b"")
     batches.job.work.remove("journal/rollouts/000001.sampled")
     successor = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
-    with pytest.raises(StageFailed, match=r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over"):
+    with pytest.raises(
+        StageFailed,
+        match=r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over",
+    ):
         successor.restore(1, {}, json.loads(json.dumps(kept)))
     assert batches.job.work.children("checkpoints") == []
 
 
-# Rolling back --------------------------------------------------------------------------------------------------------------------
+# Rolling back
+# --------------------------------------------------------------------------------------------------
 
-ANNEALED = {"rewards": [{"name": "format", "weight": {"start": 1.0, "end": 2.0, "from_step": 3, "to_step": 3}}]}
+ANNEALED = {
+    "rewards": [
+        {"name": "format", "weight": {"start": 1.0, "end": 2.0, "from_step": 3, "to_step": 3}}
+    ]
+}
 
 
 def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: Path):
-    """Rolled back after 4 of 6 updates, to the weights after 2: rollout 4, which was there, is sampled again, from those."""
+    """Rolled back after 4 of 6 updates, to the weights after 2: rollout 4, which was there, is
+    sampled again, from those."""
     batches = batches_of(tmp_path, config(**ANNEALED, rollout_lag=1), FakeScorer(alternate))
     for step in range(4):
         batches.batch_at(step)
         update(batches)
-    assert (batches.last_like(1, 4), batches.last_like(2, 4), batches.last_like(3, 4), batches.last_like(1, 2)) == (2, 2, None, None)
+    assert (
+        batches.last_like(1, 4),
+        batches.last_like(2, 4),
+        batches.last_like(3, 4),
+        batches.last_like(1, 2),
+    ) == (2, 2, None, None)
     batches.loaded.model.updates.set_value(np.float32(2))
     batches.hold(2)
     batch = batches.batch_at(4)
     assert batch.completion_ids[0, 0] - 20 == 2
     assert batches.scorer.updates == [1, 2, 3, 4, 5, 2, 2]
-    assert {"000004.sampled", "000004+1.sampled"} <= set(batches.job.work.children("journal/rollouts"))
+    assert {"000004.sampled", "000004+1.sampled"} <= set(
+        batches.job.work.children("journal/rollouts")
+    )
     _, kept = batches.kept(5)
     successor = batches_of(tmp_path, config(**ANNEALED, rollout_lag=1), FakeScorer(alternate))
     successor.restore(5, {}, json.loads(json.dumps(kept)))
     assert successor.batch_at(5).completion_ids[0, 0] - 20 == 2
     assert successor.sampler.calls == 0
     successor.write_ledger(tmp_path / "ledger", updates=6)
-    assert [row.completion.split()[0] for row in ledger(tmp_path / "ledger")][::8] == ["20", "20", "21", "22", "22", "22"]
+    assert [row.completion.split()[0] for row in ledger(tmp_path / "ledger")][::8] == [
+        "20",
+        "20",
+        "21",
+        "22",
+        "22",
+        "22",
+    ]
 
 
 def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):
-    """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the policy is what it was."""
-    rewards = [{"name": "format"}, {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": 3.0, "to_step": 2}}]
+    """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the
+    policy is what it was."""
+    rewards = [
+        {"name": "format"},
+        {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": 3.0, "to_step": 2}},
+    ]
     batches = batches_of(tmp_path, config(rewards=rewards), FakeScorer(alternate))
 
     class Two(FakeScorer):
         def answer(self, number: int) -> None:
             ones = np.ones(8)
-            self.futures[number].set_result(Rewards({"format": ones, "length": 0 * ones}, ones / (1 + (1, 3)[number])))
+            self.futures[number].set_result(
+                Rewards({"format": ones, "length": 0 * ones}, ones / (1 + (1, 3)[number]))
+            )
 
     batches.scorer = Two(alternate)
     signs = []

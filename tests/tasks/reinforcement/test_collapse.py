@@ -11,7 +11,8 @@ GROUPS, GROUP_SIZE = 8, 8
 
 
 def sign(generator: np.random.Generator, p: float, stratum: str = "math 1", **changes) -> Sign:
-    """A rollout whose prompts have pass rates around p: one reward of 0 or 1, and a format's that is always 1."""
+    """A rollout whose prompts have pass rates around p: one reward of 0 or 1, and a format's that
+    is always 1."""
     rates = generator.beta(8 * p + 1e-6, 8 * (1 - p) + 1e-6, GROUPS)
     rewards = (generator.random((GROUPS, GROUP_SIZE)) < rates[:, None]).astype(float)
     fields = {
@@ -37,14 +38,20 @@ def first_alarm(signs: Iterator[Sign], config: Collapse = Collapse()) -> tuple[i
 
 
 def healthy(kind: str, seed: int, rollouts: int) -> Iterator[Sign]:
-    """Runs in which nothing dies: pass rates that stay, rise, saturate, fall a little, or belong to ever harder prompts."""
+    """Runs in which nothing dies: pass rates that stay, rise, saturate, fall a little, or belong to
+    ever harder prompts."""
     generator = np.random.default_rng(seed)
     for number in range(rollouts):
         t = number / rollouts
         if kind == "harder":
             yield sign(generator, (0.9, 0.5, 0.2)[int(3 * t)], stratum=f"math {int(3 * t)}")
         else:
-            rate = {"stationary": 0.5, "rising": 0.1 + 0.8 * t, "saturating": 0.98 - 0.9 * np.exp(-8 * t), "drifting": 0.75 - 0.2 * t}[kind]
+            rate = {
+                "stationary": 0.5,
+                "rising": 0.1 + 0.8 * t,
+                "saturating": 0.98 - 0.9 * np.exp(-8 * t),
+                "drifting": 0.75 - 0.2 * t,
+            }[kind]
             yield sign(generator, rate, entropy=float(np.exp(-5 * t)), kl=0.02 + t)
 
 
@@ -67,7 +74,11 @@ def dying(generator: np.random.Generator, **dead) -> Iterator[Sign]:
         ({"rate": 0.05}, 20, "the mean reward fell by"),
         ({"rate": 0.5, "kl": 8.0}, 20, "the KL to the initial policy is"),
         ({"format": 0.1}, 20, "the format's reward is"),
-        ({"teaching": 0.05, "solved": 0.0, "entropy": 1e-3}, 20, "the entropy is 0.001 nats, it was 1:"),
+        (
+            {"teaching": 0.05, "solved": 0.0, "entropy": 1e-3},
+            20,
+            "the entropy is 0.001 nats, it was 1:",
+        ),
         ({"teaching": 0.0, "solved": 0.0}, 40, "no group of the last 40 rollouts taught anything"),
     ],
 )
@@ -96,7 +107,9 @@ def test_the_best_interval_is_the_one_before_the_fall():
     detector = Detector(Collapse(window=10))
     generator = np.random.default_rng(0)
     rates = [0.3] * 20 + [0.8] * 20 + [0.1] * 20
-    alarm = next(number for number, rate in enumerate(rates, 1) if detector.add(sign(generator, rate)))
+    alarm = next(
+        number for number, rate in enumerate(rates, 1) if detector.add(sign(generator, rate))
+    )
     assert detector.best in (20, 30)
     assert 40 < alarm <= 50
 

@@ -1,4 +1,5 @@
-"""Curricula: which prompts are asked is a function of the seed, the update, and what earlier rollouts found."""
+"""Curricula: which prompts are asked is a function of the seed, the update, and what earlier
+rollouts found."""
 
 import json
 
@@ -11,15 +12,32 @@ from tasks.reinforcement.curriculum import Chooser, Curriculum
 from tasks.stages.grpo import Config
 from tasks.training.loop import rows_of_step
 
-TABLE = {"steps": 100, "batch_size": 8, "group_size": 4, "rewards": [{"name": "format"}], "prompt_length": 8, "response_length": 8}
+TABLE = {
+    "steps": 100,
+    "batch_size": 8,
+    "group_size": 4,
+    "rewards": [{"name": "format"}],
+    "prompt_length": 8,
+    "response_length": 8,
+}
 
 
 def prompt(number: int, **changes) -> Prompt:
-    return Prompt(**{"id": f"{number:04d}", "prompt": f"{number}?", "domain": Domain.MATH, "difficulty": 1 + number % 5, **changes})
+    return Prompt(
+        **{
+            "id": f"{number:04d}",
+            "prompt": f"{number}?",
+            "domain": Domain.MATH,
+            "difficulty": 1 + number % 5,
+            **changes,
+        }
+    )
 
 
 def curriculum(**table) -> Curriculum:
-    found = Config.parse({**TABLE, "optimizer": {"learning_rate": 1e-3}, "curriculum": table}).curriculum
+    found = Config.parse(
+        {**TABLE, "optimizer": {"learning_rate": 1e-3}, "curriculum": table}
+    ).curriculum
     assert found is not None
     return found
 
@@ -36,19 +54,28 @@ def test_without_a_curriculum_epochs_are_permutations():
 
 
 def test_the_easiest_prompts_come_first_and_then_all():
-    """Of 100 prompts the first update may ask 25, after half of the 100 updates all; at update 26 sqrt(.25^2 + .5 (1 - .25^2)) = 72.9%."""
+    """Of 100 prompts the first update may ask 25, after half of the 100 updates all; at update 26
+    sqrt(.25^2 + .5 (1 - .25^2)) = 72.9%."""
     prompts = [prompt(number, pass_rate=number / 100) for number in range(100)]
     by = chooser(prompts, by="difficulty")
     assert {prompts[index].difficulty for index in by.choose(40, 1)} == {1, 2}
     asked = np.flatnonzero(by.weights(1))
     assert len(asked) == 25
-    assert min(prompts[index].pass_rate for index in asked if prompts[index].difficulty == 2) > 0.7  # of the second kind the easiest
+    assert (
+        min(prompts[index].pass_rate for index in asked if prompts[index].difficulty == 2) > 0.7
+    )  # of the second kind the easiest
     assert [int(by.weights(update).sum()) for update in (26, 51, 100)] == [73, 100, 100]
 
 
 def test_phases_say_what_is_asked_and_how_often():
-    prompts = [prompt(number, domain=Domain.CODING if number % 2 else Domain.MATH) for number in range(1000)]
-    phases = [{"difficulties": [1, 2], "domains": {"math": 1.0}}, {"from_step": 51, "domains": {"math": 1.0, "coding": 3.0}}]
+    prompts = [
+        prompt(number, domain=Domain.CODING if number % 2 else Domain.MATH)
+        for number in range(1000)
+    ]
+    phases = [
+        {"difficulties": [1, 2], "domains": {"math": 1.0}},
+        {"from_step": 51, "domains": {"math": 1.0, "coding": 3.0}},
+    ]
     by = chooser(prompts, by="phase", phases=phases)
     first = [prompts[index] for index in by.choose(100, 50)]
     assert {(one.domain, one.difficulty) for one in first} == {(Domain.MATH, 1), (Domain.MATH, 2)}
@@ -62,8 +89,14 @@ def test_phases_say_what_is_asked_and_how_often():
     ("table", "message"),
     [
         ({"by": "luck"}, "difficulty.*phase.*pass_rate"),
-        ({"by": "phase", "phases": [{"from_step": 5}]}, r"phases begin at updates \[5\]; the first must have from_step = 1"),
-        ({"by": "phase", "phases": [{}, {"from_step": 9}, {"from_step": 9}]}, "and each a later one than that before it"),
+        (
+            {"by": "phase", "phases": [{"from_step": 5}]},
+            r"phases begin at updates \[5\]; the first must have from_step = 1",
+        ),
+        (
+            {"by": "phase", "phases": [{}, {"from_step": 9}, {"from_step": 9}]},
+            "and each a later one than that before it",
+        ),
         ({"by": "difficulty", "start": 0}, "greater than 0"),
     ],
 )
@@ -73,12 +106,17 @@ def test_bad_curricula_are_refused(table: dict, message: str):
 
 
 def test_a_phase_without_prompts_is_refused_with_what_there_is():
-    with pytest.raises(InputError, match=r"from_step = 1 admits none of the 1 prompts; .*there are: \('math', 1\)"):
+    with pytest.raises(
+        InputError, match=r"from_step = 1 admits none of the 1 prompts; .*there are: \('math', 1\)"
+    ):
         chooser([prompt(0)], by="phase", phases=[{"difficulties": [5]}])
 
 
-def shares(by: Chooser, prompts: list[Prompt], rates: list[float], rollouts: int, seed: int = 0) -> np.ndarray:
-    """How often each prompt is asked in rollouts of 4 groups of 8 responses, each right with its prompt's rate."""
+def shares(
+    by: Chooser, prompts: list[Prompt], rates: list[float], rollouts: int, seed: int = 0
+) -> np.ndarray:
+    """How often each prompt is asked in rollouts of 4 groups of 8 responses, each right with its
+    prompt's rate."""
     generator, counts = np.random.default_rng(seed), np.zeros(len(prompts))
     for number in range(rollouts):
         chosen = by.choose(4, number + 1)
@@ -98,7 +136,8 @@ def test_by_pass_rate_prompts_are_asked_in_proportion_to_p_times_1_minus_p():
 
 
 def test_by_what_informs_dead_prompts_are_hardly_sampled_and_come_back():
-    """Half of 16 prompts are hopeless: they get less than a tenth of the samples, and their share when they are not any more."""
+    """Half of 16 prompts are hopeless: they get less than a tenth of the samples, and their share
+    when they are not any more."""
     prompts = [prompt(number) for number in range(16)]
     by = chooser(prompts, by="informative")
     shares(by, prompts, [0.5, 0.0] * 8, 50)
@@ -116,7 +155,10 @@ def test_a_prompt_that_cannot_be_verified_has_no_pass_rate():
 
 def test_a_successor_goes_on_where_the_chooser_was():
     prompts = [prompt(number) for number in range(10)]
-    first, second = chooser(prompts, by="pass_rate", seed=3), chooser(prompts, by="pass_rate", seed=3)
+    first, second = (
+        chooser(prompts, by="pass_rate", seed=3),
+        chooser(prompts, by="pass_rate", seed=3),
+    )
     shares(first, prompts, [number / 9 for number in range(10)], 20)
     second.restore(json.loads(json.dumps(first.kept())))
     assert [first.choose(4, 21) for _ in range(5)] == [second.choose(4, 21) for _ in range(5)]

@@ -1,4 +1,5 @@
-"""`lyceum rejudge`: a finished GRPO stage under other rewards, from its ledger, without sampling anything."""
+"""`lyceum rejudge`: a finished GRPO stage under other rewards, from its ledger, without sampling
+anything."""
 
 import gzip
 import json
@@ -31,7 +32,13 @@ FRUITS = [
     {"title": "apple", "text": "Says apple.", "importance": "essential"},
     {"title": "fig", "text": "Does not say fig.", "importance": "pitfall"},
 ]
-RUBRIC = {"name": "rubric_judge", "judge": JUDGE, "aggregation": "explicit", "criteria": FRUITS, "calibration": False}
+RUBRIC = {
+    "name": "rubric_judge",
+    "judge": JUDGE,
+    "aggregation": "explicit",
+    "criteria": FRUITS,
+    "calibration": False,
+}
 FORMAT = {"name": "format", "weight": 1.0}
 ANSWERS = ("apple", "fig", "apple fig", "stone")
 """What the four responses of every group say. The rubric's weights are 1 and .9."""
@@ -44,24 +51,43 @@ def trace(answer: str) -> str:
 
 
 def config(*rewards: dict[str, Any], **changes: Any) -> Any:
-    table = {"steps": 2, "batch_size": 8, "prompt_length": 32, "response_length": 32, "group_size": 4, "rewards": rewards, "optimizer": {}}
+    table = {
+        "steps": 2,
+        "batch_size": 8,
+        "prompt_length": 32,
+        "response_length": 32,
+        "group_size": 4,
+        "rewards": rewards,
+        "optimizer": {},
+    }
     table["optimizer"] = {"learning_rate": 1e-5}
     return stage_kind("grpo").config.parse(table | changes)
 
 
-PROMPTS = [Prompt(id=f"p{n}", prompt=f"Name fruits, {n}?", domain=Domain.GENERAL, check="none") for n in range(4)]
+PROMPTS = [
+    Prompt(id=f"p{n}", prompt=f"Name fruits, {n}?", domain=Domain.GENERAL, check="none")
+    for n in range(4)
+]
 
 
-def rows(values: dict[str, float] | None = None, weight: float = 1.0, rollouts: int = 2) -> list[LedgerRow]:
-    """The ledger of two rollouts of two groups. Rewards: format is 1 for all, the rubric as above or `values`."""
+def rows(
+    values: dict[str, float] | None = None, weight: float = 1.0, rollouts: int = 2
+) -> list[LedgerRow]:
+    """The ledger of two rollouts of two groups. Rewards: format is 1 for all, the rubric as above
+    or `values`."""
     from tasks.reinforcement.policy_batches import group_advantages
 
     found = []
     for rollout in range(rollouts):
         for group in range(2):
-            worth = [(values or {}).get(answer, np.dot(SATISFIED[answer], (1.0, 0.9)) / 1.9) for answer in ANSWERS]
+            worth = [
+                (values or {}).get(answer, np.dot(SATISFIED[answer], (1.0, 0.9)) / 1.9)
+                for answer in ANSWERS
+            ]
             totals = [(1.0 + weight * one) / (1.0 + weight) for one in worth]
-            for answer, one, total, advantage in zip(ANSWERS, worth, totals, group_advantages(np.array(totals), 4), strict=True):
+            for answer, one, total, advantage in zip(
+                ANSWERS, worth, totals, group_advantages(np.array(totals), 4), strict=True
+            ):
                 found.append(
                     LedgerRow(
                         rollout=rollout,
@@ -72,7 +98,15 @@ def rows(values: dict[str, float] | None = None, weight: float = 1.0, rollouts: 
                         tokens=9,
                         truncated=False,
                         rewards={"format": 1.0, "rubric_judge": float(one)},
-                        details={"rubric_judge": {"grades": dict(zip(("apple", "fig"), map(float, SATISFIED[answer]), strict=True))}},
+                        details={
+                            "rubric_judge": {
+                                "grades": dict(
+                                    zip(
+                                        ("apple", "fig"), map(float, SATISFIED[answer]), strict=True
+                                    )
+                                )
+                            }
+                        },
                         reward=float(total),
                         advantage=float(advantage),
                         trained=True,
@@ -83,7 +117,9 @@ def rows(values: dict[str, float] | None = None, weight: float = 1.0, rollouts: 
 
 def stage(*rewards: dict[str, Any], **changes: Any) -> Stage:
     found = config(*(rewards or (FORMAT, RUBRIC)), **changes)
-    return Stage(found, stage_kind("grpo").dependencies(found, None), {one.id: one for one in PROMPTS}, {})
+    return Stage(
+        found, stage_kind("grpo").dependencies(found, None), {one.id: one for one in PROMPTS}, {}
+    )
 
 
 NOTHING = Resources({}, answers=None)
@@ -94,12 +130,15 @@ def test_the_same_rewards_change_nothing_and_ask_nobody():
     assert [one["cosine"] for one in found["updates"]] == pytest.approx([1.0, 1.0])
     assert found["rewards"] == {"format": {"from": "ledger"}, "rubric_judge": {"from": "ledger"}}
     assert found["summary"]["reversed"] == found["summary"]["changed_sign"] == 0
-    assert [row.advantage for row in found["ledger"]] == pytest.approx([row.advantage for row in rows()])
+    assert [row.advantage for row in found["ledger"]] == pytest.approx(
+        [row.advantage for row in rows()]
+    )
     assert found["ledger"][0].details == rows()[0].details
 
 
 def test_new_weights_of_rewards_come_from_the_ledger():
-    """At weight 3 the total is (1 + 3 x) / 4: the same advantages, but for the 1e-6 beside the std. Without the rubric nothing teaches."""
+    """At weight 3 the total is (1 + 3 x) / 4: the same advantages, but for the 1e-6 beside the std.
+    Without the rubric nothing teaches."""
     found = rejudge(stage(), rows(), [FORMAT, RUBRIC | {"weight": 3.0}], NOTHING)
     assert found["ledger"][0].reward == pytest.approx((1 + 3 * 1.0) / 4)
     assert found["updates"][0]["cosine"] == pytest.approx(1.0)
@@ -109,24 +148,39 @@ def test_new_weights_of_rewards_come_from_the_ledger():
 
 
 def test_new_weights_of_criteria_come_from_the_rulings_and_can_turn_an_update():
-    """With the pitfall alone (weights 0 and 1) the values are 1, 0, 0, 1 instead of 1, 0, 1/1.9, .9/1.9."""
+    """With the pitfall alone (weights 0 and 1) the values are 1, 0, 0, 1 instead of 1, 0, 1/1.9,
+    .9/1.9."""
     weights = {"essential": 0.0, "pitfall": 1.0}
     found = rejudge(stage(), rows(), [FORMAT, RUBRIC | {"weights": weights}], NOTHING)
     assert found["rewards"]["rubric_judge"] == {"from": "rulings"}
     assert [row.rewards["rubric_judge"] for row in found["ledger"][:4]] == [1.0, 0.0, 0.0, 1.0]
-    old, new = (np.array(values) - np.mean(values) for values in ([1, 0, 1 / 1.9, 0.9 / 1.9], [1.0, 0, 0, 1]))
-    assert found["updates"][0]["cosine"] == pytest.approx(old @ new / np.linalg.norm(old) / np.linalg.norm(new), abs=1e-4)
+    old, new = (
+        np.array(values) - np.mean(values)
+        for values in ([1, 0, 1 / 1.9, 0.9 / 1.9], [1.0, 0, 0, 1])
+    )
+    assert found["updates"][0]["cosine"] == pytest.approx(
+        old @ new / np.linalg.norm(old) / np.linalg.norm(new), abs=1e-4
+    )
     assert found["updates"][0]["changed_sign"] == 4  # "apple fig" and "stone" of both groups
     importance = [FRUITS[0] | {"importance": "optional"}, FRUITS[1]]
-    assert rejudge(stage(), rows(), [FORMAT, RUBRIC | {"criteria": importance}], NOTHING)["rewards"]["rubric_judge"] == {"from": "rulings"}
+    assert rejudge(stage(), rows(), [FORMAT, RUBRIC | {"criteria": importance}], NOTHING)[
+        "rewards"
+    ]["rubric_judge"] == {"from": "rulings"}
 
 
 def test_an_update_whose_advantages_point_the_other_way_is_reversed():
     """In the ledger "fig" was the best; by the rubric it is the worst, and "apple" the best."""
     was = {"apple": 0.0, "fig": 1.0, "apple fig": 0.6, "stone": 0.4}
     found = rejudge(stage(), rows(was), [FORMAT, RUBRIC | {"weights": {"essential": 1.0}}], NOTHING)
-    assert found["summary"]["reversed"] == 0  # the rubric has not changed: what the ledger says holds
-    backwards = rejudge(stage(), rows(was), [FORMAT, RUBRIC | {"weights": {"essential": 1.0, "pitfall": 1.0}}], NOTHING)
+    assert (
+        found["summary"]["reversed"] == 0
+    )  # the rubric has not changed: what the ledger says holds
+    backwards = rejudge(
+        stage(),
+        rows(was),
+        [FORMAT, RUBRIC | {"weights": {"essential": 1.0, "pitfall": 1.0}}],
+        NOTHING,
+    )
     assert [one["cosine"] < 0 for one in backwards["updates"]] == [True, True]
     assert backwards["summary"]["reversed"] == 2
 
@@ -134,11 +188,20 @@ def test_an_update_whose_advantages_point_the_other_way_is_reversed():
 def test_rulings_of_rules_and_of_both_versions_of_a_response_keep_their_meaning():
     changed = rows()
     changed[0] = changed[0].model_copy(
-        update={"details": {"rubric_judge": {"rule": "copied"}}, "rewards": {"format": 1.0, "rubric_judge": 0.0}}
+        update={
+            "details": {"rubric_judge": {"rule": "copied"}},
+            "rewards": {"format": 1.0, "rubric_judge": 0.0},
+        }
     )
-    versions = {"grades": {"apple": 0.0, "fig": 1.0}, "versions": [{"apple": 1.0, "fig": 1.0}, {"apple": 0.0, "fig": 1.0}]}
+    versions = {
+        "grades": {"apple": 0.0, "fig": 1.0},
+        "versions": [{"apple": 1.0, "fig": 1.0}, {"apple": 0.0, "fig": 1.0}],
+    }
     changed[1] = changed[1].model_copy(update={"details": {"rubric_judge": versions}})
-    missing = {"details": {"rubric_judge": {"problem": "failed"}}, "rewards": {"format": 1.0, "rubric_judge": None}}
+    missing = {
+        "details": {"rubric_judge": {"problem": "failed"}},
+        "rewards": {"format": 1.0, "rubric_judge": None},
+    }
     changed[2] = changed[2].model_copy(update=missing)
     found = rejudge(stage(), changed, [FORMAT, RUBRIC | {"weights": {"pitfall": 3.0}}], NOTHING)
     assert [row.rewards["rubric_judge"] for row in found["ledger"][:4]] == [0.0, 0.75, None, 0.75]
@@ -157,24 +220,35 @@ def test_with_dynamic_sampling_the_groups_that_would_be_trained_on_are_chosen_ag
     about = Stage(some, stage().dependencies, stage().prompts, {})
     changed = [row.model_copy(update={"trained": row.group == 0}) for row in rows(rollouts=1)]
     alike = {"grades": {"apple": 1.0, "fig": 0.0}}
-    changed[:4] = [row.model_copy(update={"details": {"rubric_judge": alike}}) for row in changed[:4]]
+    changed[:4] = [
+        row.model_copy(update={"details": {"rubric_judge": alike}}) for row in changed[:4]
+    ]
     found = rejudge(about, changed, [FORMAT, RUBRIC | {"weights": {"essential": 2.0}}], NOTHING)
     assert [row.trained for row in found["ledger"]] == [False] * 4 + [True] * 4
-    assert found["updates"][0]["cosine"] == pytest.approx(0.0)  # the update would have been about another prompt
+    assert found["updates"][0]["cosine"] == pytest.approx(
+        0.0
+    )  # the update would have been about another prompt
 
 
 def test_a_reward_is_scored_again_where_the_ledger_does_not_know_it(monkeypatch):
-    """It is new, its knobs differ, it was another version, or it had no weight where it has some now."""
+    """It is new, its knobs differ, it was another version, or it had no weight where it has some
+    now."""
     half = rejudge(stage(), rows(), [{"name": "format", "partial_credit": 0.1}, RUBRIC], NOTHING)
     assert half["rewards"]["format"] == {"from": "scored"}
     new = rejudge(stage(), rows(), [FORMAT, {"name": "exact_answer"}], NOTHING)
     assert new["rewards"]["exact_answer"] == {"from": "scored"}
     assert new["ledger"][0].rewards == {"format": 1.0, "exact_answer": None}
     late = FORMAT | {"weight": {"start": 0.0, "end": 1.0, "from_step": 2, "to_step": 2}}
-    assert rejudge(stage(late, RUBRIC), rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {"from": "scored"}
+    assert rejudge(stage(late, RUBRIC), rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {
+        "from": "scored"
+    }
     older = stage()
-    before = Stage(older.config, dict(older.dependencies) | {"rewards.format": 0}, older.prompts, {})
-    assert rejudge(before, rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {"from": "scored"}
+    before = Stage(
+        older.config, dict(older.dependencies) | {"rewards.format": 0}, older.prompts, {}
+    )
+    assert rejudge(before, rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {
+        "from": "scored"
+    }
     assert REWARDS.versions(["format"])["rewards.format"] == older.dependencies["rewards.format"]
 
 
@@ -183,12 +257,18 @@ def test_a_cap_in_dollars_needs_prices_and_holds(tmp_path: Path, monkeypatch):
     other = RUBRIC | {"aggregation": "implicit"}
     with pytest.raises(InputError, match="--usd needs"):
         rejudge(stage(), rows(), [FORMAT, other], NOTHING, usd=1.0)
-    priced = JUDGE | {"input_usd_per_million": 1.0, "output_usd_per_million": 1.0, "max_response_tokens": 100}
+    priced = JUDGE | {
+        "input_usd_per_million": 1.0,
+        "output_usd_per_million": 1.0,
+        "max_response_tokens": 100,
+    }
     resources = Resources({}, Answers(open_store(tmp_path)))
     with ChatServer(reply=lambda body: "no ruling") as server:
         monkeypatch.setenv("TEST_BASE_URL", server.url)
         found = rejudge(stage(), rows(), [FORMAT, other | {"judge": priced}], resources, usd=0.008)
-        assert 0 < server.billed.total() < 32  # each of 16 questions and, as no reply can be read, once more
+        assert (
+            0 < server.billed.total() < 32
+        )  # each of 16 questions and, as no reply can be read, once more
     assert found["rewards"]["rubric_judge"]["usd"] <= 0.008
     assert all(row.rewards["rubric_judge"] is None for row in found["ledger"])
 
@@ -209,7 +289,16 @@ def write_run(root: Path) -> tuple[Store, RunRecord]:
     (root / "rebalance").mkdir()
     write_jsonl(root / "rebalance" / "prompts.jsonl", PROMPTS)
     prompts = store.commit(
-        Manifest(kind="rebalance", key=digest("r"), version=1, config={}, inputs={}, attempt="0", files=()), root / "rebalance"
+        Manifest(
+            kind="rebalance",
+            key=digest("r"),
+            version=1,
+            config={},
+            inputs={},
+            attempt="0",
+            files=(),
+        ),
+        root / "rebalance",
     ).ref()
     about = stage()
     (root / "grpo").mkdir()
@@ -229,14 +318,21 @@ def write_run(root: Path) -> tuple[Store, RunRecord]:
     record = RunRecord(
         run_id="demo-1",
         recipe=Recipe(
-            name="demo", model="gemma3-tiny", stages=(StageSpec(name="rebalance", kind="rebalance"), StageSpec(name="rl", kind="grpo"))
+            name="demo",
+            model="gemma3-tiny",
+            stages=(
+                StageSpec(name="rebalance", kind="rebalance"),
+                StageSpec(name="rl", kind="grpo"),
+            ),
         ),
         target="local",
         store=store.uri,
         status="succeeded",
         started=1.0,
         stages=(
-            StageRecord(name="rebalance", kind="rebalance", key=prompts.key, status="ran", artifact=prompts),
+            StageRecord(
+                name="rebalance", kind="rebalance", key=prompts.key, status="ran", artifact=prompts
+            ),
             StageRecord(name="rl", kind="grpo", key=ref.key, status="ran", artifact=ref),
         ),
     )
@@ -250,7 +346,9 @@ def answering(body: dict[str, Any]) -> str:
     assert parts is not None
     answer = json.loads(parts["data"])["answer"]
     grades = {}
-    for number, negated, fruit in re.findall(r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE):
+    for number, negated, fruit in re.findall(
+        r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE
+    ):
         grades[number] = (fruit in answer) is (negated == "Says")
     return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
 
@@ -281,10 +379,18 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, printed.out, printed.err
 
 
-def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(tmp_path: Path, monkeypatch, capsys):
+def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
+    tmp_path: Path, monkeypatch, capsys
+):
     store, _ = write_run(tmp_path)
     rubrics = [
-        Rubric.parse({"id": one.id, "criteria": [{"title": "stone", "text": "Says stone.", "importance": "essential"}]}) for one in PROMPTS
+        Rubric.parse(
+            {
+                "id": one.id,
+                "criteria": [{"title": "stone", "text": "Says stone.", "importance": "essential"}],
+            }
+        )
+        for one in PROMPTS
     ]
     write_jsonl(tmp_path / "mine.jsonl", rubrics)
     (tmp_path / "wanted.toml").write_text(WANTED, encoding="utf-8")
@@ -294,9 +400,17 @@ def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(tmp_path:
         code, out, _ = command(capsys, *arguments, "--json")
         value = json.loads(out)
         assert code == 0
-        assert value["rewards"]["rubric_judge"] | {"usd": 0} == {"from": "scored", "questions": 16.0, "new": 16.0, "usd": 0}
+        assert value["rewards"]["rubric_judge"] | {"usd": 0} == {
+            "from": "scored",
+            "questions": 16.0,
+            "new": 16.0,
+            "usd": 0,
+        }
         assert value["rewards"]["rubric_judge"]["usd"] > 0
-        assert [one["cosine"] < 0 for one in value["updates"]] == [True, True]  # "apple" was the best, "stone" is
+        assert [one["cosine"] < 0 for one in value["updates"]] == [
+            True,
+            True,
+        ]  # "apple" was the best, "stone" is
         assert value["summary"]["reversed"] == 2
         billed = server.billed.total()
         code, out, _ = command(capsys, *arguments)
@@ -314,12 +428,23 @@ def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(tmp_path:
 def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
     store, _ = write_run(tmp_path)
     monkeypatch.delenv("TEST_BASE_URL", raising=False)
-    table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in RUBRIC.items() if name not in ("judge", "criteria"))
-    criteria = "".join(f"[[rewards.criteria]]\n{''.join(f'{k} = {json.dumps(v)}{chr(10)}' for k, v in one.items())}" for one in FRUITS)
+    table = "\n".join(
+        f"{name} = {json.dumps(value)}"
+        for name, value in RUBRIC.items()
+        if name not in ("judge", "criteria")
+    )
+    criteria = "".join(
+        f"[[rewards.criteria]]\n{''.join(f'{k} = {json.dumps(v)}{chr(10)}' for k, v in one.items())}"
+        for one in FRUITS
+    )
     judge = '[rewards.judge]\nname = "endpoint"\nprovider = "test"\nmodel = "m"\n'
-    text = f"[[rewards]]\n{table}\nweights = {{ essential = 0.0, pitfall = 2.0 }}\n{judge}{criteria}"
+    text = (
+        f"[[rewards]]\n{table}\nweights = {{ essential = 0.0, pitfall = 2.0 }}\n{judge}{criteria}"
+    )
     (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
-    code, out, err = command(capsys, "demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
+    code, out, err = command(
+        capsys, "demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri
+    )
     assert (code, err) == (0, "")
     assert "the ledger's rulings, weighed again" in out
 
@@ -337,7 +462,9 @@ def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
 def test_a_file_that_is_wrong_is_bad_input(tmp_path: Path, capsys, text, message):
     store, _ = write_run(tmp_path)
     (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
-    code, _, err = command(capsys, "demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
+    code, _, err = command(
+        capsys, "demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri
+    )
     assert code == 2
     assert message in err
     assert "Traceback" not in err
@@ -347,5 +474,8 @@ def test_a_run_without_such_a_stage_is_told_so(tmp_path: Path, capsys):
     store, _ = write_run(tmp_path)
     (tmp_path / "wanted.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
     arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
-    assert "no finished stage of kind grpo. Did you mean 'rl'?" in command(capsys, *arguments, "--stage", "rel")[2]
+    assert (
+        "no finished stage of kind grpo. Did you mean 'rl'?"
+        in command(capsys, *arguments, "--stage", "rel")[2]
+    )
     assert "above 0" in command(capsys, *arguments, "--usd", "0")[2]

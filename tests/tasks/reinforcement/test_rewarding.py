@@ -31,13 +31,18 @@ def trace(answer: str) -> str:
     return f"<reasoning>2 + 2 = 4</reasoning>\n<answer>{answer}</answer>"
 
 
-# Weights: by domain, and annealed ------------------------------------------------------------------------------------------------
+# Weights: by domain, and annealed
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_reward_is_asked_for_its_domains_only():
-    """Math: format 1 and exact answer 3; science: format alone, for the exact answer has no factor there; creative: no total."""
+    """Math: format 1 and exact answer 3; science: format alone, for the exact answer has no factor
+    there; creative: no total."""
     configs = parse_rewards(
-        [{"name": "format", "domains": {"math": 1.0, "science": 2.0}}, {"name": "exact_answer", "weight": 3.0, "domains": {"math": 1.0}}],
+        [
+            {"name": "format", "domains": {"math": 1.0, "science": 2.0}},
+            {"name": "exact_answer", "weight": 3.0, "domains": {"math": 1.0}},
+        ],
         "rewards",
     )
     prompts = [prompt(domain) for domain in (Domain.MATH, Domain.SCIENCE, Domain.CREATIVE)]
@@ -47,7 +52,10 @@ def test_a_reward_is_asked_for_its_domains_only():
 
 
 def test_factors_of_a_domain_multiply_the_weight():
-    configs = parse_rewards([{"name": "format", "domains": {"math": 0.5}}, {"name": "exact_answer", "weight": 1.5}], "rewards")
+    configs = parse_rewards(
+        [{"name": "format", "domains": {"math": 0.5}}, {"name": "exact_answer", "weight": 1.5}],
+        "rewards",
+    )
     assert score(configs, [prompt()], [trace("5")]).total.tolist() == [0.25]
 
 
@@ -55,18 +63,27 @@ def test_factors_of_a_domain_multiply_the_weight():
     ("table", "weights"),
     [
         ({"start": 0.45, "end": 0.25, "to_step": 101}, {1: 0.45, 51: 0.35, 101: 0.25, 500: 0.25}),
-        ({"start": 0.0, "end": 1.0, "from_step": 100, "to_step": 200}, {1: 0.0, 100: 0.0, 150: 0.5, 200: 1.0, 201: 1.0}),
-        ({"start": 5.0, "end": 10.0, "from_step": 301, "to_step": 301}, {1: 5.0, 300: 5.0, 301: 10.0, 302: 10.0}),
+        (
+            {"start": 0.0, "end": 1.0, "from_step": 100, "to_step": 200},
+            {1: 0.0, 100: 0.0, 150: 0.5, 200: 1.0, 201: 1.0},
+        ),
+        (
+            {"start": 5.0, "end": 10.0, "from_step": 301, "to_step": 301},
+            {1: 5.0, 300: 5.0, 301: 10.0, 302: 10.0},
+        ),
         ({"start": 5.0, "end": 10.0, "to_step": 1}, {1: 10.0}),
     ],
 )
 def test_an_annealed_weight_moves_from_one_value_to_the_other(table: dict, weights: dict):
     (config,) = parse_rewards([{"name": "format", "weight": table}], "rewards")
-    assert {update: config.weight_of(prompt(), update) for update in weights} == pytest.approx(weights)
+    assert {update: config.weight_of(prompt(), update) for update in weights} == pytest.approx(
+        weights
+    )
 
 
 def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
-    """Trace quality gives way to correctness: at update 1 the exact answer is not asked, at 11 nothing else counts."""
+    """Trace quality gives way to correctness: at update 1 the exact answer is not asked, at 11
+    nothing else counts."""
     configs = parse_rewards(
         [
             {"name": "format", "weight": {"start": 1.0, "end": 0.0, "to_step": 11}},
@@ -88,10 +105,22 @@ def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
     ("table", "message"),
     [
         ({"weight": {"start": 1.0, "end": 2.0}}, r"required key 'weight\.to_step' is missing"),
-        ({"weight": {"start": 1.0, "end": 2.0, "to_stp": 9}}, r"unknown key 'weight\.to_stp'. Did you mean 'to_step'\?"),
-        ({"weight": {"start": -1.0, "end": 2.0, "to_step": 9}}, r"weight\.start = -1\.0 is not valid"),
-        ({"weight": {"start": 1.0, "end": 2.0, "from_step": 10, "to_step": 9}}, "to_step 9 lies before from_step 10; swap them"),
-        ({"weight": {"start": 1.0, "end": 1.0, "to_step": 9}}, "write that number in place of the table"),
+        (
+            {"weight": {"start": 1.0, "end": 2.0, "to_stp": 9}},
+            r"unknown key 'weight\.to_stp'. Did you mean 'to_step'\?",
+        ),
+        (
+            {"weight": {"start": -1.0, "end": 2.0, "to_step": 9}},
+            r"weight\.start = -1\.0 is not valid",
+        ),
+        (
+            {"weight": {"start": 1.0, "end": 2.0, "from_step": 10, "to_step": 9}},
+            "to_step 9 lies before from_step 10; swap them",
+        ),
+        (
+            {"weight": {"start": 1.0, "end": 1.0, "to_step": 9}},
+            "write that number in place of the table",
+        ),
         ({"domains": {"maths": 1.0}}, "'maths' is not valid: Input should be 'math', 'coding'"),
         ({"domains": {"math": -1.0}}, r"domains\.math = -1\.0 is not valid"),
         ({"domains": {}}, "no domain has a factor above 0"),
@@ -105,17 +134,27 @@ def test_bad_weights_are_refused_with_the_fix(table: dict, message: str):
 
 def test_weights_survive_the_way_through_json():
     """As a stage's config goes to its job."""
-    tables = [{"name": "format", "weight": {"start": 1.0, "end": 2.0, "to_step": 9}}, {"name": "exact_answer", "domains": {"math": 1.0}}]
+    tables = [
+        {"name": "format", "weight": {"start": 1.0, "end": 2.0, "to_step": 9}},
+        {"name": "exact_answer", "domains": {"math": 1.0}},
+    ]
     configs = parse_rewards(tables, "rewards")
-    assert parse_rewards([config.model_dump(mode="json") for config in configs], "rewards") == configs
+    assert (
+        parse_rewards([config.model_dump(mode="json") for config in configs], "rewards") == configs
+    )
 
 
-# The scorer: threads, what rewards hold, what they say ---------------------------------------------------------------------------
+# The scorer: threads, what rewards hold, what they say
+# ---------------------------------------------------------------------------
 
 
 def made(**parts: Any) -> Reward:
     """A reward that gives nothing, but for these parts."""
-    return Reward(version=1, config=RewardConfig, **{"score": lambda _, __, responses: [None] * len(responses), **parts})
+    return Reward(
+        version=1,
+        config=RewardConfig,
+        **{"score": lambda _, __, responses: [None] * len(responses), **parts},
+    )
 
 
 class Fake:
@@ -130,7 +169,8 @@ class Fake:
 
 
 def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: pytest.MonkeyPatch):
-    """Each of four calls waits for the other three: both rewards of both requests must be under way at once."""
+    """Each of four calls waits for the other three: both rewards of both requests must be under way
+    at once."""
     together = threading.Barrier(4, timeout=300)
 
     def length(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
@@ -139,7 +179,10 @@ def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: py
 
     scorer = Fake(monkeypatch, one=made(score=length), other=made(score=length)).scorer()
     try:
-        futures = [scorer.submit([prompt()] * count, [Response("x" * count)] * count, update=1) for count in (1, 3)]
+        futures = [
+            scorer.submit([prompt()] * count, [Response("x" * count)] * count, update=1)
+            for count in (1, 3)
+        ]
         assert [future.result().total.tolist() for future in futures] == [[1.0], [3.0, 3.0, 3.0]]
     finally:
         scorer.close()
@@ -159,7 +202,9 @@ def test_whoever_submits_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch):
         scorer.close()
 
 
-def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_on(monkeypatch: pytest.MonkeyPatch):
+def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
     def fails(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
         if responses[0].text == "bad":
             raise RuntimeError("the judge is on fire")
@@ -216,29 +261,47 @@ def test_a_reward_that_cannot_be_prepared_closes_those_before_it(monkeypatch: py
     assert closed == ["first"]
 
 
-def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(monkeypatch: pytest.MonkeyPatch):
+def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(
+    monkeypatch: pytest.MonkeyPatch,
+):
     growing = made(
         at=lambda _config, update: update,
         score=lambda update, _prompts, responses: [float(update)] * len(responses),
     )
     scorer = Fake(monkeypatch, growing=growing).scorer()
     try:
-        assert [scorer.score([prompt()], [Response("")], update).total[0] for update in (1, 7)] == [1.0, 7.0]
+        assert [scorer.score([prompt()], [Response("")], update).total[0] for update in (1, 7)] == [
+            1.0,
+            7.0,
+        ]
     finally:
         scorer.close()
 
 
 def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatch):
-    """Row by row, also beside responses that the reward was not asked about, and for an abstention."""
+    """Row by row, also beside responses that the reward was not asked about, and for an
+    abstention."""
 
-    def judge(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float | Judged | None]:
-        return [Judged(None if one.text == "?" else 1.0, {"said": one.text}) if one.text else 0.0 for one in responses]
+    def judge(
+        _config: object, _prompts: object, responses: Sequence[Response]
+    ) -> list[float | Judged | None]:
+        return [
+            Judged(None if one.text == "?" else 1.0, {"said": one.text}) if one.text else 0.0
+            for one in responses
+        ]
 
-    fake = Fake(monkeypatch, judge=made(score=judge), plain=made(score=lambda *given: [0.0] * len(given[2])))
-    fake.configs = [RewardConfig(name="judge", domains={Domain.MATH: 1.0}), RewardConfig(name="plain")]
+    fake = Fake(
+        monkeypatch, judge=made(score=judge), plain=made(score=lambda *given: [0.0] * len(given[2]))
+    )
+    fake.configs = [
+        RewardConfig(name="judge", domains={Domain.MATH: 1.0}),
+        RewardConfig(name="plain"),
+    ]
     scorer = fake.scorer()
     try:
-        prompts = [prompt(domain) for domain in (Domain.SCIENCE, Domain.MATH, Domain.MATH, Domain.MATH)]
+        prompts = [
+            prompt(domain) for domain in (Domain.SCIENCE, Domain.MATH, Domain.MATH, Domain.MATH)
+        ]
         scores = scorer.score(prompts, [Response(text) for text in ("x", "y", "", "?")])
     finally:
         scorer.close()

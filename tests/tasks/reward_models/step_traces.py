@@ -10,8 +10,16 @@ LENGTHS = {"prompt_length": 24, "response_length": 64}
 def example(number: int) -> Example:
     """Three steps, two of which are equations."""
     prompt = f"What is {number} + 1 + 1?"
-    reasoning = f"{number} + 1 = {number + 1}, {number + 1} + 1 = {number + 2}. So it is {number + 2}"
-    return Example(id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer=str(number + 2), reasoning=reasoning)
+    reasoning = (
+        f"{number} + 1 = {number + 1}, {number + 1} + 1 = {number + 2}. So it is {number + 2}"
+    )
+    return Example(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=Domain.MATH,
+        answer=str(number + 2),
+        reasoning=reasoning,
+    )
 
 
 EXAMPLES = [example(number) for number in range(10, 70)]
@@ -20,7 +28,13 @@ EXAMPLES = [example(number) for number in range(10, 70)]
 def preference(chosen: str, rejected: str, because: Rejection = "wrong") -> PreferencePair:
     """A pair of a teacher's responses."""
     return PreferencePair(
-        id="0" * 16, prompt="p", domain=Domain.MATH, chosen=chosen, rejected=rejected, chosen_from="teacher", rejected_because=because
+        id="0" * 16,
+        prompt="p",
+        domain=Domain.MATH,
+        chosen=chosen,
+        rejected=rejected,
+        chosen_from="teacher",
+        rejected_because=because,
     )
 
 

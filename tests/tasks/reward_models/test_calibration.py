@@ -1,4 +1,5 @@
-"""What a reward model's scores are worth: metrics by hand, a temperature that is found again, a model that only learned length."""
+"""What a reward model's scores are worth: metrics by hand, a temperature that is found again, a
+model that only learned length."""
 
 from collections import Counter
 
@@ -6,13 +7,24 @@ import numpy as np
 import pytest
 
 from schemas.examples import Domain, Trace
-from tasks.reward_models.calibration import ATTACKS, ScoredPair, attacked, fit_temperature, pair_metrics, reliability
+from tasks.reward_models.calibration import (
+    ATTACKS,
+    ScoredPair,
+    attacked,
+    fit_temperature,
+    pair_metrics,
+    reliability,
+)
 from tasks.reward_models.pairs import TracePair, damaged_pairs
 from tests.tasks.reward_models.step_traces import EXAMPLES
 
 
 def scored(
-    margin: float, chosen: str = "a is a", rejected: str = "a is b", step: int | None = None, steps: tuple[float, ...] = ()
+    margin: float,
+    chosen: str = "a is a",
+    rejected: str = "a is b",
+    step: int | None = None,
+    steps: tuple[float, ...] = (),
 ) -> ScoredPair:
     texts = (Trace(reasoning=text, answer="1").render() for text in (chosen, rejected))
     origin = "data" if step is None else "damaged"
@@ -28,7 +40,8 @@ def scored(
 
 
 def test_the_temperature_makes_the_probabilities_fit():
-    """Outcomes drawn with margins of temperature 3 give that back, and separable ones a finite one (Platt's targets)."""
+    """Outcomes drawn with margins of temperature 3 give that back, and separable ones a finite one
+    (Platt's targets)."""
     generator = np.random.Generator(np.random.Philox(0))
     margins = generator.normal(size=20_000) * 6
     wins = generator.random(20_000) < 1 / (1 + np.exp(-margins / 3))
@@ -39,7 +52,11 @@ def test_the_temperature_makes_the_probabilities_fit():
 
 def test_reliability_bins_hold_what_was_said_and_what_was_so():
     bins = reliability(np.array([0.92, 0.08, 0.93, 0.52, 1.0]))
-    assert [(round(one["low"], 2), one["n"], one["accuracy"]) for one in bins] == [(0.5, 1, 1.0), (0.9, 3, 2 / 3), (0.95, 1, 1.0)]
+    assert [(round(one["low"], 2), one["n"], one["accuracy"]) for one in bins] == [
+        (0.5, 1, 1.0),
+        (0.9, 3, 2 / 3),
+        (0.95, 1, 1.0),
+    ]
     assert bins[1]["confidence"] == pytest.approx((0.92 + 0.92 + 0.93) / 3)
     assert bins[1]["accuracy_low"] < 2 / 3 < bins[1]["accuracy_high"]
 
@@ -54,7 +71,12 @@ def test_a_model_that_only_learned_length_is_seen():
 
 
 def test_pair_metrics_by_hand():
-    rows = [scored(2.0, step=0, steps=(-1, 0)), scored(-1.0, step=1, steps=(-1, 0)), scored(0.0), scored(1.0, step=0, steps=(0.5,))]
+    rows = [
+        scored(2.0, step=0, steps=(-1, 0)),
+        scored(-1.0, step=1, steps=(-1, 0)),
+        scored(0.0),
+        scored(1.0, step=0, steps=(0.5,)),
+    ]
     found = pair_metrics(rows, 2.0)
     sigma = 1 / (1 + np.exp(-np.array([1.0, -0.5, 0.0, 0.5])))
     assert found["accuracy"] == 0.5
@@ -62,9 +84,14 @@ def test_pair_metrics_by_hand():
     assert found["brier"] == pytest.approx(((1 - sigma) ** 2).mean())
     sure = [sigma[0], 1 - sigma[1], 0.5, sigma[3]]
     right = [1, 0, 0, 1]  # bins: 0.73 alone; 0.62 twice; 0.5 alone
-    assert found["ece"] == pytest.approx((abs(1 - sure[0]) + 2 * abs(0.5 - sure[1]) + abs(0 - 0.5)) / 4)
+    assert found["ece"] == pytest.approx(
+        (abs(1 - sure[0]) + 2 * abs(0.5 - sure[1]) + abs(0 - 0.5)) / 4
+    )
     assert sum(right) / 4 == found["accuracy"]
-    assert {name: found["origins"][name]["n"] for name in found["origins"]} == {"damaged": 3, "data": 1}
+    assert {name: found["origins"][name]["n"] for name in found["origins"]} == {
+        "damaged": 3,
+        "data": 1,
+    }
     assert found["steps"] == {
         "found": 0.5,
         "found_low": found["steps"]["found_low"],

@@ -1,4 +1,5 @@
-"""What a reward model learns from: traces split into steps, traces with one wrong step, pairs of well-formed traces alone."""
+"""What a reward model learns from: traces split into steps, traces with one wrong step, pairs of
+well-formed traces alone."""
 
 from collections import Counter
 
@@ -8,18 +9,31 @@ import pytest
 from schemas.examples import Trace
 from tasks.data.damage import damaged
 from tasks.data.steps import split_steps, step_tokens
-from tasks.reward_models.pairs import damaged_pairs, fits_lengths, pair_arrays, split_pairs, trace_pairs
+from tasks.reward_models.pairs import (
+    damaged_pairs,
+    fits_lengths,
+    pair_arrays,
+    split_pairs,
+    trace_pairs,
+)
 from tests.tasks.reward_models.step_traces import EXAMPLES, TOKENIZER, preference
 
-# Steps --------------------------------------------------------------------------------------------------------
+# Steps
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("reasoning", "steps"),
     [
         ("ones 3+3=6, tens 9+0+0=9, so 96", ["ones 3+3=6, ", "tens 9+0+0=9, ", "so 96"]),
-        ('It is red, white and blue. Next? "Yes!" Done', ["It is red, white and blue. ", "Next? ", '"Yes!" ', "Done"]),
-        ("1. Add 3.5 and 2.\n2. That is 5.5\n\nEnd", ["1. Add 3.5 and 2.\n", "2. That is 5.5\n\n", "End"]),
+        (
+            'It is red, white and blue. Next? "Yes!" Done',
+            ["It is red, white and blue. ", "Next? ", '"Yes!" ', "Done"],
+        ),
+        (
+            "1. Add 3.5 and 2.\n2. That is 5.5\n\nEnd",
+            ["1. Add 3.5 and 2.\n", "2. That is 5.5\n\n", "End"],
+        ),
         ("x = 3;  y is 4", ["x = 3;  ", "y is 4"]),
         ("one", ["one"]),
     ],
@@ -29,7 +43,9 @@ def test_a_reasoning_is_split_into_its_steps(reasoning: str, steps: list[str]):
     assert "".join(steps) == reasoning
 
 
-@pytest.mark.parametrize("reasoning", ["7+2=9, 9-1=8, so 8", "Über <end_of_turn> 日本. Then é\nthe end", "a. b. c"])
+@pytest.mark.parametrize(
+    "reasoning", ["7+2=9, 9-1=8, so 8", "Über <end_of_turn> 日本. Then é\nthe end", "a. b. c"]
+)
 def test_a_step_ends_at_the_token_that_has_its_last_character(reasoning: str):
     tokens, ends = step_tokens(TOKENIZER, Trace(reasoning=reasoning, answer="8"))
     text, place = f"<reasoning>{reasoning}", len("<reasoning>")
@@ -43,31 +59,43 @@ def test_a_step_ends_at_the_token_that_has_its_last_character(reasoning: str):
         place += len(step)
 
 
-# Damage --------------------------------------------------------------------------------------------------------
+# Damage
+# --------------------------------------------------------------------------------------------------
 
 
 def test_damage_changes_one_number_of_one_step_and_keeps_the_length():
     for one in EXAMPLES:
         damage = damaged(one, EXAMPLES, seed=0)
         before, after = split_steps(one.reasoning), split_steps(damage.reasoning)
-        assert [index for index, (a, b) in enumerate(zip(before, after, strict=True)) if a != b] == [damage.step]
+        assert [
+            index for index, (a, b) in enumerate(zip(before, after, strict=True)) if a != b
+        ] == [damage.step]
         assert len(damage.reasoning) == len(one.reasoning)
         assert damage == damaged(one, EXAMPLES, seed=0)
     assert set(Counter(damaged(one, EXAMPLES, seed=0).step for one in EXAMPLES)) == {0, 1, 2}
 
 
 def test_where_there_is_no_number_a_step_of_another_trace_takes_the_place():
-    words, others = (EXAMPLES[0].model_copy(update={"reasoning": text}) for text in ("A is b. B is c.", "D is e."))
+    words, others = (
+        EXAMPLES[0].model_copy(update={"reasoning": text})
+        for text in ("A is b. B is c.", "D is e.")
+    )
     found = [damaged(words.model_copy(update={"id": one.id}), [others], 0) for one in EXAMPLES]
     assert {damage.reasoning for damage in found} == {"D is e. B is c.", "A is b. D is e."}
-    assert damaged(words, [words.model_copy(update={"reasoning": "A is b. A is b."})], 0) in (None, ("A is b. A is b.", 1))
+    assert damaged(words, [words.model_copy(update={"reasoning": "A is b. A is b."})], 0) in (
+        None,
+        ("A is b. A is b.", 1),
+    )
 
 
-# Pairs --------------------------------------------------------------------------------------------------------
+# Pairs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_pairs_without_two_traces_are_left_out_and_counted():
-    good, bad, spaced = (Trace(reasoning="r is r.", answer=answer).render() for answer in ("1", "2", "1"))
+    good, bad, spaced = (
+        Trace(reasoning="r is r.", answer=answer).render() for answer in ("1", "2", "1")
+    )
     given = [
         preference(good, "<answer>2</answer>", "malformed"),
         preference(good, bad, "truncated"),
@@ -102,7 +130,9 @@ def test_the_steps_before_the_damage_are_right_and_those_after_it_are_not_known(
     ends = [row.response.ends for row in pair.rows(TOKENIZER)]
     step = pair.damaged_step
     assert arrays["chosen_labels"][0, ends[0][:-1]].tolist() == [1, 1, 1]
-    assert arrays["rejected_labels"][0, ends[1][:-1]].tolist() == [1] * step + [-1] + [0] * (2 - step)
+    assert arrays["rejected_labels"][0, ends[1][:-1]].tolist() == [1] * step + [-1] + [0] * (
+        2 - step
+    )
     assert np.abs(arrays["rejected_labels"]).sum() == step + 1
     assert not arrays["chosen_labels"][1].any()
     assert np.flatnonzero(arrays["chosen_ends"][0]).tolist() == ends[0]

@@ -1,4 +1,5 @@
-"""Texts that try to be paid for nothing, against every reward that no model and no sandbox judges; and texts that try to cost time.
+"""Texts that try to be paid for nothing, against every reward that no model and no sandbox judges;
+and texts that try to cost time.
 
 What each reward is for is tested in its own file.
 """
@@ -14,7 +15,10 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, Trace, p
 from tasks.contract.reward import REWARDS, Judged, Resources, Response
 from tasks.reinforcement.rewarding import parse_rewards
 
-QUESTION = "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves does Ana bake a day?"
+QUESTION = (
+    "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves"
+    " does Ana bake a day?"
+)
 EXAMPLE = Example(
     id=prompt_id(QUESTION),
     prompt=QUESTION,
@@ -23,7 +27,10 @@ EXAMPLE = Example(
     check="numeric",
     context="Ana lives in Rome. She bakes 12 loaves a day for 3 shops.",
     grounding="answerable",
-    reasoning='The context says: "She bakes 12 loaves a day for 3 shops." So the number asked for is given directly.',
+    reasoning=(
+        'The context says: "She bakes 12 loaves a day for 3 shops." So the number asked for is'
+        " given directly."
+    ),
 )
 GOOD = EXAMPLE.response()
 
@@ -59,7 +66,9 @@ WORTHLESS = {
     "an answer in the reasoning": f"{OPENING}so {ANSWER}12{END}{CLOSING}{ANSWER}12{END}",
     "a trace that goes on": GOOD + " I hope that helps!",
     "fullwidth tags": GOOD.replace("<", "\uff1c").replace(">", "\uff1e"),
-    "invisible characters in tags": GOOD.replace("reasoning", "reason\u200bing").replace("answer", "ans\u00adwer"),
+    "invisible characters in tags": (
+        GOOD.replace("reasoning", "reason\u200bing").replace("answer", "ans\u00adwer")
+    ),
     "capital tags": GOOD.upper(),
     "homoglyphs": GOOD.replace("answer", "аnswer"),  # a Cyrillic a
     "the prompt": QUESTION,
@@ -80,11 +89,15 @@ def worth(inputs: dict[str, Path]) -> Callable[[str, str], float | None]:
     prepared: dict[str, Any] = {}
     for name, table in TABLES.items():
         (config,) = parse_rewards([{"name": name, **table}], "rewards")
-        prepared[name] = REWARDS[name].prepare(config, Resources(inputs, answers=None, response_length=512))
+        prepared[name] = REWARDS[name].prepare(
+            config, Resources(inputs, answers=None, response_length=512)
+        )
 
     def value(name: str, text: str) -> float | None:
         prompts: list[Prompt] = [EXAMPLE.as_prompt()]
-        (given,) = REWARDS[name].score(prepared[name], prompts, [Response(text, min(512, len(text) // 4 + 1))])
+        (given,) = REWARDS[name].score(
+            prepared[name], prompts, [Response(text, min(512, len(text) // 4 + 1))]
+        )
         return given.value if isinstance(given, Judged) else given
 
     return value
@@ -95,7 +108,9 @@ def test_every_reward_is_attacked():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_good_response_earns_more_than_any_worthless_one(worth: Callable[[str, str], float | None], name: str):
+def test_a_good_response_earns_more_than_any_worthless_one(
+    worth: Callable[[str, str], float | None], name: str
+):
     good = worth(name, GOOD)
     assert good is not None
     for what, text in WORTHLESS.items():
@@ -104,7 +119,9 @@ def test_a_good_response_earns_more_than_any_worthless_one(worth: Callable[[str,
         if name == "overlong":  # punishes length alone, which none of these has
             assert value == good == 0.0
         elif what == "punctuation in tags" and name in ("format", "length"):
-            assert value == good  # a well-formed trace, whatever it says: why these are never the only rewards
+            assert (
+                value == good
+            )  # a well-formed trace, whatever it says: why these are never the only rewards
         elif name == "idea_e":  # GOOD is no scaffold
             assert value == good == 0.0
         else:
@@ -113,7 +130,9 @@ def test_a_good_response_earns_more_than_any_worthless_one(worth: Callable[[str,
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_values_depend_on_nothing_but_the_text(worth: Callable[[str, str], float | None], name: str):
+def test_values_depend_on_nothing_but_the_text(
+    worth: Callable[[str, str], float | None], name: str
+):
     texts = [GOOD, *WORTHLESS.values()]
     assert [worth(name, text) for text in texts] == [worth(name, text) for text in texts]
 
@@ -154,12 +173,17 @@ READERS = [name for name in TABLES if name not in ("length", "overlong")]
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_endless_texts_take_no_time_to_speak_of(worth: Callable[[str, str], float | None], name: str):
+def test_endless_texts_take_no_time_to_speak_of(
+    worth: Callable[[str, str], float | None], name: str
+):
     takes_time_in_proportion(worth, name, 100_000)
 
 
-def takes_time_in_proportion(worth: Callable[[str, str], float | None], name: str, size: int) -> None:
-    """Bare, and as reasoning and answer of a trace: at most 10 s of processor time a megabyte. What is quadratic takes minutes."""
+def takes_time_in_proportion(
+    worth: Callable[[str, str], float | None], name: str, size: int
+) -> None:
+    """Bare, and as reasoning and answer of a trace: at most 10 s of processor time a megabyte. What
+    is quadratic takes minutes."""
     worth(name, GOOD)
     for what, text in {**ENDLESS, "different words": " ".join(map(str, range(size // 6)))}.items():
         whole = repeated(text, size)

@@ -10,16 +10,36 @@ from tasks.rewards import chain_of_thought
 from tasks.rewards.chain_of_thought import Config, holds
 
 TRAIN = Prompt(
-    id="0" * 16, prompt="A train goes 60 km in one hour. How far does it go in 3 hours?", domain=Domain.MATH, answer="180", check="numeric"
+    id="0" * 16,
+    prompt="A train goes 60 km in one hour. How far does it go in 3 hours?",
+    domain=Domain.MATH,
+    answer="180",
+    check="numeric",
 )
-SKY = Prompt(id="1" * 16, prompt="Why is the sky blue?", domain=Domain.SCIENCE, answer="Rayleigh scattering", check="none")
+SKY = Prompt(
+    id="1" * 16,
+    prompt="Why is the sky blue?",
+    domain=Domain.SCIENCE,
+    answer="Rayleigh scattering",
+    check="none",
+)
 
-GOOD = "First, the speed stays the same, 60 km per hour. Then three hours give 60 * 3 = 180 km. So the distance is the product."
-PROSE = "Sunlight has all colors. Because air molecules are tiny, they scatter short waves more. Therefore mostly blue light reaches us."
+GOOD = (
+    "First, the speed stays the same, 60 km per hour. Then three hours give 60 * 3 = 180 km. So the"
+    " distance is the product."
+)
+PROSE = (
+    "Sunlight has all colors. Because air molecules are tiny, they scatter short waves more."
+    " Therefore mostly blue light reaches us."
+)
 
 
 def judged(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> Judged:
-    given = chain_of_thought.score(Config(**config), [prompt], [Response(Trace(reasoning=reasoning, answer=prompt.answer).render())])[0]
+    given = chain_of_thought.score(
+        Config(**config),
+        [prompt],
+        [Response(Trace(reasoning=reasoning, answer=prompt.answer).render())],
+    )[0]
     assert isinstance(given, Judged)
     return given
 
@@ -33,7 +53,9 @@ def test_steps_that_are_linked_and_an_equation_that_holds_earn_everything():
 
 
 def test_equations_are_asked_for_in_math_only():
-    assert judged(PROSE, SKY) == Judged(1.0, {"steps": 3, "linked": 1.0, "equations": None, "fresh": 1.0})
+    assert judged(PROSE, SKY) == Judged(
+        1.0, {"steps": 3, "linked": 1.0, "equations": None, "fresh": 1.0}
+    )
     assert worth(PROSE, TRAIN) == pytest.approx(2 / 3)
 
 
@@ -45,12 +67,24 @@ def test_every_step_that_is_missing_costs():
 
 
 def test_steps_without_connectives_are_worth_half():
-    assert worth("Sunlight has all colors. Air molecules scatter short waves more. Mostly blue light reaches us.", SKY) == 0.5
+    assert (
+        worth(
+            "Sunlight has all colors. Air molecules scatter short waves more. Mostly blue light"
+            " reaches us.",
+            SKY,
+        )
+        == 0.5
+    )
 
 
 def test_false_arithmetic_earns_less_than_none():
-    """An equation that fails is no step and no share; beside one that holds it halves that share."""
-    right, none, wrong = GOOD, GOOD.replace("60 * 3 = 180", "some 180"), GOOD.replace("60 * 3 = 180", "60 * 3 = 200")
+    """An equation that fails is no step and no share; beside one that holds it halves that
+    share."""
+    right, none, wrong = (
+        GOOD,
+        GOOD.replace("60 * 3 = 180", "some 180"),
+        GOOD.replace("60 * 3 = 180", "60 * 3 = 200"),
+    )
     both = GOOD + " And 60 + 60 = 130."
     assert worth(right) > worth(both) > worth(wrong)
     assert worth(wrong) <= worth(none) < worth(right)
@@ -60,7 +94,8 @@ def test_false_arithmetic_earns_less_than_none():
 @pytest.mark.parametrize(
     "hollow",
     [
-        "First, second, third, then, because, therefore, so, finally, thus, hence.",  # markers alone
+        # markers alone
+        "First, second, third, then, because, therefore, so, finally, thus, hence.",
         "First. Second. Third. Then. Because. Therefore. So. Finally.",
         "Step 1:\nStep 2:\nStep 3:\nTherefore:",
         "The answer is 180. So the answer is 180. Therefore it is 180.",  # the answer restated
@@ -85,7 +120,9 @@ def test_a_loop_at_the_end_costs():
     assert worth(GOOD + " wait, let me check that again" * 30) < 0.3
 
 
-@pytest.mark.parametrize("text", ["", ":", "Thought process:", GOOD, f"<reasoning>{GOOD}</reasoning>"])
+@pytest.mark.parametrize(
+    "text", ["", ":", "Thought process:", GOOD, f"<reasoning>{GOOD}</reasoning>"]
+)
 def test_a_malformed_response_earns_nothing(text: str):
     assert chain_of_thought.score(Config(), [TRAIN], [Response(text)]) == [0.0]
 
@@ -120,7 +157,10 @@ def test_equations_hold_to_the_digits_they_are_written_with(left: str, right: st
     ("text", "found"),
     [
         ("so 12/60 = $0.2 a minute", [True]),
-        ("2 * 3 = 6 + 1 = 7", [True]),  # what follows an equation's right side belongs to it: 2 * 3 is not 6 + 1
+        (
+            "2 * 3 = 6 + 1 = 7",
+            [True],
+        ),  # what follows an equation's right side belongs to it: 2 * 3 is not 6 + 1
         ("x = 5, y=3+4", []),
         ("version 1.2.3 + 4 = 5", []),
         ("16 + 1 = 17", [True]),

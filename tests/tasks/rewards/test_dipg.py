@@ -14,13 +14,25 @@ from tasks.rewards import dipg
 from tasks.rewards.dipg import Config
 from tasks.teaching.families import families
 
-CONTEXT = "A phase II trial showed a response rate of 18% in children. Ana lives in Rome. The tram runs at noon."
+CONTEXT = (
+    "A phase II trial showed a response rate of 18% in children. Ana lives in Rome. The tram runs"
+    " at noon."
+)
 
 
 def asked(grounding: str | None = "answerable", answer: str = "Rome", **changes: Any) -> Prompt:
-    fields = {"prompt": f"Context: {CONTEXT}\nQuestion: Where does Ana live now?", "context": CONTEXT, "domain": Domain.GENERAL}
+    fields = {
+        "prompt": f"Context: {CONTEXT}\nQuestion: Where does Ana live now?",
+        "context": CONTEXT,
+        "domain": Domain.GENERAL,
+    }
     told = grounding == "answerable" or grounding is None
-    return Prompt(id="0" * 16, answer=answer if told else GROUNDED_REFUSAL, grounding=grounding, **{**fields, **changes})
+    return Prompt(
+        id="0" * 16,
+        answer=answer if told else GROUNDED_REFUSAL,
+        grounding=grounding,
+        **{**fields, **changes},
+    )
 
 
 def trace(answer: str, reasoning: str = 'The context says: "Ana lives in Rome."') -> str:
@@ -33,7 +45,8 @@ def xml(answer: str, proof: str = "Ana lives in Rome.", analysis: str = "Let me 
 
 def tags(answer: str, proof: str = "Ana lives in Rome.", analysis: str = "Let me look.") -> str:
     return "".join(
-        f"<|channel|>{name}<|message|>{text}<|end|>" for name, text in (("analysis", analysis), ("proof", proof), ("final", answer))
+        f"<|channel|>{name}<|message|>{text}<|end|>"
+        for name, text in (("analysis", analysis), ("proof", proof), ("final", answer))
     )
 
 
@@ -47,7 +60,8 @@ WRITTEN = {"trace": trace, "xml": xml, "tags": tags}
 
 @pytest.mark.parametrize("channels", WRITTEN)
 def test_the_points_of_v3(channels: str):
-    """Perfect answer 30, perfect abstention 35; wrong 10 + 10 - 20; a proof that is made up 10 - 25; none 10 - 15; no format -10."""
+    """Perfect answer 30, perfect abstention 35; wrong 10 + 10 - 20; a proof that is made up 10 -
+    25; none 10 - 15; no format -10."""
     write, config = WRITTEN[channels], {"version": "v3", "channels": channels}
     missing = asked("unanswerable")
     assert points(write("Rome"), **config) == 30
@@ -55,7 +69,9 @@ def test_the_points_of_v3(channels: str):
     assert points(write("Paris"), **config) == 0
     assert points(write(GROUNDED_REFUSAL), **config) == 0
     assert points(write("Rome"), missing, **config) == 0
-    made_up = 'The context says: "Ana lives in Paris."' if channels == "trace" else "Ana lives in Paris."
+    made_up = (
+        'The context says: "Ana lives in Paris."' if channels == "trace" else "Ana lives in Paris."
+    )
     assert points(write("Rome", made_up), **config) == -15
     assert points(write("Rome", "I know." if channels == "trace" else "Rome"), **config) == -5
     assert points(write("Rome")[:-3], **config) == -10
@@ -63,7 +79,8 @@ def test_the_points_of_v3(channels: str):
 
 @pytest.mark.parametrize("channels", WRITTEN)
 def test_the_points_of_v4(channels: str):
-    """The gym's audit of v4 has 50 for a right answer, 30 for an abstention, 20 for a grounded wrong answer, 0 for a contradiction."""
+    """The gym's audit of v4 has 50 for a right answer, 30 for an abstention, 20 for a grounded
+    wrong answer, 0 for a contradiction."""
     write, config = WRITTEN[channels], {"version": "v4", "channels": channels}
     missing = asked("out_of_domain")
     assert points(write("Rome"), **config) == 50
@@ -72,7 +89,19 @@ def test_the_points_of_v4(channels: str):
     assert points(write("The tram", other), **config) == 20
     assert points(write(GROUNDED_REFUSAL), **config) == -5
     assert (
-        points(write("Rome", "The tram runs at noon" if channels != "trace" else 'I read "The tram runs at noon".'), missing, **config) == 0
+        points(
+            write(
+                "Rome",
+                (
+                    "The tram runs at noon"
+                    if channels != "trace"
+                    else 'I read "The tram runs at noon".'
+                ),
+            ),
+            missing,
+            **config,
+        )
+        == 0
     )
     assert points(write("Rome", 'I read "Ana lives in Paris".'), **config) == -35
     assert points(write("")[:-3], **config) == -50
@@ -81,9 +110,15 @@ def test_the_points_of_v4(channels: str):
 def test_a_contradicted_percentage_spoils_the_answer_in_v4():
     """10 + 15 - 15 - 10 = 0, the audit's index 2."""
     prompt = asked(answer="30%")
-    assert points(trace("30%", 'It says "a response rate of 18% in children".'), prompt, version="v4") == 0
+    assert (
+        points(trace("30%", 'It says "a response rate of 18% in children".'), prompt, version="v4")
+        == 0
+    )
     right = asked(answer="18%")
-    assert points(trace("18%", 'It says "a response rate of 18% in children".'), right, version="v4") == 50
+    assert (
+        points(trace("18%", 'It says "a response rate of 18% in children".'), right, version="v4")
+        == 50
+    )
 
 
 def test_an_answer_after_denying_that_the_context_tells_costs_fifteen_in_v4():
@@ -108,7 +143,8 @@ def test_what_cannot_be_graded_abstains():
         "The context only says: Ana lives in Rome",
         "<proof>Ana lives in Rome. ... The tram runs at noon</proof>",
         '"Ana lives in Rome" and "The tram runs at noon"',
-        'Asked is "Where does Ana live now?", and "Ana lives in Rome" tells.',  # quoting the question is no proof and no lie
+        # quoting the question is no proof and no lie
+        'Asked is "Where does Ana live now?", and "Ana lives in Rome" tells.',
     ],
 )
 def test_how_a_trace_quotes_its_proof(reasoning: str):
@@ -120,11 +156,17 @@ def test_how_a_trace_quotes_its_proof(reasoning: str):
     [
         ('"Ana"', -5),  # in the context, and says nothing
         ('"a" "e" "i" "o"', -5),
-        ('"Ana lives in Rome" "Ana lives in Oslo"', -15),  # one true quotation does not cover another
+        (
+            '"Ana lives in Rome" "Ana lives in Oslo"',
+            -15,
+        ),  # one true quotation does not cover another
         ("Ana lives in Rome.", -5),  # said, not quoted
         ('"Where does Ana live now?"', -5),
         ("<proof></proof>", -5),
-        ("<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>", -15),  # nor one proof another
+        (
+            "<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>",
+            -15,
+        ),  # nor one proof another
         ('"Ana lives ín Rome"', -15),
         ('"Ana\u200b lives in Rome"', -15),
     ],
@@ -147,7 +189,8 @@ def test_a_proof_of_punctuation_is_made_up():
         xml("Rome") + "\nI hope this helps!",
         "So: " + xml("Rome"),
         "<answer>Rome</answer><proof>Ana lives in Rome.</proof>",  # another order
-        "<think><proof>Ana lives in Rome.</proof></think><answer>Rome</answer>",  # a channel inside another
+        # a channel inside another
+        "<think><proof>Ana lives in Rome.</proof></think><answer>Rome</answer>",
         xml("<answer>Rome</answer>"),
         xml("Rome") + "<answer>Oslo</answer>",
         xml("Rome", "</proof><proof>Ana lives in Rome."),
@@ -160,37 +203,60 @@ def test_malformed_channels(text: str):
     assert points(text, version="v4", channels="xml") == -50
 
 
-@pytest.mark.parametrize("text", [tags("Rome") + " ", tags("Rome").replace("analysis", "thought"), tags("Rome", analysis="")])
+@pytest.mark.parametrize(
+    "text",
+    [tags("Rome") + " ", tags("Rome").replace("analysis", "thought"), tags("Rome", analysis="")],
+)
 def test_the_original_channels_must_all_be_there(text: str):
     assert points(text, version="v3", channels="tags") == (30 if text.endswith(" ") else -10)
 
 
 def test_a_refusal_inside_an_answer_is_an_answer():
     """The originals look for keywords: "ambiguous" anywhere would be an abstention."""
-    for answer in (f"{GROUNDED_REFUSAL}, but it is Rome", "It is ambiguous: Rome", "I cannot say", f"Rome. {GROUNDED_REFUSAL}"):
+    for answer in (
+        f"{GROUNDED_REFUSAL}, but it is Rome",
+        "It is ambiguous: Rome",
+        "I cannot say",
+        f"Rome. {GROUNDED_REFUSAL}",
+    ):
         assert points(trace(answer), asked("unanswerable"), version="v3") == 0
         assert (points(trace(answer), asked("unanswerable"), version="v4") or 0) <= 0
 
 
 def policies(prompt: Prompt) -> dict[str, str]:
-    """Responses of policies that differ in what they do, all with a proof: always refuse, always answer (rightly where that can be), guess,
-    and do each where it is right."""
+    """Responses of policies that differ in what they do, all with a proof: always refuse, always
+    answer (rightly where that can be), guess, and do each where it is right."""
     quote = "The context only says: " + (prompt.context or "").split(".")[0]
     right = prompt.answer if prompt.grounding == "answerable" else "Rome"
-    answers = {"refuse": GROUNDED_REFUSAL, "answer": right, "guess": "something", "best": prompt.answer}
+    answers = {
+        "refuse": GROUNDED_REFUSAL,
+        "answer": right,
+        "guess": "something",
+        "best": prompt.answer,
+    }
     return {name: trace(answer, quote) for name, answer in answers.items()}
 
 
 @pytest.mark.parametrize("version", ["v3", "v4"])
 def test_always_refusing_is_not_the_best_policy(version: str):
-    """Over the procedural teacher's prompts, a third of them answerable: and on those refusing earns less than trying in v4, never more."""
-    rng, totals, told = random.Random(0), dict.fromkeys(("refuse", "answer", "guess", "best"), 0.0), {}
+    """Over the procedural teacher's prompts, a third of them answerable: and on those refusing
+    earns less than trying in v4, never more."""
+    rng, totals, told = (
+        random.Random(0),
+        dict.fromkeys(("refuse", "answer", "guess", "best"), 0.0),
+        {},
+    )
     for grounding in ("answerable", "unanswerable", "out_of_domain"):
         for draw in families("grounded").values():
             for level in range(1, 6):
                 problem = draw(rng, level, grounding)
-                prompt = asked(grounding, problem.answer, prompt=problem.prompt, context=problem.context)
-                earned = {name: points(text, prompt, version=version) or 0.0 for name, text in policies(prompt).items()}
+                prompt = asked(
+                    grounding, problem.answer, prompt=problem.prompt, context=problem.context
+                )
+                earned = {
+                    name: points(text, prompt, version=version) or 0.0
+                    for name, text in policies(prompt).items()
+                }
                 for name, value in earned.items():
                     totals[name] += value
                 if grounding == "answerable":
@@ -212,12 +278,17 @@ def test_penalties_that_double_at_update_301():
     (config,) = parse_rewards([{"name": "dipg", "version": "v3", "penalties": table}], "rewards")
     scorer = Scorer([config], Resources({}, answers=None))
     try:
-        earned = [scorer.score([asked()], [Response(trace("Paris"))], update).total[0] for update in (1, 300, 301, 900)]
+        earned = [
+            scorer.score([asked()], [Response(trace("Paris"))], update).total[0]
+            for update in (1, 300, 301, 900)
+        ]
     finally:
         scorer.close()
     assert earned == [15, 15, 10, 10]
     assert points(trace("Paris"), version="v3", penalties=Anneal(**table), update=301) == 10
-    with pytest.raises(InputError, match=r"penalties = -1 is not valid: Input should be greater than or equal to 0"):
+    with pytest.raises(
+        InputError, match=r"penalties = -1 is not valid: Input should be greater than or equal to 0"
+    ):
         parse_rewards([{"name": "dipg", "penalties": -1}], "rewards")
 
 

@@ -8,20 +8,30 @@ from tasks.rewards import idea_e
 from tasks.rewards.idea_e import INSTRUCTIONS, SECTIONS, Config
 
 PROMPT = Prompt(
-    id="0" * 16, prompt="Mia found a purse in the park. What should she do with it?", domain=Domain.GENERAL, answer="", check="none"
+    id="0" * 16,
+    prompt="Mia found a purse in the park. What should she do with it?",
+    domain=Domain.GENERAL,
+    answer="",
+    check="none",
 )
 
 TEXTS = {
     "Identify": "Mia holds a purse that somebody else lost, and nobody saw her take it.",
-    "Determine": "Honesty and respect for property apply: things belong to their owner until given away.",
-    "Explore": "Keeping would harm the loser; leaving risks theft; handing over to police helps most.",
+    "Determine": (
+        "Honesty and respect for property apply: things belong to their owner until given away."
+    ),
+    "Explore": (
+        "Keeping would harm the loser; leaving risks theft; handing over to police helps most."
+    ),
     "Act": "Bring everything unopened to the nearest station and report where it lay.",
     "Evaluate": "This returns what was lost, costs little effort, and violates no principle above.",
 }
 
 
 def scaffold(texts: dict[str, str] | None = None, heading: str = "{}: ") -> str:
-    return "\n".join(heading.format(name) + text for name, text in (TEXTS if texts is None else texts).items())
+    return "\n".join(
+        heading.format(name) + text for name, text in (TEXTS if texts is None else texts).items()
+    )
 
 
 def judged(reasoning: str, **config: int) -> Judged | float | None:
@@ -39,7 +49,17 @@ def test_five_sections_in_order_earn_everything():
     assert list(judged(scaffold()).detail["fresh_words"]) == list(SECTIONS)
 
 
-@pytest.mark.parametrize("heading", ["**{}:** ", "## {}: ", "1. {}: ", "- **{} the matter:** ", "(1) {} what is here:\n", "> 2) {}: "])
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "**{}:** ",
+        "## {}: ",
+        "1. {}: ",
+        "- **{} the matter:** ",
+        "(1) {} what is here:\n",
+        "> 2) {}: ",
+    ],
+)
 def test_headings_may_be_decorated(heading: str):
     assert worth(scaffold(heading=heading)) == 1.0
 
@@ -50,7 +70,9 @@ def test_headings_in_capitals_count():
 
 @pytest.mark.parametrize("missing", SECTIONS)
 def test_a_missing_section_costs_a_fifth(missing: str):
-    assert worth(scaffold({name: text for name, text in TEXTS.items() if name != missing})) == pytest.approx(0.8)
+    assert worth(
+        scaffold({name: text for name, text in TEXTS.items() if name != missing})
+    ) == pytest.approx(0.8)
 
 
 def test_sections_in_another_order_count_as_many_as_are_in_order():
@@ -79,13 +101,33 @@ def test_every_word_that_a_section_lacks_costs():
         (scaffold(dict.fromkeys(SECTIONS, TEXTS["Identify"])), 0.2),  # one sentence said five times
         (scaffold(dict.fromkeys(SECTIONS, PROMPT.prompt)), 0.2),
         (
-            scaffold(dict(zip(SECTIONS, ("Mia found", "a purse", "in the park", "What should she", "do with it"), strict=True))),
+            scaffold(
+                dict(
+                    zip(
+                        SECTIONS,
+                        ("Mia found", "a purse", "in the park", "What should she", "do with it"),
+                        strict=True,
+                    )
+                )
+            ),
             0.1,
         ),  # the prompt cut in five
         (scaffold(dict.fromkeys(SECTIONS, "identify determine explore act evaluate")), 0.0),
         (" ".join(SECTIONS), 0.0),
-        ("Identify: Determine: Explore: Act: Evaluate: everything at once, in one line, with many words after it", 0.2),
-        ("Identify, determine, explore, act and evaluate: that is how one should go about it, in five steps, always.", 0.2),
+        (
+            (
+                "Identify: Determine: Explore: Act: Evaluate: everything at once, in one line, with"
+                " many words after it"
+            ),
+            0.2,
+        ),
+        (
+            (
+                "Identify, determine, explore, act and evaluate: that is how one should go about"
+                " it, in five steps, always."
+            ),
+            0.2,
+        ),
         (scaffold(dict.fromkeys(SECTIONS, "word " * 50)), 0.1),
     ],
 )
@@ -93,13 +135,16 @@ def test_a_scaffold_without_content_earns_little(hollow: str, most: float):
     assert worth(hollow) <= most + 1e-9
 
 
-@pytest.mark.parametrize("text", ["", ":", "Thought process:", scaffold(), f"<reasoning>{scaffold()}</reasoning>"])
+@pytest.mark.parametrize(
+    "text", ["", ":", "Thought process:", scaffold(), f"<reasoning>{scaffold()}</reasoning>"]
+)
 def test_a_malformed_response_earns_nothing(text: str):
     assert idea_e.score(Config(), [PROMPT], [Response(text)]) == [0.0]
 
 
 def test_what_the_teacher_is_told_is_what_is_rewarded():
-    """The instructions name the headings in their order, each at the start of a line; they are a scaffold with something to say."""
+    """The instructions name the headings in their order, each at the start of a line; they are a
+    scaffold with something to say."""
     lines = [line.partition(":")[0] for line in INSTRUCTIONS.splitlines()[1:]]
     assert lines == list(SECTIONS)
     assert worth(INSTRUCTIONS, words=4) > 0.9

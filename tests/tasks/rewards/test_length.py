@@ -8,7 +8,9 @@ from tasks.contract.reward import Resources, Response
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import length, overlong
 
-PROMPT = Prompt(id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric")
+PROMPT = Prompt(
+    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric"
+)
 TRACE = "<reasoning>2 + 2 = 4</reasoning>\n<answer>4</answer>"
 
 
@@ -17,7 +19,18 @@ def worth(tokens: int, text: str = TRACE, **config: int) -> float | None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"), [(100, 1.0), (150, 1.0), (151, 0.98), (175, 0.5), (200, 0.0), (5000, 0.0), (99, 0.98), (60, 0.2), (1, 0.0)]
+    ("tokens", "expected"),
+    [
+        (100, 1.0),
+        (150, 1.0),
+        (151, 0.98),
+        (175, 0.5),
+        (200, 0.0),
+        (5000, 0.0),
+        (99, 0.98),
+        (60, 0.2),
+        (1, 0.0),
+    ],
 )
 def test_outside_the_band_the_reward_falls_linearly(tokens: int, expected: float):
     assert worth(tokens, minimum=100, maximum=150, slope=50) == pytest.approx(expected)
@@ -46,8 +59,12 @@ def test_bands_that_are_none(table: dict[str, int], message: str):
         parse_rewards([{"name": "length", **table}], "rewards")
 
 
-def punishments(*responses: Response, cache: int | None = None, response_length: int = 20480) -> list[float | None]:
-    limits = overlong.prepare(overlong.Config(cache=cache), Resources({}, answers=None, response_length=response_length))
+def punishments(
+    *responses: Response, cache: int | None = None, response_length: int = 20480
+) -> list[float | None]:
+    limits = overlong.prepare(
+        overlong.Config(cache=cache), Resources({}, answers=None, response_length=response_length)
+    )
     return overlong.score(limits, [PROMPT] * len(responses), responses)
 
 
@@ -55,7 +72,9 @@ def test_the_overlong_punishment_is_that_of_the_paper():
     """L = 20,480, cache 4,096, hence 16,384 expected: 0 up to it, half way -1/2, -1 from L on."""
     tokens = (1, 16384, 16385, 18432, 20480, 20481)
     expected = [0.0, 0.0, -1 / 4096, -0.5, -1.0, -1.0]
-    assert punishments(*(Response(TRACE, one) for one in tokens), cache=4096) == pytest.approx(expected)
+    assert punishments(*(Response(TRACE, one) for one in tokens), cache=4096) == pytest.approx(
+        expected
+    )
 
 
 def test_a_fifth_of_the_response_length_is_the_papers_cache():
@@ -67,10 +86,15 @@ def test_a_response_that_was_cut_off_would_have_been_longer():
 
 
 def test_characters_do_not_matter():
-    assert punishments(Response("x" * 100_000, 50), Response("", 95), response_length=100) == [0.0, -0.75]
+    assert punishments(Response("x" * 100_000, 50), Response("", 95), response_length=100) == [
+        0.0,
+        -0.75,
+    ]
 
 
 @pytest.mark.parametrize("cache", [100, 101])
 def test_a_cache_longer_than_the_response_is_refused(cache: int):
-    with pytest.raises(InputError, match=f"cache = {cache} tokens must be below response_length = 100"):
+    with pytest.raises(
+        InputError, match=f"cache = {cache} tokens must be below response_length = 100"
+    ):
         punishments(cache=cache, response_length=100)

@@ -22,7 +22,13 @@ def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[
 
 
 def prompt(answer: str = "4", **changes) -> Prompt:
-    return Prompt(id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer=answer, **{"check": "numeric", **changes})
+    return Prompt(
+        id="0" * 16,
+        prompt="What is 2 + 2?",
+        domain=Domain.MATH,
+        answer=answer,
+        **{"check": "numeric", **changes},
+    )
 
 
 def trace(answer: str, reasoning: str = "2 + 2 = 4") -> str:
@@ -31,7 +37,9 @@ def trace(answer: str, reasoning: str = "2 + 2 = 4") -> str:
 
 def format_scores(*completions: str, partial_credit: float = 0.5) -> list[float | None]:
     config = format_reward.Config(partial_credit=partial_credit)
-    return format_reward.score(config, [prompt()] * len(completions), [Response(text) for text in completions])
+    return format_reward.score(
+        config, [prompt()] * len(completions), [Response(text) for text in completions]
+    )
 
 
 def test_a_well_formed_trace_earns_one_whatever_its_answer():
@@ -48,7 +56,10 @@ def test_a_well_formed_trace_earns_one_whatever_its_answer():
         ("<reasoning>2 + 2</reasoning>\n<answer>4", 3),  # cut off before the answer was closed
         ("The answer: " + trace("4"), 4),  # text outside the tags
         ("<reasoning></reasoning>\n<answer>4</answer>", 4),  # an empty part
-        ("<reasoning>a<reasoning>b</reasoning>\n<answer>4</answer>", 3),  # a repeated tag earns nothing
+        (
+            "<reasoning>a<reasoning>b</reasoning>\n<answer>4</answer>",
+            3,
+        ),  # a repeated tag earns nothing
         ("</answer><answer></reasoning><reasoning>", 1),  # the right tags in the wrong order
         (trace("4") + trace("4"), 0),
     ],
@@ -108,9 +119,14 @@ def test_every_reward_keeps_the_contract():
 
 def test_weights_and_knobs_come_from_the_tables():
     format_config, exact_config = parse_rewards(
-        [{"name": "format", "weight": 0.25, "partial_credit": 0}, {"name": "exact_answer"}], "rewards"
+        [{"name": "format", "weight": 0.25, "partial_credit": 0}, {"name": "exact_answer"}],
+        "rewards",
     )
-    assert (format_config.weight, format_config.partial_credit, exact_config.weight) == (0.25, 0.0, 1.0)
+    assert (format_config.weight, format_config.partial_credit, exact_config.weight) == (
+        0.25,
+        0.0,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,9 +146,14 @@ def test_bad_reward_tables_are_refused_with_the_fix(tables: list, message: str):
 
 
 def test_rewards_combine_as_a_weighted_mean():
-    """format 1, exact 0 at weights 1 and 3: 1/4. A malformed completion with two tags in place: (1 x .25 + 3 x 0) / 4."""
-    configs = parse_rewards([{"name": "format", "weight": 1.0}, {"name": "exact_answer", "weight": 3.0}], "rewards")
-    scores = score(configs, [prompt()] * 3, [trace("5"), trace("4"), "<reasoning>2 + 2</reasoning>"])
+    """format 1, exact 0 at weights 1 and 3: 1/4. A malformed completion with two tags in place: (1
+    x .25 + 3 x 0) / 4."""
+    configs = parse_rewards(
+        [{"name": "format", "weight": 1.0}, {"name": "exact_answer", "weight": 3.0}], "rewards"
+    )
+    scores = score(
+        configs, [prompt()] * 3, [trace("5"), trace("4"), "<reasoning>2 + 2</reasoning>"]
+    )
     assert scores.total.tolist() == [0.25, 1.0, 0.0625]
     assert scores.components["format"].tolist() == [1.0, 1.0, 0.25]
     assert scores.components["exact_answer"].tolist() == [0.0, 1.0, 0.0]
@@ -140,11 +161,15 @@ def test_rewards_combine_as_a_weighted_mean():
 
 def test_an_abstention_gives_its_weight_to_the_others_of_that_completion_only():
     components = np.array([[1.0, 1.0, np.nan], [0.0, np.nan, np.nan]])
-    np.testing.assert_allclose(weighted_mean(components, np.array([[1.0] * 3, [3.0] * 3])), [0.25, 1.0, np.nan])
+    np.testing.assert_allclose(
+        weighted_mean(components, np.array([[1.0] * 3, [3.0] * 3])), [0.25, 1.0, np.nan]
+    )
 
 
 def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
-    configs = parse_rewards([{"name": "format"}, {"name": "exact_answer", "weight": 3.0}], "rewards")
+    configs = parse_rewards(
+        [{"name": "format"}, {"name": "exact_answer", "weight": 3.0}], "rewards"
+    )
     scores = score(configs, [prompt(check="none"), prompt()], [trace("4"), trace("4")])
     assert np.isnan(scores.components["exact_answer"]).tolist() == [True, False]
     assert scores.total.tolist() == [1.0, 1.0]
@@ -162,8 +187,14 @@ def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
         (["1", 1.0], "returned '1' for response 0"),
     ],
 )
-def test_a_reward_that_breaks_its_contract_is_named(monkeypatch: pytest.MonkeyPatch, values: object, message: str):
-    monkeypatch.setattr(rewarding, "REWARDS", {"broken": Reward(version=1, config=RewardConfig, score=lambda *_: values)})
+def test_a_reward_that_breaks_its_contract_is_named(
+    monkeypatch: pytest.MonkeyPatch, values: object, message: str
+):
+    monkeypatch.setattr(
+        rewarding,
+        "REWARDS",
+        {"broken": Reward(version=1, config=RewardConfig, score=lambda *_: values)},
+    )
     with pytest.raises(ValueError, match=message):
         score([RewardConfig(name="broken")], [prompt()] * 2, ["", ""])
 

@@ -1,4 +1,5 @@
-"""The TF-IDF reward: scikit-learn's cosines, what it is compared with, and texts that are made of keywords."""
+"""The TF-IDF reward: scikit-learn's cosines, what it is compared with, and texts that are made of
+keywords."""
 
 import random
 import string
@@ -18,15 +19,34 @@ from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import tfidf
 
 TRACES = {
-    "Why is the sky blue?": "Air scatters short wavelengths of sunlight more than long ones, so blue light reaches us from all sides.",
-    "Why do ships float?": "A ship displaces water until the displaced water weighs as much as the ship; buoyancy then equals its weight.",
-    "How do plants make sugar?": "Chlorophyll absorbs light, and its energy turns carbon dioxide and water into sugar and oxygen.",
-    "Why does ice float?": "Water expands when it freezes, so ice has a lower density than water and buoyancy carries it.",
+    "Why is the sky blue?": (
+        "Air scatters short wavelengths of sunlight more than long ones, so blue light reaches us"
+        " from all sides."
+    ),
+    "Why do ships float?": (
+        "A ship displaces water until the displaced water weighs as much as the ship; buoyancy then"
+        " equals its weight."
+    ),
+    "How do plants make sugar?": (
+        "Chlorophyll absorbs light, and its energy turns carbon dioxide and water into sugar and"
+        " oxygen."
+    ),
+    "Why does ice float?": (
+        "Water expands when it freezes, so ice has a lower density than water and buoyancy"
+        " carries it."
+    ),
 }
 
 
 def example(prompt: str, reasoning: str, answer: str = "Because of physics.") -> Example:
-    return Example(id=prompt_id(prompt), prompt=prompt, domain=Domain.SCIENCE, answer=answer, check="none", reasoning=reasoning)
+    return Example(
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=Domain.SCIENCE,
+        answer=answer,
+        check="none",
+        reasoning=reasoning,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +54,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """An artifact of the `prompts` input with the traces above as training rows."""
     root = tmp_path_factory.mktemp("rebalance")
     rows = [example(prompt, trace) for prompt, trace in TRACES.items()]
-    (root / "train.jsonl").write_text("".join(row.model_dump_json() + "\n" for row in rows), encoding="utf-8")
+    (root / "train.jsonl").write_text(
+        "".join(row.model_dump_json() + "\n" for row in rows), encoding="utf-8"
+    )
     return {"prompts": root}
 
 
@@ -46,15 +68,22 @@ def written(reasoning: str, answer: str = "Because of physics.") -> str:
     return Trace(reasoning=reasoning, answer=answer).render()
 
 
-def relevance(inputs: dict[str, Path], *texts: str, prompt: Prompt | None = None, **config: Any) -> list[float | None]:
+def relevance(
+    inputs: dict[str, Path], *texts: str, prompt: Prompt | None = None, **config: Any
+) -> list[float | None]:
     prepared = tfidf.prepare(tfidf.Config(**config), Resources(inputs, answers=None))
-    return tfidf.score(prepared, [prompt or asked()] * len(texts), [Response(text) for text in texts])
+    return tfidf.score(
+        prepared, [prompt or asked()] * len(texts), [Response(text) for text in texts]
+    )
 
 
-# Parity --------------------------------------------------------------------------------------------------------------------------
+# Parity
+# --------------------------------------------------------------------------------------------------
 
 
-def cosines_of_sklearn(corpus: list[str], texts: list[str], references: list[str], which: list[int], sublinear: bool) -> np.ndarray:
+def cosines_of_sklearn(
+    corpus: list[str], texts: list[str], references: list[str], which: list[int], sublinear: bool
+) -> np.ndarray:
     vectorizer = TfidfVectorizer(sublinear_tf=sublinear).fit(corpus)
     product = vectorizer.transform(texts).multiply(vectorizer.transform(references)[which])
     return np.asarray(product.sum(axis=1)).ravel()
@@ -65,54 +94,80 @@ SEPARATORS = [*" .,-'’\n\t\u00a0\u200b🙂\ud800", " - ", "...", "  "]
 
 
 def odd_texts(rng: random.Random, count: int) -> list[str]:
-    """Texts of a few hundred words in many alphabets, one letter long and more, with capitals whose lower case is longer, between all sorts
-    of separators."""
+    """Texts of a few hundred words in many alphabets, one letter long and more, with capitals whose
+    lower case is longer, between all sorts of separators."""
     words = ["".join(rng.choices(LETTERS, k=rng.randrange(1, 7))) for _ in range(300)]
-    return ["".join(rng.choice(words) + rng.choice(SEPARATORS) for _ in range(rng.randrange(60))) for _ in range(count)]
+    return [
+        "".join(rng.choice(words) + rng.choice(SEPARATORS) for _ in range(rng.randrange(60)))
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("sublinear", [True, False])
 def test_cosines_are_those_of_scikit_learn(sublinear: bool):
     rng = random.Random(0)
     drawn = odd_texts(rng, 520)
-    corpus, texts, references = [*drawn[:300], ""], [*drawn[300:500], "", "zzz zzz"], [*drawn[500:], ""]
+    corpus, texts, references = (
+        [*drawn[:300], ""],
+        [*drawn[300:500], "", "zzz zzz"],
+        [*drawn[500:], ""],
+    )
     which = [rng.randrange(len(references)) for _ in texts]
     weights = TermWeights(corpus)
-    assert (weights.documents, len(weights)) == (301, len(TfidfVectorizer().fit(corpus).vocabulary_))
+    assert (weights.documents, len(weights)) == (
+        301,
+        len(TfidfVectorizer().fit(corpus).vocabulary_),
+    )
     expected = cosines_of_sklearn(corpus, texts, references, which, sublinear)
     assert np.count_nonzero(expected) > 50
-    np.testing.assert_allclose(weights.cosines(texts, references, which, sublinear=sublinear), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        weights.cosines(texts, references, which, sublinear=sublinear), expected, rtol=0, atol=1e-12
+    )
 
 
 def test_a_corpus_of_many_blocks_is_counted_like_one(monkeypatch: pytest.MonkeyPatch):
-    """With one document to a block the table grows many times, and a word that is in two blocks counts for both."""
+    """With one document to a block the table grows many times, and a word that is in two blocks
+    counts for both."""
     rng = random.Random(1)
     corpus = [" ".join(f"w{rng.randrange(2000)}" for _ in range(80)) for _ in range(50)]
     whole = TermWeights(corpus)
     monkeypatch.setattr(term_weights, "_DOCUMENTS_AT_ONCE", 1)
     pieces = TermWeights(iter(corpus))
     pairs = (corpus, corpus, [*range(1, 50), 0])
-    np.testing.assert_array_equal(whole.cosines(*pairs, sublinear=True), pieces.cosines(*pairs, sublinear=True))
+    np.testing.assert_array_equal(
+        whole.cosines(*pairs, sublinear=True), pieces.cosines(*pairs, sublinear=True)
+    )
 
 
 def test_words_left_out_weigh_nothing_on_either_side():
-    """scikit-learn on the same texts with those words taken out; documents and texts of other references keep them."""
+    """scikit-learn on the same texts with those words taken out; documents and texts of other
+    references keep them."""
     corpus = ["red green blue", "green blue tall", "blue tall wide", "wide round"]
-    texts, references, without = ["red green tall", "green wide", "red green wide"], ["red green wide", "green tall"], ["green", "red"]
+    texts, references, without = (
+        ["red green tall", "green wide", "red green wide"],
+        ["red green wide", "green tall"],
+        ["green", "red"],
+    )
     bare = [["red tall", "wide", "green wide"], ["red wide", "red wide", "green tall"]]
     expected = cosines_of_sklearn(corpus, bare[0], bare[1], [0, 1, 2], True)
-    found = TermWeights(corpus).cosines(texts, references, [0, 0, 1], sublinear=True, without=without)
+    found = TermWeights(corpus).cosines(
+        texts, references, [0, 0, 1], sublinear=True, without=without
+    )
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-# The reward ----------------------------------------------------------------------------------------------------------------------
+# The reward
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_teachers_own_trace_earns_one_and_others_less(inputs: dict[str, Path]):
     own, close, far = relevance(
         inputs,
         written(TRACES["Why is the sky blue?"]),
-        written("Short wavelengths of sunlight are scattered more by air, so blue light comes from all sides."),
+        written(
+            "Short wavelengths of sunlight are scattered more by air, so blue light comes from all"
+            " sides."
+        ),
         written(TRACES["How do plants make sugar?"]),
     )
     assert own == pytest.approx(1.0)
@@ -120,10 +175,19 @@ def test_the_teachers_own_trace_earns_one_and_others_less(inputs: dict[str, Path
     assert 0.0 < far < 0.3
 
 
-@pytest.mark.parametrize(("against", "reference"), [("answer", "Light is scattered."), ("prompt", "Why is the sky blue?")])
+@pytest.mark.parametrize(
+    ("against", "reference"),
+    [("answer", "Light is scattered."), ("prompt", "Why is the sky blue?")],
+)
 def test_what_it_is_compared_with(inputs: dict[str, Path], against: str, reference: str):
     prompt = asked(answer="Light is scattered.")
-    same, other = relevance(inputs, written(reference), written("Chlorophyll absorbs energy."), prompt=prompt, against=against)
+    same, other = relevance(
+        inputs,
+        written(reference),
+        written("Chlorophyll absorbs energy."),
+        prompt=prompt,
+        against=against,
+    )
     assert same == pytest.approx(1.0)
     assert other == 0.0
 
@@ -135,19 +199,36 @@ def test_the_part_that_is_compared(inputs: dict[str, Path]):
 
 
 def test_it_abstains_where_there_is_no_reference(inputs: dict[str, Path]):
-    assert relevance(inputs, written("sunlight"), "", prompt=asked("Why is the sea salty?")) == [None, None]
-    assert relevance(inputs, written("sunlight"), prompt=asked(answer=""), against="answer") == [None]
+    assert relevance(inputs, written("sunlight"), "", prompt=asked("Why is the sea salty?")) == [
+        None,
+        None,
+    ]
+    assert relevance(inputs, written("sunlight"), prompt=asked(answer=""), against="answer") == [
+        None
+    ]
 
 
 def test_abstentions_and_references_keep_their_places(inputs: dict[str, Path]):
     prompts = [asked(), asked("Why is the sea salty?"), asked("Why do ships float?"), asked()]
-    texts = [written(TRACES["Why do ships float?"]), written("salt"), written(TRACES["Why do ships float?"]), "malformed"]
-    values = tfidf.score(tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None)), prompts, [Response(text) for text in texts])
+    texts = [
+        written(TRACES["Why do ships float?"]),
+        written("salt"),
+        written(TRACES["Why do ships float?"]),
+        "malformed",
+    ]
+    values = tfidf.score(
+        tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None)),
+        prompts,
+        [Response(text) for text in texts],
+    )
     assert values == [pytest.approx(0.1, abs=0.1), None, pytest.approx(1.0), 0.0]
 
 
 def test_enough_is_as_good_as_a_copy(inputs: dict[str, Path]):
-    close = written("Short wavelengths of sunlight are scattered more by air, so blue light comes from all sides.")
+    close = written(
+        "Short wavelengths of sunlight are scattered more by air, so blue light comes from all"
+        " sides."
+    )
     copy = written(TRACES["Why is the sky blue?"])
     plain = relevance(inputs, close)[0]
     assert relevance(inputs, close, copy, enough=0.5) == [1.0, 1.0]
@@ -181,14 +262,29 @@ def test_a_copy_of_the_prompt_earns_nothing_when_its_words_are_ignored(inputs: d
 
 
 def test_keywords_of_the_subject_earn_less_than_an_answer_in_its_words(inputs: dict[str, Path]):
-    """A policy that knows the corpus's telling words, not this trace: one of each of the whole corpus."""
-    every = " ".join(sorted({word.strip(".,;") for trace in TRACES.values() for word in trace.split()}))
-    honest = written("Short wavelengths of sunlight are scattered more by air, so blue light comes from all sides.")
+    """A policy that knows the corpus's telling words, not this trace: one of each of the whole
+    corpus."""
+    every = " ".join(
+        sorted({word.strip(".,;") for trace in TRACES.values() for word in trace.split()})
+    )
+    honest = written(
+        "Short wavelengths of sunlight are scattered more by air, so blue light comes from all"
+        " sides."
+    )
     listed, answered = relevance(inputs, written(every), honest)
     assert listed < 0.8 * answered
 
 
-@pytest.mark.parametrize("text", ["", ":", "Thought process:", TRACES["Why is the sky blue?"], "<reasoning>sunlight</reasoning>"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        "Thought process:",
+        TRACES["Why is the sky blue?"],
+        "<reasoning>sunlight</reasoning>",
+    ],
+)
 def test_words_outside_a_trace_earn_nothing(inputs: dict[str, Path], text: str):
     assert relevance(inputs, text) == [0.0]
 
@@ -196,7 +292,9 @@ def test_words_outside_a_trace_earn_nothing(inputs: dict[str, Path], text: str):
 def test_a_corpus_without_rows_is_refused(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text("", encoding="utf-8")
     for inputs in ({"prompts": tmp_path}, {}):
-        with pytest.raises(InputError, match=r"reward 'tfidf' fits its weights on the training rows .* has none"):
+        with pytest.raises(
+            InputError, match=r"reward 'tfidf' fits its weights on the training rows .* has none"
+        ):
             tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None))
 
 

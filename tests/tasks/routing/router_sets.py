@@ -1,9 +1,12 @@
-"""The labelled real prompts that the router is measured on (`../shared/data`, nothing of which it has read).
+"""The labelled real prompts that the router is measured on (`../shared/data`, nothing of which it
+has read).
 
-A set's domain is what its SOURCE.txt says it is for; MT-bench's and Vicuna's categories have a table. Two sets have a second reading beside
-that label: three of SciBench's textbooks are of mathematics (calculus, differential equations, statistics), and self-instruct's labels in
-the recipe open_data (classification tasks general, all other seed tasks creative, every user's instruction general) name a use, no domain:
-its second reading goes by the app that an instruction was written for.
+A set's domain is what its SOURCE.txt says it is for; MT-bench's and Vicuna's categories have a
+table. Two sets have a second reading beside that label: three of SciBench's textbooks are of
+mathematics (calculus, differential equations, statistics), and self-instruct's labels in the recipe
+open_data (classification tasks general, all other seed tasks creative, every user's instruction
+general) name a use, no domain: its second reading goes by the app that an instruction was written
+for.
 """
 
 import csv
@@ -36,14 +39,29 @@ VICUNA = {
 }
 
 APPS = {
-    **dict.fromkeys(("StackOverflow", "Leetcode", "GeeksforGeeks", "w3schools", "Github", "Markdown", "MS Excel"), "coding"),
+    **dict.fromkeys(
+        (
+            "StackOverflow",
+            "Leetcode",
+            "GeeksforGeeks",
+            "w3schools",
+            "Github",
+            "Markdown",
+            "MS Excel",
+        ),
+        "coding",
+    ),
     **dict.fromkeys(("Google Sheet", "Google Sheets"), "coding"),
     **dict.fromkeys(("Wolfram alpha", "(Wolfram alpha)?", "Overleaf"), "math"),
     **dict.fromkeys(("Semantic Scholar", "Explainpaper", "Google Meet"), "summarization"),
-    **dict.fromkeys(("Gmail", "Twitter", "Blogger", "Instagram", "Facebook", "you.com (YouWrite)", "LinkedIn"), "creative"),
+    **dict.fromkeys(
+        ("Gmail", "Twitter", "Blogger", "Instagram", "Facebook", "you.com (YouWrite)", "LinkedIn"),
+        "creative",
+    ),
     **dict.fromkeys(("National Geographic",), "science"),
 }
-"""Domain by the app that a user-oriented instruction was written for; apps that are not named are general. Decided from the names alone."""
+"""Domain by the app that a user-oriented instruction was written for; apps that are not named are
+general. Decided from the names alone."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +98,10 @@ def real_sets(data: Path = SHARED) -> dict[str, list[Labelled]]:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     raw = file.read_bytes()
-    return [json.loads(line) for line in (gzip.decompress(raw) if file.suffix == ".gz" else raw).splitlines()]
+    return [
+        json.loads(line)
+        for line in (gzip.decompress(raw) if file.suffix == ".gz" else raw).splitlines()
+    ]
 
 
 def _labelled(prompt: str, domain: str, second: str | None = None) -> Labelled:
@@ -93,7 +114,9 @@ def _gsm8k(data: Path) -> Iterator[Labelled]:
 
 
 def _humaneval(data: Path) -> Iterator[Labelled]:
-    yield from (_labelled(row["prompt"], "coding") for row in _rows(data / "humaneval/HumanEval.jsonl.gz"))
+    yield from (
+        _labelled(row["prompt"], "coding") for row in _rows(data / "humaneval/HumanEval.jsonl.gz")
+    )
 
 
 def _scibench(data: Path) -> Iterator[Labelled]:
@@ -110,7 +133,9 @@ def _chemiq(data: Path) -> Iterator[Labelled]:
 
 def _pubmedqa(data: Path) -> Iterator[Labelled]:
     for row in json.loads((data / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values():
-        yield _labelled(f"Context: {' '.join(row['CONTEXTS'])}\nQuestion: {row['QUESTION']}", "science")
+        yield _labelled(
+            f"Context: {' '.join(row['CONTEXTS'])}\nQuestion: {row['QUESTION']}", "science"
+        )
 
 
 def _pubmedqa_question(data: Path) -> Iterator[Labelled]:
@@ -129,11 +154,17 @@ def _scitldr_bare(data: Path) -> Iterator[Labelled]:
 
 
 def _mtbench(data: Path) -> Iterator[Labelled]:
-    yield from (_labelled(row["turns"][0], MTBENCH[row["category"]]) for row in _rows(data / "mtbench/question.jsonl"))
+    yield from (
+        _labelled(row["turns"][0], MTBENCH[row["category"]])
+        for row in _rows(data / "mtbench/question.jsonl")
+    )
 
 
 def _vicuna(data: Path) -> Iterator[Labelled]:
-    yield from (_labelled(row["turns"][0], VICUNA[row["category"]]) for row in _rows(data / "mtbench/vicuna_question.jsonl"))
+    yield from (
+        _labelled(row["turns"][0], VICUNA[row["category"]])
+        for row in _rows(data / "mtbench/vicuna_question.jsonl")
+    )
 
 
 def _xstest(data: Path) -> Iterator[Labelled]:

@@ -1,4 +1,5 @@
-"""The task router: its floors on real labelled prompts that it has never read, and what it does with the unusual ones."""
+"""The task router: its floors on real labelled prompts that it has never read, and what it does
+with the unusual ones."""
 
 import json
 import subprocess
@@ -26,13 +27,24 @@ from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_server import ChatServer
 
 
-def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_same_in_another_process() -> None:
+def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_same_in_another_process() -> (
+    None
+):
     counts = Counter(domain for _, domain in training_prompts())
     assert min(counts.values()) >= 100
     assert len({prompt for prompt, _ in training_prompts()}) == counts.total() > 1800
-    code = "from tasks.routing.training import training_prompts; from schemas.base import digest; print(digest(training_prompts()))"
+    code = (
+        "from tasks.routing.training import training_prompts; from schemas.base import digest;"
+        " print(digest(training_prompts()))"
+    )
     printed = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
         for seed in ("1", "2")
     ]
     assert printed[0] == printed[1] != ""
@@ -53,7 +65,9 @@ def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_sam
         ("", None),
     ],
 )
-def test_rules_are_few_and_hold_for_what_they_are_meant_for(prompt: str, domain: Domain | None) -> None:
+def test_rules_are_few_and_hold_for_what_they_are_meant_for(
+    prompt: str, domain: Domain | None
+) -> None:
     assert rule(prompt) == domain
 
 
@@ -67,30 +81,60 @@ def test_a_route_depends_on_its_prompt_alone_and_says_who_chose_it() -> None:
         "x " * 9000,
     ]
     together = route(prompts)
-    assert together == [one for prompt in prompts for one in route([prompt])] == route(prompts[::-1])[::-1]
-    assert [one.domain for one in together[:3]] == [Domain.CREATIVE, Domain.MATH, Domain.SUMMARIZATION]
+    assert (
+        together
+        == [one for prompt in prompts for one in route([prompt])]
+        == route(prompts[::-1])[::-1]
+    )
+    assert [one.domain for one in together[:3]] == [
+        Domain.CREATIVE,
+        Domain.MATH,
+        Domain.SUMMARIZATION,
+    ]
     assert [one.by for one in together[:3]] == ["classifier", "classifier", "rule"]
     assert all(0 < one.probability <= 1 and 1 <= one.difficulty <= 5 for one in together)
     assert route([]) == []
 
 
 def test_difficulty_grows_with_quantities_length_and_terms() -> None:
-    easy, middle = "What is 2 + 3?", "A shop sells 12 pens at $3 and 7 books at $9 each, and gives 10% off. What do 4 of each cost?"
-    hard = r"Derive the partition function of a quantum oscillator, and show that the entropy is $\int C_V/T \, dT$ between 10 K and 300 K."
+    easy, middle = (
+        "What is 2 + 3?",
+        (
+            "A shop sells 12 pens at $3 and 7 books at $9 each, and gives 10% off. What do 4 of"
+            " each cost?"
+        ),
+    )
+    hard = (
+        r"Derive the partition function of a quantum oscillator, and show that the entropy is $\int"
+        r" C_V/T \, dT$ between 10 K and 300 K."
+    )
     assert difficulty("Name a colour.") == 1
-    assert difficulty("Name a colour.") <= difficulty(easy) < difficulty(middle) < difficulty(hard) <= 5
+    assert (
+        difficulty("Name a colour.")
+        <= difficulty(easy)
+        < difficulty(middle)
+        < difficulty(hard)
+        <= 5
+    )
     assert difficulty(hard * 50) == 5
 
 
 def test_confusion_by_hand() -> None:
-    """Two of three math prompts found, one taken for coding; the one coding prompt found: accuracy 3/4, precision of coding 1/2."""
+    """Two of three math prompts found, one taken for coding; the one coding prompt found: accuracy
+    3/4, precision of coding 1/2."""
     stated = [Domain.MATH, Domain.MATH, Domain.MATH, Domain.CODING]
     found = confusion(stated, [Domain.MATH, Domain.CODING, Domain.MATH, Domain.CODING])
     assert (found["n"], found["accuracy"]) == (4, 0.75)
-    assert found["recall"] | {"math": 0, "coding": 0} == dict.fromkeys(Domain, None) | {"math": 0, "coding": 0}
+    assert found["recall"] | {"math": 0, "coding": 0} == dict.fromkeys(Domain, None) | {
+        "math": 0,
+        "coding": 0,
+    }
     assert (found["recall"]["math"], found["recall"]["coding"]) == (2 / 3, 1.0)
     assert (found["precision"]["math"], found["precision"]["coding"]) == (1.0, 0.5)
-    assert found["matrix"]["math"] == dict.fromkeys((domain.value for domain in Domain), 0) | {"math": 2, "coding": 1}
+    assert found["matrix"]["math"] == dict.fromkeys((domain.value for domain in Domain), 0) | {
+        "math": 2,
+        "coding": 1,
+    }
     assert json.loads(json.dumps(found)) == found
 
 
@@ -108,7 +152,9 @@ def lesson(tmp_path: Path) -> Lesson:
     return Lesson(seed=0, data=tmp_path, answers=Answers(open_store(tmp_path / "store")))
 
 
-def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(routing, "UNSURE", 0.9)
     prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
     given = lesson(tmp_path)
@@ -118,14 +164,30 @@ def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path: Path, m
                 routes = route(prompts, ask)
         assert len(server.seen) == 2
         request = server.seen[0].body
-    assert [(one.domain, one.by) for one in routes] == [("creative", "teacher"), ("coding", "rule"), ("creative", "teacher")]
+    assert [(one.domain, one.by) for one in routes] == [
+        ("creative", "teacher"),
+        ("coding", "rule"),
+        ("creative", "teacher"),
+    ]
     assert request["response_format"]["json_schema"]["strict"] is True
-    assert request["response_format"]["json_schema"]["schema"]["properties"]["domain"]["enum"] == [domain.value for domain in Domain]
+    assert request["response_format"]["json_schema"]["schema"]["properties"]["domain"]["enum"] == [
+        domain.value for domain in Domain
+    ]
     assert f"<request>\n{UNSURE_PROMPT}" in request["messages"][0]["content"]
     assert given.tally["requests"] == 2
 
 
-@pytest.mark.parametrize("text", ["math", '{"domain": "maths"}', '{"domain": "math", "why": "x"}', "[]", '{"domain": ["math"]}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "math",
+        '{"domain": "maths"}',
+        '{"domain": "math", "why": "x"}',
+        "[]",
+        '{"domain": ["math"]}',
+        "null",
+    ],
+)
 def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -134,13 +196,19 @@ def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     source = {"path": "a.jsonl", "prompt": "q", "domain": "router"}
     given = lesson(tmp_path)
     with ChatServer(reply=lambda body: text) as server:
-        table = {"name": "dataset", "sources": [source], "routing": teacher(monkeypatch, server).model_dump()}
+        table = {
+            "name": "dataset",
+            "sources": [source],
+            "routing": teacher(monkeypatch, server).model_dump(),
+        }
         (prompt,) = dataset.prompts(TEACHERS.parse(table, "test"), given)  # type: ignore[arg-type]
     assert prompt.domain == route([UNSURE_PROMPT])[0].domain  # type: ignore[union-attr]
     assert given.tally["routed.teacher_failed"] == 1
 
 
-def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spent_budget_leaves_the_rest_to_the_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(routing, "UNSURE", 0.9)
     with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
         poor = teacher(monkeypatch, server, max_usd=1e-6, input_usd_per_million=1.0)
@@ -152,4 +220,6 @@ def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path: Path, monkey
 def test_a_budget_without_prices_is_refused() -> None:
     table = {"name": "dataset", "sources": [{"path": "a.jsonl", "prompt": "q", "domain": "router"}]}
     with pytest.raises(InputError, match="max_usd needs input_usd_per_million"):
-        TEACHERS.parse({**table, "routing": {"provider": "vllm", "model": "m", "max_usd": 1.0}}, "test")
+        TEACHERS.parse(
+            {**table, "routing": {"provider": "vllm", "model": "m", "max_usd": 1.0}}, "test"
+        )

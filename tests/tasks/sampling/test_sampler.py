@@ -1,4 +1,5 @@
-"""The sampler: parity with running the model token by token, one program, and randomness that belongs to the row."""
+"""The sampler: parity with running the model token by token, one program, and randomness that
+belongs to the row."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,17 +25,24 @@ PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
 def two_layers() -> Iterator[None]:
     """`gemma3-tiny` with a local and a global layer, which compiles quickly."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=128))
+        patch.setitem(
+            SIZES,
+            "gemma3-tiny",
+            replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=128),
+        )
         yield
 
 
 @pytest.fixture(scope="module")
 def sampler(two_layers: None) -> Sampler:
-    return Sampler(base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=32, response_length=6)
+    return Sampler(
+        base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=32, response_length=6
+    )
 
 
 def full_forward(sampler: Sampler, tokens: list[int]) -> np.ndarray:
-    """(T, V) log-probabilities of the next token from one pass without a cache; right padding to 40 cannot be seen by earlier tokens."""
+    """(T, V) log-probabilities of the next token from one pass without a cache; right padding to 40
+    cannot be seen by earlier tokens."""
     ids = jnp.zeros((1, 40), jnp.int32).at[0, : len(tokens)].set(jnp.asarray(tokens))
     logits = forward(sampler.loaded.model, ids)[0, : len(tokens)]
     return np.asarray(jax.nn.log_softmax(logits))
@@ -78,11 +86,16 @@ def test_progress_counts_prompts_not_padding(sampler):
 
 
 def test_sampling_follows_the_distribution(sampler):
-    """The first token of 600 samples of one prompt: each of the likeliest tokens within 4 standard errors of its probability."""
+    """The first token of 600 samples of one prompt: each of the likeliest tokens within 4 standard
+    errors of its probability."""
     count = 600
     prompt = PROMPTS[0]
-    probabilities = np.exp(full_forward(sampler, prompt_tokens(sampler.loaded.tokenizer, prompt))[-1])
-    first = np.array([c.tokens[0] for c in sampler.generate([prompt] * count, temperature=1.0, seed=1)])
+    probabilities = np.exp(
+        full_forward(sampler, prompt_tokens(sampler.loaded.tokenizer, prompt))[-1]
+    )
+    first = np.array(
+        [c.tokens[0] for c in sampler.generate([prompt] * count, temperature=1.0, seed=1)]
+    )
     for token in np.argsort(probabilities)[-3:]:
         p = probabilities[token]
         assert abs((first == token).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
@@ -92,7 +105,9 @@ def test_a_model_with_adapters_samples_like_the_plain_one_before_training(sample
     loaded = base_model("gemma3-tiny", seed=0)
     add_lora(loaded.model, LoraConfig(rank=2, alpha=2.0), seed=0)
     adapted = Sampler(loaded, batch_size=3, prompt_length=32, response_length=6)
-    assert [c.tokens for c in adapted.generate(PROMPTS)] == [c.tokens for c in sampler.generate(PROMPTS)]
+    assert [c.tokens for c in adapted.generate(PROMPTS)] == [
+        c.tokens for c in sampler.generate(PROMPTS)
+    ]
 
 
 def test_a_prompt_that_does_not_fit_is_refused(sampler):

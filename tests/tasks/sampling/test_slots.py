@@ -1,4 +1,5 @@
-"""Slots: the answers that one prompt at a time gives, in any mix of lengths; one program per shape; a journal that may end anywhere."""
+"""Slots: the answers that one prompt at a time gives, in any mix of lengths; one program per shape;
+a journal that may end anywhere."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,22 +21,51 @@ from tasks.planning.programs import abstract_model
 from tasks.sampling.sampler import Sampler
 from tasks.sampling.slots import Request, SlotSampler, _halves, _quarters
 
-WORDS = ["red", "blue", "warm", "cold", "sort", "list", "add", "name", "first", "last", "count", "over", "under", "seven", "three", "nine"]
-PROMPTS = [" ".join(WORDS[(number * 5 + step) % len(WORDS)] for step in range(1 + number * 7 % 23)) + "?" for number in range(29)]
+WORDS = [
+    "red",
+    "blue",
+    "warm",
+    "cold",
+    "sort",
+    "list",
+    "add",
+    "name",
+    "first",
+    "last",
+    "count",
+    "over",
+    "under",
+    "seven",
+    "three",
+    "nine",
+]
+PROMPTS = [
+    " ".join(WORDS[(number * 5 + step) % len(WORDS)] for step in range(1 + number * 7 % 23)) + "?"
+    for number in range(29)
+]
 REQUESTS = [Request(prompt, row) for row, prompt in enumerate(PROMPTS)]
 SHAPE = {"prompt_length": 72, "response_length": 24}
 
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    """One layer, random, whose answers end after 1 to 24 tokens and do not repeat themselves: the terminator has a longer embedding than
-    other tokens, and the last norm turns some dimensions round, without which the tied embedding says the last token again."""
+    """One layer, random, whose answers end after 1 to 24 tokens and do not repeat themselves: the
+    terminator has a longer embedding than other tokens, and the last norm turns some dimensions
+    round, without which the tied embedding says the last token again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64))
+        patch.setitem(
+            gemma.SIZES,
+            "gemma3-tiny",
+            replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64),
+        )
         loaded = base_model("gemma3-tiny", seed=0)
     embedding, norm = loaded.model.embedding.get_value(), loaded.model.final_norm.get_value()
-    loaded.model.final_norm.set_value(-2.0 * jax.random.bernoulli(jax.random.key(2), 0.5, norm.shape))
-    end = 2 * jax.random.normal(jax.random.key(1), norm.shape) * jnp.sqrt(jnp.mean(embedding[7] ** 2))
+    loaded.model.final_norm.set_value(
+        -2.0 * jax.random.bernoulli(jax.random.key(2), 0.5, norm.shape)
+    )
+    end = (
+        2 * jax.random.normal(jax.random.key(1), norm.shape) * jnp.sqrt(jnp.mean(embedding[7] ** 2))
+    )
     loaded.model.embedding.set_value(embedding.at[loaded.tokenizer.end_of_turn_id].set(end))
     return loaded
 
@@ -50,9 +80,15 @@ def one_by_one(loaded: LoadedModel) -> Sampler:
     return Sampler(loaded, batch_size=29, **SHAPE)
 
 
-def test_answers_are_those_of_the_plain_sampler_in_any_company(slots: SlotSampler, one_by_one: Sampler) -> None:
+def test_answers_are_those_of_the_plain_sampler_in_any_company(
+    slots: SlotSampler, one_by_one: Sampler
+) -> None:
     """29 prompts of 11 to 60 tokens in 8 slots; their answers end after 1 to 24 tokens."""
-    short = [request for request in REQUESTS if len(prompt_tokens(slots.loaded.tokenizer, request.prompt)) <= 40]
+    short = [
+        request
+        for request in REQUESTS
+        if len(prompt_tokens(slots.loaded.tokenizer, request.prompt)) <= 40
+    ]
     first = slots.generate(short)
     assert slots._prefill_program._cache_size() == 1
     ours, theirs = slots.generate(REQUESTS), one_by_one.generate(PROMPTS)
@@ -66,15 +102,22 @@ def test_answers_are_those_of_the_plain_sampler_in_any_company(slots: SlotSample
     assert slots.excess == 0
 
 
-def test_a_program_that_is_compiled_twice_for_a_shape_is_noticed(slots: SlotSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_compiled_twice_for_a_shape_is_noticed(
+    slots: SlotSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slots.generate(REQUESTS[:9])
     assert slots.excess == 0
     monkeypatch.setattr(slots, "_wanted", set(list(slots._wanted)[1:]))
     assert slots.excess == 1
 
 
-def test_a_sampled_answer_is_a_function_of_seed_and_row(slots: SlotSampler, one_by_one: Sampler) -> None:
-    theirs = {seed: [one.tokens for one in one_by_one.generate(PROMPTS, temperature=0.9, seed=seed)] for seed in (3, 4)}
+def test_a_sampled_answer_is_a_function_of_seed_and_row(
+    slots: SlotSampler, one_by_one: Sampler
+) -> None:
+    theirs = {
+        seed: [one.tokens for one in one_by_one.generate(PROMPTS, temperature=0.9, seed=seed)]
+        for seed in (3, 4)
+    }
     mixed = [Request(prompt, row, seed) for seed in (4, 3) for row, prompt in enumerate(PROMPTS)]
     ours = [one.tokens for one in slots.generate(mixed, temperature=0.9)]
     assert ours == theirs[4] + theirs[3]
@@ -85,7 +128,12 @@ class Counted:
     """A program that counts its calls, and may fail at one."""
 
     def __init__(self, program: Any, fail_at: int | None = None) -> None:
-        self.program, self.calls, self.fail_at, self._cache_size = program, 0, fail_at, program._cache_size
+        self.program, self.calls, self.fail_at, self._cache_size = (
+            program,
+            0,
+            fail_at,
+            program._cache_size,
+        )
 
     def __call__(self, *args: Any) -> Any:
         self.calls += 1
@@ -95,11 +143,18 @@ class Counted:
 
 
 def files(store: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(store.rglob("journal/answers/*")) if path.is_file()}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(store.rglob("journal/answers/*"))
+        if path.is_file()
+    }
 
 
-def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(slots: SlotSampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in each chunk but the first: what the journal has is not computed again, and every entry has the bytes it would have."""
+def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(
+    slots: SlotSampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in each chunk but the first: what the journal has is not computed again, and every
+    entry has the bytes it would have."""
 
     def journal(name: str) -> Journal:
         return Journal(Workspace(open_store(tmp_path / name), "key", "1"), "answers")
@@ -118,7 +173,9 @@ def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(slots: SlotSampler, 
         resumed = Counted(whole.program)
         monkeypatch.setattr(slots, "_decode_program", resumed)
         done: list[int] = []
-        again = slots.generate(REQUESTS, temperature=0.7, journal=journal(name), progress=done.append)
+        again = slots.generate(
+            REQUESTS, temperature=0.7, journal=journal(name), progress=done.append
+        )
         assert [one.tokens for one in again] == [one.tokens for one in expected]
         assert files(tmp_path / name) == entries
         assert done == sorted(done)
@@ -136,7 +193,9 @@ def test_a_damaged_entry_is_computed_again(slots: SlotSampler, tmp_path: Path) -
     expected = slots.generate(REQUESTS, journal=journal)
     entries = files(tmp_path)
     next(tmp_path.rglob("journal/answers/000001")).write_bytes(b"damaged")
-    assert [one.tokens for one in slots.generate(REQUESTS, journal=journal)] == [one.tokens for one in expected]
+    assert [one.tokens for one in slots.generate(REQUESTS, journal=journal)] == [
+        one.tokens for one in expected
+    ]
     assert files(tmp_path) == entries
 
 
@@ -151,19 +210,33 @@ def test_a_temperature_without_random_numbers_is_refused(loaded: LoadedModel) ->
 
 
 def test_the_plan_counts_full_lengths() -> None:
-    """100 greedy and 200 sampled answers in 16 slots, 2 prompts at a time; 24 tokens are the prompt's and three chunks of 8."""
+    """100 greedy and 200 sampled answers in 16 slots, 2 prompts at a time; 24 tokens are the
+    prompt's and three chunks of 8."""
     model = abstract_model("gemma3-tiny", gemma.SIZES["gemma3-tiny"], make_mesh({"devices": 1}))
-    planned = {program.name: program for program in SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])}
-    assert {name: program.calls for name, program in planned.items()} == {"prefill": 150, "admit": 150, "decode": (7 + 13) * 3}
+    planned = {
+        program.name: program
+        for program in SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])
+    }
+    assert {name: program.calls for name, program in planned.items()} == {
+        "prefill": 150,
+        "admit": 150,
+        "decode": (7 + 13) * 3,
+    }
     assert planned["prefill"].args[1].shape == (2, 72)
     assert planned["decode"].args[1]["k"].shape == (3, 16, 1, 96, 32)
 
 
 @pytest.mark.parametrize(
     ("longest", "halves", "quarters"),
-    [(60, [32, 60], [16, 32, 48, 60]), (8, [8], [8]), (1024, [32, 64, 128, 256, 512, 1024], [256, 512, 768, 1024])],
+    [
+        (60, [32, 60], [16, 32, 48, 60]),
+        (8, [8], [8]),
+        (1024, [32, 64, 128, 256, 512, 1024], [256, 512, 768, 1024]),
+    ],
 )
-def test_there_are_few_widths_and_the_last_one_is_the_longest(longest: int, halves: list[int], quarters: list[int]) -> None:
+def test_there_are_few_widths_and_the_last_one_is_the_longest(
+    longest: int, halves: list[int], quarters: list[int]
+) -> None:
     assert (_halves(longest), _quarters(longest)) == (halves, quarters)
 
 
@@ -172,6 +245,13 @@ def test_a_tie_goes_to_the_first_token_as_argmax_does(slots: SlotSampler) -> Non
         def unembed(self, hidden: Any) -> Any:
             return hidden
 
-    logits = np.array([[0.0, 2.0, 2.0, 1.0], [-1.0, -3.0, -1.0, -2.0], [0.0, 0.0, 0.0, 5.0]], np.float32)
+    logits = np.array(
+        [[0.0, 2.0, 2.0, 1.0], [-1.0, -3.0, -1.0, -2.0], [0.0, 0.0, 0.0, 5.0]], np.float32
+    )
     keys = jnp.zeros((3, 2), jnp.uint32)
-    assert slots._draw(Model(), jnp.asarray(logits), keys, jnp.zeros(3, jnp.int32), jnp.float32(0)).tolist() == logits.argmax(-1).tolist()
+    assert (
+        slots._draw(
+            Model(), jnp.asarray(logits), keys, jnp.zeros(3, jnp.int32), jnp.float32(0)
+        ).tolist()
+        == logits.argmax(-1).tolist()
+    )

@@ -1,4 +1,5 @@
-"""Streaming: what the sampler generates greedily, token by token, in whole characters, with programs that questions share."""
+"""Streaming: what the sampler generates greedily, token by token, in whole characters, with
+programs that questions share."""
 
 from dataclasses import replace
 
@@ -14,13 +15,18 @@ from tasks.models.weights import initialise
 from tasks.sampling.sampler import Sampler
 from tasks.sampling.streaming import Streamer, pieces
 
-PROMPTS = ["Add 1 and 2.", "Name a colour that is warm, and say why in a sentence or two, please, if you can.", "Hi"]
+PROMPTS = [
+    "Add 1 and 2.",
+    "Name a colour that is warm, and say why in a sentence or two, please, if you can.",
+    "Hi",
+]
 LENGTH = 24
 
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    """Windows shorter than the prompts, one global layer; norms with which it does not say one word again and again."""
+    """Windows shorter than the prompts, one global layer; norms with which it does not say one word
+    again and again."""
     config = replace(SIZES["gemma3-tiny"], num_layers=2, window=8, global_every=2)
     model = initialise(config, 3)
     model.layers.post_attention_layernorm.set_value(jax.numpy.full((2, config.embed_dim), 4.0))
@@ -43,7 +49,9 @@ def test_the_stream_is_the_samplers_greedy_answer(loaded: LoadedModel, streamer:
         assert "".join(pieces(loaded.tokenizer, tokens)) == completion.text
 
 
-def test_an_answer_ends_with_its_terminator(loaded: LoadedModel, streamer: Streamer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_ends_with_its_terminator(
+    loaded: LoadedModel, streamer: Streamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokens = list(streamer.tokens(PROMPTS[0]))
     assert len(tokens) == LENGTH  # a model that was not trained goes on
     context = prompt_tokens(loaded.tokenizer, PROMPTS[0])
@@ -83,7 +91,9 @@ def test_what_was_decoded_is_told_at_once(streamer: Streamer) -> None:
         streamer._step = real
 
 
-@pytest.mark.parametrize("text", ["naïve café, 数学 😀😀 und Grün", "😀", "a\ufffdb", " two  spaces\n"])
+@pytest.mark.parametrize(
+    "text", ["naïve café, 数学 😀😀 und Grün", "😀", "a\ufffdb", " two  spaces\n"]
+)
 def test_characters_of_several_tokens_come_whole(text: str) -> None:
     tokenizer = tiny_tokenizer()
     tokens = tokenizer.encode(text)

@@ -1,4 +1,5 @@
-"""Whether this machine lets a sandbox live: a mark for tests that need one, which says why it does not."""
+"""Whether this machine lets a sandbox live: a mark for tests that need one, which says why it does
+not."""
 
 import pytest
 

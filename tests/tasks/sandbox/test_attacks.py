@@ -1,4 +1,5 @@
-"""Attacks on the sandbox from within, each small, and harmless where it is contained. Those on a verdict: test_sandbox_verdicts.py."""
+"""Attacks on the sandbox from within, each small, and harmless where it is contained. Those on a
+verdict: test_sandbox_verdicts.py."""
 
 import ctypes
 import os
@@ -37,7 +38,11 @@ def refused(attack, *arguments):
 
 def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:  # noqa: B008
     """What an attack gave, run as an answer's code. It returns `refused(...)` of what it tried."""
-    examined = examine(GUARD + code, f"result = attack({argument!r})\nassert result == 'refused', result", limits=limits)
+    examined = examine(
+        GUARD + code,
+        f"result = attack({argument!r})\nassert result == 'refused', result",
+        limits=limits,
+    )
     return "refused" if examined.ok else examined.detail
 
 
@@ -51,16 +56,22 @@ def test_attacks_refuse_to_run_outside_the_sandbox() -> None:
 
 @pytest.mark.parametrize(
     "where",
-    ["/etc/shadow", "/etc/passwd", "/proc/1/environ", "/proc/self/mem", "/proc/self/maps", "/sys", "~/.ssh", "secret", "repository",
+    ["/etc/shadow", "/etc/passwd", "/proc/1/environ", "/proc/self/mem", "/proc/self/maps", "/sys",
+    "~/.ssh", "secret", "repository",
      "/tmp", "/dev/shm", "/dev/mem", "/dev/tty", "/var", "/run"],
 )  # fmt: skip
 def test_no_file_of_the_machine_or_its_user_can_be_read(where: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("key")
-    path = {"secret": str(secret), "repository": str(Path(__file__))}.get(where, os.path.expanduser(where))
+    path = {"secret": str(secret), "repository": str(Path(__file__))}.get(
+        where, os.path.expanduser(where)
+    )
     if where in ("/etc/shadow", "/proc/1/environ", "secret", "repository"):
         assert Path(path).exists()
-    code = "def attack(path):\n    return refused(lambda: os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read())"
+    code = (
+        "def attack(path):\n    return refused(lambda: os.listdir(path) if os.path.isdir(path) else"
+        " open(path, 'rb').read())"
+    )
     assert attack(code, path) == "refused"
 
 
@@ -69,23 +80,34 @@ import tempfile
 def attack(where):
     x = where + "/x"
     tries = [
-        lambda: open(x, "w"), lambda: os.open(x, os.O_RDWR | os.O_CREAT), lambda: os.open(where, os.O_TMPFILE | os.O_RDWR),
-        lambda: os.mkdir(x), lambda: os.mkfifo(x), lambda: os.mknod(x), lambda: os.symlink("/", x), lambda: os.link(sys.executable, x),
-        lambda: os.rename(sys.executable, x), lambda: os.unlink(sys.executable), lambda: os.truncate(sys.executable, 2**40),
-        lambda: os.chmod(sys.executable, 0o777), lambda: os.open(sys.executable, os.O_RDWR), lambda: os.chroot(where),
-        lambda: [open(f"{x}{number}", "w") for number in range(9)], lambda: tempfile.mkstemp(), lambda: os.utime(sys.executable),
+        lambda: open(x, "w"), lambda: os.open(x, os.O_RDWR | os.O_CREAT), lambda: os.open(where, \
+os.O_TMPFILE | os.O_RDWR),
+        lambda: os.mkdir(x), lambda: os.mkfifo(x), lambda: os.mknod(x), lambda: os.symlink("/", \
+x), lambda: os.link(sys.executable, x),
+        lambda: os.rename(sys.executable, x), lambda: os.unlink(sys.executable), lambda: \
+os.truncate(sys.executable, 2**40),
+        lambda: os.chmod(sys.executable, 0o777), lambda: os.open(sys.executable, os.O_RDWR), \
+lambda: os.chroot(where),
+        lambda: [open(f"{x}{number}", "w") for number in range(9)], lambda: tempfile.mkstemp(), \
+lambda: os.utime(sys.executable),
     ]
-    return "refused" if all(refused(one) == "refused" for one in tries) else [refused(one) for one in tries]
+    return "refused" if all(refused(one) == "refused" for one in tries) else [refused(one) for one \
+in tries]
 """
 
 
-@pytest.mark.parametrize("where", ["/", "/tmp", "/dev", "/dev/shm", "/etc", "/usr/lib", sys.base_prefix, "."])
+@pytest.mark.parametrize(
+    "where", ["/", "/tmp", "/dev", "/dev/shm", "/etc", "/usr/lib", sys.base_prefix, "."]
+)
 def test_nothing_can_be_written_be_it_large_sparse_many_or_a_link(where: str) -> None:
     assert attack(WRITES, where) == "refused"
 
 
 def test_the_devices_are_the_harmless_two() -> None:
-    code = "def attack(_):\n    return 'refused' if sorted(os.listdir('/dev')) == ['null', 'urandom'] else os.listdir('/dev')"
+    code = (
+        "def attack(_):\n    return 'refused' if sorted(os.listdir('/dev')) == ['null', 'urandom']"
+        " else os.listdir('/dev')"
+    )
     assert attack(code) == "refused"
 
 
@@ -94,10 +116,22 @@ def test_the_devices_are_the_harmless_two() -> None:
 
 def test_there_is_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        code = "import socket\ndef attack(port):\n    return refused(lambda: socket.create_connection(('127.0.0.1', port), 2))"
+        code = (
+            "import socket\ndef attack(port):\n    return refused(lambda:"
+            " socket.create_connection(('127.0.0.1', port), 2))"
+        )
         assert attack(code, server.getsockname()[1]) == "refused"
-    metadata = "import urllib.request\ndef attack(url):\n    return refused(lambda: urllib.request.urlopen(url, timeout=2).read())"
-    assert attack(metadata, "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token") == "refused"
+    metadata = (
+        "import urllib.request\ndef attack(url):\n    return refused(lambda:"
+        " urllib.request.urlopen(url, timeout=2).read())"
+    )
+    assert (
+        attack(
+            metadata,
+            "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token",
+        )
+        == "refused"
+    )
 
 
 def test_no_socket_of_any_family_can_be_made_and_a_pair_leads_nowhere() -> None:
@@ -109,11 +143,15 @@ def attack(families):
             if refused(socket.socket, family, kind) != "refused":
                 return family, kind
     a, b = socket.socketpair()
-    tries = [lambda: a.connect("\\0x"), lambda: a.bind("\\0x"), lambda: a.bind("/x"), lambda: a.listen(), lambda: a.sendto(b"x", "\\0x")]
+    tries = [lambda: a.connect("\\0x"), lambda: a.bind("\\0x"), lambda: a.bind("/x"), lambda: \
+a.listen(), lambda: a.sendto(b"x", "\\0x")]
     tries += [lambda: socket.send_fds(a, [b"x"], [0]), lambda: a.setsockopt(1, 9, 1)]
-    return "refused" if all(refused(one) == "refused" for one in tries) else [refused(one) for one in tries]
+    return "refused" if all(refused(one) == "refused" for one in tries) else [refused(one) for one \
+in tries]
 """
-    assert attack(code, list(range(46))) == "refused"  # among them unix 1, inet 2, inet6 10, netlink 16, packet 17, alg 38, vsock 40
+    assert (
+        attack(code, list(range(46))) == "refused"
+    )  # among them unix 1, inet 2, inet6 10, netlink 16, packet 17, alg 38, vsock 40
 
 
 # Processes, threads, signals
@@ -121,25 +159,63 @@ def attack(families):
 
 def test_there_are_no_other_processes_and_few_threads() -> None:
     assert attack("def attack(_):\n    return refused(os.fork)") == "refused"
-    assert attack("import subprocess\ndef attack(_):\n    return refused(subprocess.run, [sys.executable, '-V'])") == "refused"
-    assert attack("def attack(_):\n    return refused(os.posix_spawn, sys.executable, [sys.executable], {})") == "refused"
-    assert attack("def attack(_):\n    return refused(os.execv, sys.executable, [sys.executable])") == "refused"
-    assert attack("def attack(path):\n    return refused(os.execv, path, [path])", shutil.which("su")) == "refused"  # set-uid root
+    assert (
+        attack(
+            "import subprocess\ndef attack(_):\n    return refused(subprocess.run, [sys.executable,"
+            " '-V'])"
+        )
+        == "refused"
+    )
+    assert (
+        attack(
+            "def attack(_):\n    return refused(os.posix_spawn, sys.executable,"
+            " [sys.executable], {})"
+        )
+        == "refused"
+    )
+    assert (
+        attack("def attack(_):\n    return refused(os.execv, sys.executable, [sys.executable])")
+        == "refused"
+    )
+    assert (
+        attack("def attack(path):\n    return refused(os.execv, path, [path])", shutil.which("su"))
+        == "refused"
+    )  # set-uid root
     pool = "import multiprocessing\ndef attack(_):\n    return refused(multiprocessing.Pool, 2)"
     assert attack(pool) == "refused"
-    bomb = "import threading\ndef attack(_):\n    go = threading.Event()\n    started = 0\n    try:\n        while True:\n"
-    bomb += "            threading.Thread(target=go.wait, daemon=True).start()\n            started += 1\n    except RuntimeError:\n"
-    assert attack(bomb + "        go.set()\n        return 'refused' if 4 < started <= 32 else started") == "refused"
+    bomb = (
+        "import threading\ndef attack(_):\n    go = threading.Event()\n    started = 0\n    try:\n "
+        "       while True:\n"
+    )
+    bomb += (
+        "            threading.Thread(target=go.wait, daemon=True).start()\n            started +="
+        " 1\n    except RuntimeError:\n"
+    )
+    assert (
+        attack(
+            bomb + "        go.set()\n        return 'refused' if 4 < started <= 32 else started"
+        )
+        == "refused"
+    )
 
 
 def test_a_thread_bomb_takes_no_thread_from_its_neighbours() -> None:
-    """Threads are counted by user, or by user namespace: the two guests of an examination do not share one."""
+    """Threads are counted by user, or by user namespace: the two guests of an examination do not
+    share one."""
     bomb = (
-        "import threading\nstarted = []\ntry:\n    while True:\n        started.append(threading.Thread(target=threading.Event().wait))\n"
+        "import threading\nstarted = []\ntry:\n    while True:\n       "
+        " started.append(threading.Thread(target=threading.Event().wait))\n"
     )
-    bomb += "        started[-1].start()\nexcept RuntimeError:\n    pass\ndef f(): return len(started)"
-    tests = "import threading\nassert f() == 8\nmine = [threading.Thread(target=threading.Event().wait, daemon=True) for _ in range(7)]\n"
-    examined = examine(f"{GUARD}{bomb}", tests + "for one in mine:\n    one.start()", limits=Limits(threads=8))
+    bomb += (
+        "        started[-1].start()\nexcept RuntimeError:\n    pass\ndef f(): return len(started)"
+    )
+    tests = (
+        "import threading\nassert f() == 8\nmine = [threading.Thread(target=threading.Event().wait,"
+        " daemon=True) for _ in range(7)]\n"
+    )
+    examined = examine(
+        f"{GUARD}{bomb}", tests + "for one in mine:\n    one.start()", limits=Limits(threads=8)
+    )
     assert examined.ok, examined.detail
 
 
@@ -160,33 +236,65 @@ def attack(_):
     return "refused" if alone else (os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0))
 """
     assert attack(kills) == "refused"
-    assert attack("def attack(_):\n    return 'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()") == "refused"
-    for call in ("setuid, 0", "setgid, 0", "setgroups, [0]", "setresuid, 0, 0, 0", "seteuid, 0", "nice, -5", "setpriority, 0, 0, -5"):
+    assert (
+        attack(
+            "def attack(_):\n    return 'refused' if os.getuid() and os.geteuid() and os.getgid()"
+            " else os.getuid()"
+        )
+        == "refused"
+    )
+    for call in (
+        "setuid, 0",
+        "setgid, 0",
+        "setgroups, [0]",
+        "setresuid, 0, 0, 0",
+        "seteuid, 0",
+        "nice, -5",
+        "setpriority, 0, 0, -5",
+    ):
         assert attack(f"def attack(_):\n    return refused(os.{call})") == "refused"
-    code = "import resource\ndef attack(_):\n    try:\n        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
+    code = (
+        "import resource\ndef attack(_):\n    try:\n        resource.setrlimit(resource.RLIMIT_AS,"
+        " (-1, -1))\n"
+    )
     assert attack(code + "    except (OSError, ValueError):\n        return 'refused'") == "refused"
-    assert attack("import resource\ndef attack(_):\n    return refused(resource.setrlimit, resource.RLIMIT_CPU, (0, 0))") == "refused"
+    assert (
+        attack(
+            "import resource\ndef attack(_):\n    return refused(resource.setrlimit,"
+            " resource.RLIMIT_CPU, (0, 0))"
+        )
+        == "refused"
+    )
 
 
 # The kernel
 
 REFUSED = """
-    fork vfork clone3 execve execveat ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd pidfd_send_signal
-    socket connect bind listen accept sendto sendmsg recvmsg io_uring_setup io_uring_enter io_uring_register bpf perf_event_open userfaultfd
-    unshare setns mount umount2 pivot_root chroot open_tree move_mount fsopen fsmount mount_setattr name_to_handle_at open_by_handle_at
-    keyctl add_key request_key init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff sethostname
-    setdomainname clock_settime settimeofday adjtimex clock_adjtime syslog acct quotactl personality iopl ioperm
-    setuid setgid setresuid setresgid setreuid setregid setgroups setfsuid setfsgid capset setpriority ioprio_set sched_setscheduler
-    memfd_create memfd_secret shmget shmat semget msgget mq_open seccomp landlock_create_ruleset fanotify_init inotify_init1
-    mkdir mkdirat mknod mknodat symlink symlinkat link linkat rename renameat2 unlink unlinkat truncate ftruncate fallocate chmod fchmodat
-    chown fchownat utimensat setxattr creat vmsplice splice tee sendfile copy_file_range setsid setpgid setrlimit vhangup lookup_dcookie
+    fork vfork clone3 execve execveat ptrace process_vm_readv process_vm_writev kcmp pidfd_open
+    pidfd_getfd pidfd_send_signal socket connect bind listen accept sendto sendmsg recvmsg
+    io_uring_setup io_uring_enter io_uring_register bpf perf_event_open userfaultfd unshare setns
+    mount umount2 pivot_root chroot open_tree move_mount fsopen fsmount mount_setattr
+    name_to_handle_at open_by_handle_at keyctl add_key request_key init_module finit_module
+    delete_module kexec_load kexec_file_load reboot swapon swapoff sethostname setdomainname
+    clock_settime settimeofday adjtimex clock_adjtime syslog acct quotactl personality iopl ioperm
+    setuid setgid setresuid setresgid setreuid setregid setgroups setfsuid setfsgid capset
+    setpriority ioprio_set sched_setscheduler memfd_create memfd_secret shmget shmat semget msgget
+    mq_open seccomp landlock_create_ruleset fanotify_init inotify_init1 mkdir mkdirat mknod mknodat
+    symlink symlinkat link linkat rename renameat2 unlink unlinkat truncate ftruncate fallocate
+    chmod fchmodat chown fchownat utimensat setxattr creat vmsplice splice tee sendfile
+    copy_file_range setsid setpgid setrlimit vhangup lookup_dcookie
 """
-"""By what they would do: processes and others' memory, sockets and rings, namespaces and mounts, the machine, identity, memory beside the
-address space, files."""
+"""By what they would do: processes and others' memory, sockets and rings, namespaces and mounts,
+the machine, identity, memory beside the address space, files."""
 
 
 def _names() -> list[str]:
-    return [*REFUSED.split(), *seccomp._ALLOWED.split(), "clone", "prlimit64"]  # the last two: with some arguments
+    return [
+        *REFUSED.split(),
+        *seccomp._ALLOWED.split(),
+        "clone",
+        "prlimit64",
+    ]  # the last two: with some arguments
 
 
 def test_every_system_call_that_is_not_allowed_fails_as_if_the_kernel_had_none() -> None:
@@ -197,35 +305,56 @@ def test_every_system_call_that_is_not_allowed_fails_as_if_the_kernel_had_none()
         {335, 336} if platform.machine() == "x86_64" else set()
     )  # kernels answer these before any filter: by SIGILL, for there is no probe
     refused = [number for number in range(1024) if number not in allowed | probes]
-    assert {number for name, number in numbers.items() if name in REFUSED.split() and number >= 0} <= set(refused)
+    assert {
+        number for name, number in numbers.items() if name in REFUSED.split() and number >= 0
+    } <= set(refused)
     calls = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 def attack(numbers):
-    done = [number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 38]
+    done = [number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or \
+ctypes.get_errno() != 38]
     return done or "refused"
 """
     assert attack(calls, refused) == "refused"
 
 
-@pytest.mark.parametrize("flags", ["0x10000000", "0x20000000", "0x00020000", "0x40000000", "0x100", "17"])
+@pytest.mark.parametrize(
+    "flags", ["0x10000000", "0x20000000", "0x00020000", "0x40000000", "0x100", "17"]
+)
 def test_clone_makes_threads_only(flags: str) -> None:
     """Not with a new user, PID, mount or network namespace, with shared memory, or as fork does."""
     code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(number):\n"
     code += f"    got = libc.syscall(number, {flags}, 0, 0, 0, 0)\n"
     number = ctypes.CDLL("libseccomp.so.2").seccomp_syscall_resolve_name(b"clone")
-    assert attack(code + "    return 'refused' if got == -1 and ctypes.get_errno() == 38 else got", number) == "refused"
+    assert (
+        attack(
+            code + "    return 'refused' if got == -1 and ctypes.get_errno() == 38 else got", number
+        )
+        == "refused"
+    )
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="another processor has no second system call interface")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="another processor has no second system call interface"
+)
 def test_the_32_bit_and_x32_interfaces_are_closed() -> None:
     """`int 0x80` has other numbers, so a filter of 64-bit numbers alone would let it through."""
     machine_code = r"b'\xb8\x14\x00\x00\x00\xcd\x80\xc3'"  # mov eax, 20 (getpid); int 0x80; ret
-    run = f"import ctypes, mmap\ndef attack(_):\n    page = mmap.mmap(-1, 4096, prot=7)\n    page.write({machine_code})\n"
-    run += "    return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
+    run = (
+        "import ctypes, mmap\ndef attack(_):\n    page = mmap.mmap(-1, 4096, prot=7)\n   "
+        f" page.write({machine_code})\n"
+    )
+    run += (
+        "    return"
+        " ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
+    )
     assert "by signal 31" in attack(run)
     x32 = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(_):\n"
-    assert attack(x32 + "    return 'refused' if libc.syscall(0x40000000 + 39) == -1 else 'done'") != "'done'"
+    assert (
+        attack(x32 + "    return 'refused' if libc.syscall(0x40000000 + 39) == -1 else 'done'")
+        != "'done'"
+    )
 
 
 # Memory, output, time
@@ -246,21 +375,34 @@ def test_the_32_bit_and_x32_interfaces_are_closed() -> None:
     ],
 )
 def test_memory_is_limited(bomb: str) -> None:
-    code = f"import mmap\ndef attack(_):\n    try:\n        x = {bomb}\n    except (OSError, MemoryError):\n        return 'refused'"
+    code = (
+        f"import mmap\ndef attack(_):\n    try:\n        x = {bomb}\n    except (OSError,"
+        " MemoryError):\n        return 'refused'"
+    )
     assert attack(code) == "refused"
 
 
 ENDLESS = {
-    "one that catches everything": "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+    "one that catches everything": (
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
+    ),
     "a power": "9 ** 9 ** 9",
     "a loop": "while True: pass",
     "a regular expression": "import re; re.match(r'(a*)*b', 'a' * 40)",
     "a sum in C": "sum(iter(int, 1))",
     "printing": "while True: print('x' * 2**16)",
     "errors": "import sys\nwhile True: sys.stderr.write('x' * 2**16)",
-    "threads": "import threading\nfor _ in range(8): threading.Thread(target=sum, args=[iter(int, 1)]).start()",
-    "signals ignored": "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass",
-    "garbage": "while True:\n    for fd in range(3, 64):\n        try: os.write(fd, b'\\0' * 2**16)\n        except OSError: pass",
+    "threads": (
+        "import threading\nfor _ in range(8): threading.Thread(target=sum, args=[iter(int,"
+        " 1)]).start()"
+    ),
+    "signals ignored": (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"
+    ),
+    "garbage": (
+        "while True:\n    for fd in range(3, 64):\n        try: os.write(fd, b'\\0' * 2**16)\n     "
+        "   except OSError: pass"
+    ),
 }
 QUICK = ["one that catches everything", "a power"]
 
@@ -273,7 +415,9 @@ def test_what_never_ends_is_ended_by_its_cpu_seconds(name: str) -> None:
 def is_ended_by_its_cpu_seconds(name: str) -> None:
     """Not by the clock, which says 30 s."""
     body = "\n".join(f"    {line}" for line in ENDLESS[name].splitlines())
-    examined = examine(f"{GUARD}\ndef attack(_):\n{body}", "assert attack(1) == 1", limits=Limits(cpu_s=1))
+    examined = examine(
+        f"{GUARD}\ndef attack(_):\n{body}", "assert attack(1) == 1", limits=Limits(cpu_s=1)
+    )
     assert not examined.ok
     assert "a limit was met (30 s" not in examined.detail
 
@@ -282,14 +426,19 @@ def is_ended_by_its_cpu_seconds(name: str) -> None:
     "code",
     [
         "import time\ntime.sleep(10**6)",
-        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nsignal.sigwait([10])",
+        (
+            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1,"
+            " 65))\nsignal.sigwait([10])"
+        ),
         "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
         "import os\nr, w = os.pipe()\nos.read(r, 1)",
         "import select\nselect.select([], [], [])",
     ],
 )
 def test_what_waits_for_ever_is_ended_by_the_clock(code: str) -> None:
-    examined = examine(f"{GUARD}\n{code}\ndef f(): return 1", "assert f() == 1", limits=Limits(wall_s=0.5))
+    examined = examine(
+        f"{GUARD}\n{code}\ndef f(): return 1", "assert f() == 1", limits=Limits(wall_s=0.5)
+    )
     assert examined.detail.startswith("no verdict: a limit was met")
 
 
@@ -314,31 +463,43 @@ def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     left = "sorted(set(os.environ) - {'PYTHONHASHSEED', 'PWD', 'LC_CTYPE'})"
     assert attack(f"def attack(_):\n    return {left} or 'refused'") == "refused"
-    block = "ctypes.cast(ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'environ'), ctypes.POINTER(ctypes.c_char_p))"
+    block = (
+        "ctypes.cast(ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'environ'),"
+        " ctypes.POINTER(ctypes.c_char_p))"
+    )
     code = f"import ctypes, itertools\ndef attack(_):\n    found = {block}\n"
     code += "    names = list(itertools.takewhile(bool, map(found.__getitem__, range(99))))\n"
-    assert attack(code + "    return 'refused' if all(b'API_KEY' not in one for one in names) else names") == "refused"
+    assert (
+        attack(
+            code + "    return 'refused' if all(b'API_KEY' not in one for one in names) else names"
+        )
+        == "refused"
+    )
 
 
 SEARCH = """
 import ctypes, gc
 def attack(parts):
     marker = "".join(parts)
-    held = sum(type(one) in (str, bytes) and marker in str(one) for item in gc.get_objects() for one in gc.get_referents(item))
+    held = sum(type(one) in (str, bytes) and marker in str(one) for item in gc.get_objects() for \
+one in gc.get_referents(item))
     frame, texts = sys._getframe(), 0
     while frame:
-        texts += sum(marker in repr(value) for name, value in [*frame.f_locals.items()] if name not in ("marker", "held", "parts"))
+        texts += sum(marker in repr(value) for name, value in [*frame.f_locals.items()] if name \
+not in ("marker", "held", "parts"))
         frame = frame.f_back
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p
     end = libc.sbrk(0)
     heap = ctypes.string_at(end - 2**20, 2**20)
-    return "refused" if (held, texts, heap.count(marker.encode()) <= 9) == (1, 0, True) else (held, texts, heap.count(marker.encode()))
+    return "refused" if (held, texts, heap.count(marker.encode()) <= 9) == (1, 0, True) else \
+(held, texts, heap.count(marker.encode()))
 """
 
 
 def test_a_guest_has_no_file_open_but_its_own_pipes() -> None:
-    """Not the keeper's socket, on which the host is told how a guest ended; nor the warden's, on which guests are asked for."""
+    """Not the keeper's socket, on which the host is told how a guest ended; nor the warden's, on
+    which guests are asked for."""
     code = """
 import stat
 def attack(_):
@@ -349,8 +510,10 @@ def attack(_):
         except OSError:
             pass
     null = os.stat("/dev/null").st_rdev
-    others = [stat.filemode(one.st_mode) for one in found if not stat.S_ISFIFO(one.st_mode) and one.st_rdev != null]
-    return "refused" if not others and sum(stat.S_ISFIFO(one.st_mode) for one in found) == 2 else others
+    others = [stat.filemode(one.st_mode) for one in found if not stat.S_ISFIFO(one.st_mode) and \
+one.st_rdev != null]
+    return "refused" if not others and sum(stat.S_ISFIFO(one.st_mode) for one in found) == 2 else \
+others
 """
     assert attack(code) == "refused"
 
@@ -358,5 +521,8 @@ def attack(_):
 def test_a_candidate_has_neither_its_tests_nor_what_earlier_guests_had_in_its_memory() -> None:
     """All guests are forks of one warden: it must never read what one of them gets."""
     for _ in range(3):
-        examine("x = 'swordfish-1729'\ndef f(): return 1", "SECRET = 'swordfish-1729'\nassert f() == SECRET")
+        examine(
+            "x = 'swordfish-1729'\ndef f(): return 1",
+            "SECRET = 'swordfish-1729'\nassert f() == SECRET",
+        )
     assert attack(SEARCH + "\n" + "# " + "x" * 10, ["swordfish", "-", "1729"]) == "refused"

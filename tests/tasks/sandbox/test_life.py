@@ -43,17 +43,41 @@ print(json.dumps({"user": os.getuid(), "told": told, "works": examine("def f(): 
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else"
+)
 def test_it_holds_for_an_ordinary_user_as_for_root(tmp_path: Path) -> None:
     """For whom the kernel's ways are others: user namespaces instead of users."""
-    python, paths = "/usr/bin/python3", [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
-    became = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i", "PATH=/usr/bin:/bin", python, "-B"]
+    python, paths = (
+        "/usr/bin/python3",
+        [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))],
+    )
+    became = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "env",
+        "-i",
+        "PATH=/usr/bin:/bin",
+        python,
+        "-B",
+    ]
     able = subprocess.run(
-        [*became, "-c", f"import sys; sys.path[:0] = {paths}; import tasks.sandbox.examination"], cwd="/", capture_output=True
+        [*became, "-c", f"import sys; sys.path[:0] = {paths}; import tasks.sandbox.examination"],
+        cwd="/",
+        capture_output=True,
     )
     if able.returncode != 0:
-        pytest.skip(f"user 65534 has no {python} that can import this package: {able.stderr.decode()[-200:]}")
-    said = subprocess.run([*became, "-c", AS_USER, json.dumps(paths), json.dumps([GUARD, WRITES])], cwd="/", capture_output=True)
+        pytest.skip(
+            f"user 65534 has no {python} that can import this package:"
+            f" {able.stderr.decode()[-200:]}"
+        )
+    said = subprocess.run(
+        [*became, "-c", AS_USER, json.dumps(paths), json.dumps([GUARD, WRITES])],
+        cwd="/",
+        capture_output=True,
+    )
     found = json.loads(said.stdout or said.stderr)
     assert found == {"user": 65534, "told": dict.fromkeys(found["told"], ""), "works": True}
 
@@ -75,8 +99,9 @@ time.sleep(1000)
 
 
 def test_nothing_is_left_of_a_sandbox_whose_host_was_killed_or_that_had_to_be_killed() -> None:
-    """No zombies either: in a container there may be no process 1 that reaps what a killed bwrap leaves. An examination at work is bwrap,
-    the warden, and a keeper with its guest for each of the two; between examinations there are bwrap and the warden."""
+    """No zombies either: in a container there may be no process 1 that reaps what a killed bwrap
+    leaves. An examination at work is bwrap, the warden, and a keeper with its guest for each of the
+    two; between examinations there are bwrap and the warden."""
     script = f"""
 import os, sys
 from tasks.sandbox.bubblewrap import Limits
@@ -88,10 +113,16 @@ sys.stdin.readline()
 examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", script], text=True, cwd=ROOT, start_new_session=True, **pipes) as host:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], text=True, cwd=ROOT, start_new_session=True, **pipes
+    ) as host:
         try:
             host.stdout.readline()
-            wait_until(lambda: [state in "SRD" for _, state in descendants(host.pid)] == [True, True] or None)
+            wait_until(
+                lambda: (
+                    [state in "SRD" for _, state in descendants(host.pid)] == [True, True] or None
+                )
+            )
             host.stdin.write("\n")
             host.stdin.flush()
             guests = wait_until(lambda: found if len(found := descendants(host.pid)) == 6 else None)
@@ -102,8 +133,12 @@ examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
 
 def descendants(pid: int) -> list[tuple[int, str]]:
     """Process ids below one, with their states."""
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [(child, state_of(child)) for child in children] + [found for child in children for found in descendants(child)]
+    children = [
+        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
+    return [(child, state_of(child)) for child in children] + [
+        found for child in children for found in descendants(child)
+    ]
 
 
 def state_of(pid: int) -> str:

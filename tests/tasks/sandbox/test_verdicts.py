@@ -1,7 +1,9 @@
-"""What counts as a passed test: attacks on a verdict, honest answers beside them, and a fuzzer of the protocol.
+"""What counts as a passed test: attacks on a verdict, honest answers beside them, and a fuzzer of
+the protocol.
 
-verdict_attacks.txt and verdict_honest.txt are tables: `= name`, the answer's code, `--`, its tests, and, behind another `--`, the
-prompt's prefix. An attack without tests is up against SQUARES, where it cannot know what a square is; it may use what PRELUDE defines.
+verdict_attacks.txt and verdict_honest.txt are tables: `= name`, the answer's code, `--`, its tests,
+and, behind another `--`, the prompt's prefix. An attack without tests is up against SQUARES, where
+it cannot know what a square is; it may use what PRELUDE defines.
 """
 
 import json
@@ -47,7 +49,10 @@ def after(number, *frame):
 def table(name: str) -> dict[str, list[str]]:
     """The parts of each entry of a table."""
     entries = f"\n{(Path(__file__).parent / name).read_text(encoding='utf-8')}".split("\n= ")[1:]
-    return {title: rest.split("\n--\n") for title, _, rest in (entry.partition("\n") for entry in entries)}
+    return {
+        title: rest.split("\n--\n")
+        for title, _, rest in (entry.partition("\n") for entry in entries)
+    }
 
 
 ATTACKS, HONEST = table("verdict_attacks.txt"), table("verdict_honest.txt")
@@ -56,7 +61,11 @@ GROUPS = sorted({title.partition(": ")[0] for title in ATTACKS})
 
 def attacked(title: str) -> Examined:
     code, tests = (*ATTACKS[title], SQUARES)[:2]
-    limits = Limits(wall_s=2, cpu_s=1) if title.partition(": ")[0] in ENDED_BY_LIMITS else Limits(cpu_s=2)
+    limits = (
+        Limits(wall_s=2, cpu_s=1)
+        if title.partition(": ")[0] in ENDED_BY_LIMITS
+        else Limits(cpu_s=2)
+    )
     return examine(PRELUDE + code, tests, limits=limits, every=len(title) % 2 == 0)
 
 
@@ -68,12 +77,17 @@ def test_there_are_many_attacks() -> None:
 @needs_sandbox
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_attack_passes_and_none_gets_away_without_a_verdict(group: str) -> None:
-    """An attack that ends as SandboxFailed would be raised here: nothing would be known of its code."""
+    """An attack that ends as SandboxFailed would be raised here: nothing would be known of its
+    code."""
     titles = [title for title in ATTACKS if title.partition(": ")[0] == group]
     with ThreadPoolExecutor(8) as threads:
         found = dict(zip(titles, threads.map(attacked, titles), strict=True))
     assert [title for title, examined in found.items() if examined.ok] == []
-    assert [title for title, examined in found.items() if not examined.detail or "NameError" in examined.detail] == []
+    assert [
+        title
+        for title, examined in found.items()
+        if not examined.detail or "NameError" in examined.detail
+    ] == []
 
 
 @needs_sandbox
@@ -94,17 +108,30 @@ def test_no_honest_answer_fails() -> None:
     [
         ("class P:\n    pass\ndef f(): return P()", "assert f() == 4", "compare an object"),
         (
-            "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, o): return self.x == o.x",
+            (
+                "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, o): return"
+                " self.x == o.x"
+            ),
             "assert P(1) == P(1)",
             "compare",
         ),
         ("def f(): return iter(int, 1)", "assert 4 in f()", "more than 10000"),
-        ("class V:\n    def __abs__(self): return 5.0\ndef f(): return V()", "assert abs(f()) == 5", "its abs"),
+        (
+            "class V:\n    def __abs__(self): return 5.0\ndef f(): return V()",
+            "assert abs(f()) == 5",
+            "its abs",
+        ),
         ("class V:\n    def __mul__(self, o): return 11\n", "assert V() * V() == 11", "arithmetic"),
-        ("class V:\n    def count(self, x): return 1\ndef f(): return V()", "assert f().count(2) == 1", ".count"),
+        (
+            "class V:\n    def count(self, x): return 1\ndef f(): return V()",
+            "assert f().count(2) == 1",
+            ".count",
+        ),
     ],
 )
-def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(code: str, tests: str, why: str) -> None:
+def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(
+    code: str, tests: str, why: str
+) -> None:
     examined = examine(code, tests)
     assert not examined.ok
     assert not examined.verifiable
@@ -114,14 +141,19 @@ def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(code: str,
 
 @needs_sandbox
 def test_a_case_that_passes_only_beside_a_kept_copy_does_not_count() -> None:
-    """f sorts its argument: of four cases the first fails anyway, and `xs == before` is true only of the copy."""
+    """f sorts its argument: of four cases the first fails anyway, and `xs == before` is true only
+    of the copy."""
     code = "def f(xs):\n    xs.sort()\n    return xs[0] if xs[0] != 9 else 0"
-    tests = "xs = [3, 1]\nbefore = xs[:]\nassert f([9]) == 9\nassert f(xs) == 1\nassert xs == before\nassert f([2]) == 2"
+    tests = (
+        "xs = [3, 1]\nbefore = xs[:]\nassert f([9]) == 9\nassert f(xs) == 1\nassert xs =="
+        " before\nassert f([2]) == 2"
+    )
     examined = examine(code, tests, every=True)
     assert (examined.ok, examined.passed, examined.cases) == (False, 2, 4)
 
 
-# A fuzzer of the protocol, in this process: the examiner's loop against bytes that nobody made for it
+# A fuzzer of the protocol, in this process: the examiner's loop against bytes that nobody made for
+# it
 
 SECRET = "4b1c0c5e"
 TESTS = f"""
@@ -152,7 +184,12 @@ def test_all():
         pass
     assert xs == f(0) == "{SECRET}"
 """
-NAMES: list[Any] = [["f", {"object": 0}], ["P", {"object": 1}], ["E", {"error": [2, ["E", "ValueError", "Exception"]]}], ["LIMIT", 3]]
+NAMES: list[Any] = [
+    ["f", {"object": 0}],
+    ["P", {"object": 1}],
+    ["E", {"error": [2, ["E", "ValueError", "Exception"]]}],
+    ["LIMIT", 3],
+]
 TAGS = [*plain.TYPES, "namedtuple", "object", "lent", "error", "raised", "type", "module"]
 KINDS = ["value", "end", "raise", "back", "do", "names", "ok", 1, None]
 
@@ -165,7 +202,11 @@ def some(chance: random.Random, depth: int = 3) -> Any:
         return [None, True, chance.randrange(-2, 9), chance.random(), text][pick]
     if pick < 7:
         return [some(chance, depth - 1) for _ in range(chance.randrange(4))] if depth else []
-    content = some(chance, depth - 1) if chance.random() < 0.4 else [some(chance, depth - 1) for _ in range(chance.randrange(4))]
+    content = (
+        some(chance, depth - 1)
+        if chance.random() < 0.4
+        else [some(chance, depth - 1) for _ in range(chance.randrange(4))]
+    )
     pairs = [[some(chance, 0), some(chance, depth - 1)] for _ in range(chance.randrange(3))]
     return {chance.choice(TAGS): chance.choice([content, pairs, chance.randrange(4)])}
 
@@ -174,7 +215,12 @@ def frame(chance: random.Random, number: int) -> list[Any]:
     """A frame that might be an answer, with something wrong in it at every place, now and then."""
     kind = chance.choice(["E", "StopIteration", "KeyError", "SystemExit", "Stopped"])
     error = [[kind, "Exception"], "x", [some(chance)], {"code": some(chance)}, chance.randrange(4)]
-    back = [chance.choice(["call", "next", "iter", "getattr", "len", "eval"]), chance.randrange(3), [some(chance)], {}]
+    back = [
+        chance.choice(["call", "next", "iter", "getattr", "len", "eval"]),
+        chance.randrange(3),
+        [some(chance)],
+        {},
+    ]
     whole = chance.choice(
         [
             [number, "value", some(chance), []],
@@ -186,7 +232,9 @@ def frame(chance: random.Random, number: int) -> list[Any]:
         ]
     )
     while chance.random() < 0.2:
-        whole[chance.randrange(len(whole))] = chance.choice([some(chance), chance.choice(KINDS), number + 1, str(number)])
+        whole[chance.randrange(len(whole))] = chance.choice(
+            [some(chance), chance.choice(KINDS), number + 1, str(number)]
+        )
     while chance.random() < 0.1:
         whole.insert(chance.randrange(len(whole) + 1), some(chance))
     return whole
@@ -209,7 +257,11 @@ def stream(chance: random.Random) -> bytes:
         data = data[: chance.randrange(len(data))]
     if chance.random() < 0.2:
         place = chance.randrange(len(data) + 1)
-        data = data[:place] + chance.randbytes(chance.randrange(1, 9)) + data[place + chance.randrange(9) :]
+        data = (
+            data[:place]
+            + chance.randbytes(chance.randrange(1, 9))
+            + data[place + chance.randrange(9) :]
+        )
     return data[:60_000]  # what a pipe holds
 
 
@@ -224,7 +276,12 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], dict[s
         try:
             os.write(answers, said)
             os.close(answers)
-            guest._examiner({"prefix": "", "tests": tests, "every": False, "shown": False}, incoming, outgoing, verdict)
+            guest._examiner(
+                {"prefix": "", "tests": tests, "every": False, "shown": False},
+                incoming,
+                outgoing,
+                verdict,
+            )
             (line,) = os.read(heard, 2**16).splitlines()
             return json.loads(line)
         finally:
@@ -234,14 +291,24 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], dict[s
     return run
 
 
-def test_the_fuzzers_harness_can_see_a_pass(verdict_of: Callable[[str, bytes], dict[str, Any]]) -> None:
+def test_the_fuzzers_harness_can_see_a_pass(
+    verdict_of: Callable[[str, bytes], dict[str, Any]],
+) -> None:
     said = framed([1, "value", {"list": [["f", {"object": 0}]]}, []]) + framed([2, "value", 4, []])
-    assert verdict_of("assert f(2) == 4", said) == {"ok": True, "verifiable": True, "unseen": False, "detail": ""}
+    assert verdict_of("assert f(2) == 4", said) == {
+        "ok": True,
+        "verifiable": True,
+        "unseen": False,
+        "detail": "",
+    }
     assert verdict_of("assert f(2) == 5", said)["ok"] is False
 
 
-def test_nothing_that_a_candidate_says_is_a_pass_or_an_error_of_the_examiner(verdict_of: Callable[[str, bytes], dict[str, Any]]) -> None:
-    """Random and mutated frames, wrong numbers, wrong types at every place, truncated and garbled streams, and the end of the pipe."""
+def test_nothing_that_a_candidate_says_is_a_pass_or_an_error_of_the_examiner(
+    verdict_of: Callable[[str, bytes], dict[str, Any]],
+) -> None:
+    """Random and mutated frames, wrong numbers, wrong types at every place, truncated and garbled
+    streams, and the end of the pipe."""
     reached = set()
     for seed in range(300):
         verdict = verdict_of(TESTS, stream(random.Random(seed)))

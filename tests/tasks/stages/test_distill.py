@@ -14,25 +14,48 @@ from tasks.contract.job import Job, read_jsonl
 from tasks.data.dropped import Dropped
 from tasks.stages import distill, rebalance
 
-PROCEDURAL = {"name": "procedural", "rows": {"summarization": 40, "creative": 20}, "grounded": {"answerable": 10}}
+PROCEDURAL = {
+    "name": "procedural",
+    "rows": {"summarization": 40, "creative": 20},
+    "grounded": {"answerable": 10},
+}
 DATASET = {
     "name": "dataset",
     "sources": [
-        {"path": "a.jsonl", "family": "ours", "domain": "math", "prompt": "q", "reasoning": "r", "answer": "a", "max_bad_fraction": 0.5}
+        {
+            "path": "a.jsonl",
+            "family": "ours",
+            "domain": "math",
+            "prompt": "q",
+            "reasoning": "r",
+            "answer": "a",
+            "max_bad_fraction": 0.5,
+        }
     ],
 }
 
 
-def run(tmp_path: Path, *teachers: dict, data: Path | None = None, seed: int = 0, **job) -> tuple[dict, Path]:
+def run(
+    tmp_path: Path, *teachers: dict, data: Path | None = None, seed: int = 0, **job
+) -> tuple[dict, Path]:
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
     out.mkdir()
     config = distill.Config.parse({"teachers": list(teachers), "seed": seed})
-    return distill.run(Job(config, {}, out, Workspace(open_store(tmp_path / "store"), "key", "1"), data, **job)), out
+    return (
+        distill.run(
+            Job(config, {}, out, Workspace(open_store(tmp_path / "store"), "key", "1"), data, **job)
+        ),
+        out,
+    )
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    rows = [{"q": "1+1?", "r": "add", "a": "2"}, {"q": " 1+1?\n", "r": "again", "a": "two"}, {"q": "2+2?", "r": "add", "a": ""}]
+    rows = [
+        {"q": "1+1?", "r": "add", "a": "2"},
+        {"q": " 1+1?\n", "r": "again", "a": "two"},
+        {"q": "2+2?", "r": "add", "a": ""},
+    ]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "data"
@@ -54,7 +77,9 @@ def test_bad_rows_are_recorded_and_duplicates_left_to_rebalance(tmp_path, data):
     assert [row.answer for row in read_jsonl(out / "examples.jsonl", Example)] == ["2", "two"]
     (empty,) = read_jsonl(out / "dropped.jsonl", Dropped)
     assert (empty.cause, empty.line) == ("empty_answer", 3)
-    assert metrics["sources"] == [{"family": "ours", "file": "a.jsonl", "read": 3, "kept": 2, "dropped": {"empty_answer": 1}}]
+    assert metrics["sources"] == [
+        {"family": "ours", "file": "a.jsonl", "read": 3, "kept": 2, "dropped": {"empty_answer": 1}}
+    ]
     assert metrics["dropped"] == {"empty_answer": 1}
 
 
@@ -62,7 +87,10 @@ def test_a_top_up_finds_the_teachers_and_what_they_spent(tmp_path):
     _, out = run(tmp_path, PROCEDURAL, seed=3)
     about = json.loads((out / "teachers.json").read_text())
     assert (about["seed"], about["spent"]) == (3, [{"usd": 0, "tokens": 0}])
-    assert distill.Config.parse({"teachers": about["teachers"]}).teachers[0]["rows"] == PROCEDURAL["rows"]
+    assert (
+        distill.Config.parse({"teachers": about["teachers"]}).teachers[0]["rows"]
+        == PROCEDURAL["rows"]
+    )
 
 
 def test_metrics_count_domains_groundings_families_and_difficulties(tmp_path):
@@ -76,15 +104,32 @@ def test_metrics_count_domains_groundings_families_and_difficulties(tmp_path):
 
 def test_where_the_router_is_relied_on_it_is_tried_on_rows_of_a_known_domain(tmp_path):
     sums = [f"What is {number} + {number + 1}?" for number in range(20)]
-    stories = [f"Write a short poem about {thing}." for thing in ("rain", "a lamp", "my cat", "the sea")]
+    stories = [
+        f"Write a short poem about {thing}." for thing in ("rain", "a lamp", "my cat", "the sea")
+    ]
     (tmp_path / "data").mkdir()
     for name, prompts in (("known", sums), ("routed", stories)):
-        text = "".join(json.dumps({"q": prompt, "r": "so", "a": "yes"}) + "\n" for prompt in prompts)
+        text = "".join(
+            json.dumps({"q": prompt, "r": "so", "a": "yes"}) + "\n" for prompt in prompts
+        )
         (tmp_path / "data" / f"{name}.jsonl").write_text(text)
-    known = {"path": "known.jsonl", "domain": "math", "prompt": "q", "reasoning": "r", "answer": "a"}
-    both = {"name": "dataset", "sources": [known, {**known, "path": "routed.jsonl", "domain": "router"}]}
+    known = {
+        "path": "known.jsonl",
+        "domain": "math",
+        "prompt": "q",
+        "reasoning": "r",
+        "answer": "a",
+    }
+    both = {
+        "name": "dataset",
+        "sources": [known, {**known, "path": "routed.jsonl", "domain": "router"}],
+    }
     metrics, _ = run(tmp_path, both, data=tmp_path / "data")
-    assert (metrics["router"]["n"], metrics["router"]["matrix"]["math"]["math"], metrics["router"]["accuracy"]) == (20, 20, 1.0)
+    assert (
+        metrics["router"]["n"],
+        metrics["router"]["matrix"]["math"]["math"],
+        metrics["router"]["accuracy"],
+    ) == (20, 20, 1.0)
     assert metrics["domains"] == {"creative": 4, "math": 20}
     assert not any(name.startswith("confusion") for name in metrics["teachers"][0])
     alone, _ = run(tmp_path, {"name": "dataset", "sources": [known]}, data=tmp_path / "data")
@@ -103,7 +148,15 @@ ROUTED = {
     ("teacher", "at_home"),
     [
         (PROCEDURAL, False),
-        ({"name": "openai_compatible", "provider": "openai", "model": "m", "prompts": [PROCEDURAL]}, True),
+        (
+            {
+                "name": "openai_compatible",
+                "provider": "openai",
+                "model": "m",
+                "prompts": [PROCEDURAL],
+            },
+            True,
+        ),
         (ROUTED, True),
         ({**GEMMA, "prompts": [ROUTED]}, True),
         ({**GEMMA, "prompts": [PROCEDURAL]}, False),
@@ -118,21 +171,38 @@ def test_stages_that_ask_an_api_stay_where_its_key_is(teacher, at_home):
 
 def test_progress_reaches_the_expected_number_of_rows(tmp_path):
     seen: list[Progress] = []
-    run(tmp_path, {"name": "procedural", "rows": {"summarization": 1200}, "grounded": {}}, report=seen.append)
-    assert [(progress.done, progress.total) for progress in seen] == [(500, 1200), (1000, 1200), (1200, 1200)]
+    run(
+        tmp_path,
+        {"name": "procedural", "rows": {"summarization": 1200}, "grounded": {}},
+        report=seen.append,
+    )
+    assert [(progress.done, progress.total) for progress in seen] == [
+        (500, 1200),
+        (1000, 1200),
+        (1200, 1200),
+    ]
     assert {progress.unit for progress in seen} == {"examples"}
 
 
 def test_a_teacher_table_is_completed_with_its_defaults_so_that_they_are_part_of_the_key():
     config = distill.Config.parse({"teachers": [{"name": "procedural", "rows": {"math": 5}}]})
-    assert config.teachers[0]["grounded"] == {"answerable": 300, "unanswerable": 300, "out_of_domain": 300}
+    assert config.teachers[0]["grounded"] == {
+        "answerable": 300,
+        "unanswerable": 300,
+        "out_of_domain": 300,
+    }
     assert distill.Config.parse(config.model_dump(mode="json")) == config
 
 
 def test_dependencies_name_each_teachers_version_and_what_it_reads(data):
     config = distill.Config.parse({"teachers": [PROCEDURAL, DATASET]})
     found = distill.dependencies(config, data)
-    assert set(found) == {"teachers.procedural", "teachers.dataset", "package.reasoning-gym", "data/a.jsonl"}
+    assert set(found) == {
+        "teachers.procedural",
+        "teachers.dataset",
+        "package.reasoning-gym",
+        "data/a.jsonl",
+    }
     (data / "a.jsonl").write_text("{}\n")
     assert distill.dependencies(config, data)["data/a.jsonl"] != found["data/a.jsonl"]
 
@@ -142,11 +212,23 @@ def test_dependencies_name_each_teachers_version_and_what_it_reads(data):
     [
         (
             {"name": "proceduarl"},
-            "unknown teacher 'proceduarl'. Did you mean 'procedural'? Valid: dataset, gemma, openai_compatible, procedural",
+            (
+                "unknown teacher 'proceduarl'. Did you mean 'procedural'? Valid: dataset, gemma,"
+                " openai_compatible, procedural"
+            ),
         ),
-        ({"rows": {"math": 5}}, "teachers.0: {'rows': {'math': 5}} needs a name, one of: dataset, gemma, openai_compatible, procedural"),
+        (
+            {"rows": {"math": 5}},
+            (
+                "teachers.0: {'rows': {'math': 5}} needs a name, one of: dataset, gemma,"
+                " openai_compatible, procedural"
+            ),
+        ),
         ({"name": "procedural", "row": {}}, "teachers.0: unknown key 'row'. Did you mean 'rows'?"),
-        ({"name": "procedural", "rows": {"maths": 5}}, "'maths' is not valid: Input should be 'math'"),
+        (
+            {"name": "procedural", "rows": {"maths": 5}},
+            "'maths' is not valid: Input should be 'math'",
+        ),
         ({"name": "dataset", "sources": []}, "sources"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The GRPO stage: rollouts that are functions of (weights, seed, step), what is measured of them, and a reward that rises."""
+"""The GRPO stage: rollouts that are functions of (weights, seed, step), what is measured of them,
+and a reward that rises."""
 
 import json
 from dataclasses import replace
@@ -29,7 +30,12 @@ from tasks.stages import grpo
 
 def example(number: int, **changes) -> Example:
     prompt = f"What is {number} + 1?"
-    fields = {"id": prompt_id(prompt), "prompt": prompt, "answer": str(number + 1), "reasoning": f"{number} + 1 = {number + 1}"}
+    fields = {
+        "id": prompt_id(prompt),
+        "prompt": prompt,
+        "answer": str(number + 1),
+        "reasoning": f"{number} + 1 = {number + 1}",
+    }
     return Example(**{**fields, "domain": Domain.MATH, **changes})
 
 
@@ -55,15 +61,22 @@ def config(**changes) -> grpo.Config:
 @pytest.fixture
 def one_layer(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """A randomly initialised `gemma3-tiny`, shrunk to one layer so that it compiles quickly."""
-    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128))
+    monkeypatch.setitem(
+        gemma.SIZES,
+        "gemma3-tiny",
+        replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128),
+    )
     return base_model("gemma3-tiny", 0)
 
 
-# Config --------------------------------------------------------------------------------------------------------------------------
+# Config
+# --------------------------------------------------------------------------------------------------
 
 
 def test_defaults_of_the_rewards_are_part_of_the_config():
-    assert config(rewards=[{"name": "exact_answer"}]).rewards == ({"name": "exact_answer", "weight": 1.0, "domains": None},)
+    assert config(rewards=[{"name": "exact_answer"}]).rewards == (
+        {"name": "exact_answer", "weight": 1.0, "domains": None},
+    )
     parsed = config()
     assert grpo.Config.parse(json.loads(parsed.model_dump_json())) == parsed
 
@@ -77,7 +90,10 @@ def test_defaults_of_the_rewards_are_part_of_the_config():
         ({"group_size": 1}, "greater than or equal to 2"),
         ({"epsilon": 1.5}, "less than 1"),
         ({"algorithm": "ppo"}, "'grpo', 'dr_grpo', 'dapo' or 'gspo'"),
-        ({"oversampling": 2}, "oversampling = 2 samples groups to choose from; it needs dynamic_sampling = true"),
+        (
+            {"oversampling": 2},
+            "oversampling = 2 samples groups to choose from; it needs dynamic_sampling = true",
+        ),
         ({"truncation": 0.5}, "truncation = 0.5 would weigh down"),
     ],
 )
@@ -96,9 +112,21 @@ def test_bad_configs_are_refused(changes: dict, message: str):
     ],
 )
 def test_an_algorithm_is_what_its_paper_says(algorithm: str, knobs: tuple):
-    names = ("scale_rewards", "aggregation", "importance", "epsilon", "epsilon_high", "beta", "dynamic_sampling", "oversampling")
+    names = (
+        "scale_rewards",
+        "aggregation",
+        "importance",
+        "epsilon",
+        "epsilon_high",
+        "beta",
+        "dynamic_sampling",
+        "oversampling",
+    )
     plain = {name: value for name, value in TABLE.items() if name != "beta"}
-    assert tuple(getattr(grpo.Config.parse({**plain, "algorithm": algorithm}), name) for name in names) == knobs
+    assert (
+        tuple(getattr(grpo.Config.parse({**plain, "algorithm": algorithm}), name) for name in names)
+        == knobs
+    )
     chosen = grpo.Config.parse({**plain, "algorithm": algorithm, "epsilon_high": 0.5, "beta": 0.1})
     assert (chosen.epsilon_high, chosen.beta, chosen.aggregation) == (0.5, 0.1, knobs[1])
 
@@ -107,7 +135,8 @@ def test_without_a_kl_there_is_no_reference(tmp_path: Path, one_layer: LoadedMod
     assert batches_of(tmp_path, config(beta=0), one_layer).reference is None
 
 
-# What a rollout measures ---------------------------------------------------------------------------------------------------------
+# What a rollout measures
+# --------------------------------------------------------------------------------------------------
 
 
 def trace(answer: int) -> str:
@@ -118,9 +147,20 @@ def rollout(*groups: list[tuple[Example, str, float | None]]) -> Rollout:
     """Groups of (prompt, text, reward); a text that ends in ~ was cut off."""
     rows = [row for group in groups for row in group]
     total = np.array([np.nan if reward is None else reward for _, _, reward in rows])
-    completions = [SimpleNamespace(text=text.rstrip("~"), tokens=[9] * len(text), terminated=not text.endswith("~")) for _, text, _ in rows]
+    completions = [
+        SimpleNamespace(
+            text=text.rstrip("~"), tokens=[9] * len(text), terminated=not text.endswith("~")
+        )
+        for _, text, _ in rows
+    ]
     size = len(groups[0])
-    return Rollout([row[0] for row in rows], completions, Rewards({"test": total}, total), group_advantages(total, size), size)
+    return Rollout(
+        [row[0] for row in rows],
+        completions,
+        Rewards({"test": total}, total),
+        group_advantages(total, size),
+        size,
+    )
 
 
 def test_groups_that_teach_nothing_are_told_apart():
@@ -130,7 +170,10 @@ def test_groups_that_teach_nothing_are_told_apart():
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], right, 1.0)],  # all right
         [(EXAMPLES[0], wrong, 0.0), (EXAMPLES[0], "~", 0.0)],  # all wrong
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], wrong, 0.0)],  # teaches: std of (1, 0) is .7071
-        [(free_text, right, 0.5), (free_text, wrong, 0.5)],  # equal rewards, neither right nor wrong
+        [
+            (free_text, right, 0.5),
+            (free_text, wrong, 0.5),
+        ],  # equal rewards, neither right nor wrong
         [(free_text, "~", None), (free_text, "~", 1.0)],  # one reward: nothing to compare with
     ).metrics()
     assert metrics["zero_variance"] == 4 / 5
@@ -149,7 +192,7 @@ def test_a_rollout_without_any_reward_reports_none():
 
 
 def test_rollout_rows_say_what_was_scored():
-    (first, second) = rollout([(EXAMPLES[0], trace(1), 1.0), (EXAMPLES[0], "no~", None)]).rows(step=3)
+    first, second = rollout([(EXAMPLES[0], trace(1), 1.0), (EXAMPLES[0], "no~", None)]).rows(step=3)
     assert first == {
         "step": 3,
         "id": EXAMPLES[0].id,
@@ -161,11 +204,16 @@ def test_rollout_rows_say_what_was_scored():
         "reward": 1.0,
         "advantage": 0.0,
     }
-    assert (second["terminated"], second["rewards"], second["reward"]) == (False, {"test": None}, None)
+    assert (second["terminated"], second["rewards"], second["reward"]) == (
+        False,
+        {"test": None},
+        None,
+    )
 
 
 def test_groups_that_teach_are_trained_on_first():
-    """Of four groups the second and the fourth have advantages: the best two are those, the best three add the first."""
+    """Of four groups the second and the fourth have advantages: the best two are those, the best
+    three add the first."""
     found = rollout(*[[(example(n), "a", 1.0), (example(n), "b", 1.0 - n % 2)] for n in range(4)])
     assert found.informative.tolist() == [False, True, False, True]
     assert found.chosen(2).tolist() == [1, 3]
@@ -178,50 +226,90 @@ def test_every_rollout_has_its_own_seed():
     assert rollout_seed(3, 7) == rollout_seed(3, 7)
 
 
-# Batches -------------------------------------------------------------------------------------------------------------------------
+# Batches
+# --------------------------------------------------------------------------------------------------
 
 
-def batches_of(tmp_path: Path, config: grpo.Config, loaded: LoadedModel, examples: list[Example] = EXAMPLES) -> RolloutBatches:
+def batches_of(
+    tmp_path: Path, config: grpo.Config, loaded: LoadedModel, examples: list[Example] = EXAMPLES
+) -> RolloutBatches:
     job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"))
-    return RolloutBatches(config, loaded, grpo.programs_of(config, loaded), examples, job, Resources({}, answers=None))
+    return RolloutBatches(
+        config, loaded, grpo.programs_of(config, loaded), examples, job, Resources({}, answers=None)
+    )
 
 
-def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(tmp_path: Path, one_layer: LoadedModel):
-    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; a second attempt gets the same of the journal."""
-    changes = {"num_iterations": 2, "batch_size": 16, "response_length": 8, "rewards": [{"name": "exact_answer"}]}
+def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(
+    tmp_path: Path, one_layer: LoadedModel
+):
+    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; a second attempt gets
+    the same of the journal."""
+    changes = {
+        "num_iterations": 2,
+        "batch_size": 16,
+        "response_length": 8,
+        "rewards": [{"name": "exact_answer"}],
+    }
     changes |= {"oversampling": 2, "dynamic_sampling": True, "truncation": 0}
     verifiable_in_part = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
     batches = batches_of(tmp_path, config(**changes), one_layer, verifiable_in_part)
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert not np.array_equal(first.completion_ids, second.completion_ids)
-    np.testing.assert_allclose(first.ref_per_token_logps, first.old_per_token_logps)  # the policy is still the reference
+    np.testing.assert_allclose(
+        first.ref_per_token_logps, first.old_per_token_logps
+    )  # the policy is still the reference
     assert first.sampler_per_token_logps is None
     assert batches.metrics[1]["sampler_gap"] < 0.01
     assert batches.metrics[2] == batches.metrics[1]
-    assert batches.metrics[1]["unrewarded"] == batches.metrics[1]["abstained/exact_answer"] == 0.5  # half the prompts cannot be verified
+    assert (
+        batches.metrics[1]["unrewarded"] == batches.metrics[1]["abstained/exact_answer"] == 0.5
+    )  # half the prompts cannot be verified
     assert batches.compiles() == {"sampler": 1, "token_logps": 1}
 
     successor = batches_of(tmp_path, config(**changes), one_layer, verifiable_in_part)
     jax.tree.map(np.testing.assert_array_equal, successor.batch_at(0), first)
-    jax.tree.map(np.testing.assert_array_equal, [successor.batch_at(step) for step in (1, 2)][1], second)
+    jax.tree.map(
+        np.testing.assert_array_equal, [successor.batch_at(step) for step in (1, 2)][1], second
+    )
     assert successor.sampler._program._cache_size() == 0  # nothing was sampled
     assert successor.compiles() == {"sampler": 1, "token_logps": 1}
     assert successor.metrics == batches.metrics
 
 
-def test_responses_that_pass_their_tests_are_audited_once(tmp_path: Path, one_layer: LoadedModel, monkeypatch: pytest.MonkeyPatch):
-    """A policy that answers every prompt by walking frames; a successor that goes on in the middle of the rollout counts nothing twice."""
-    trick = "<reasoning>r</reasoning><answer>import sys\ndef f(x):\n    return sys._getframe().f_back.f_locals[x]</answer>"
-    monkeypatch.setattr("tasks.sampling.rollouts.are_correct", lambda prompts, texts: [True] * len(texts))  # by the sandbox's own tests
+def test_responses_that_pass_their_tests_are_audited_once(
+    tmp_path: Path, one_layer: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    """A policy that answers every prompt by walking frames; a successor that goes on in the middle
+    of the rollout counts nothing twice."""
+    trick = (
+        "<reasoning>r</reasoning><answer>import sys\ndef f(x):\n    return"
+        " sys._getframe().f_back.f_locals[x]</answer>"
+    )
+    monkeypatch.setattr(
+        "tasks.sampling.rollouts.are_correct", lambda prompts, texts: [True] * len(texts)
+    )  # by the sandbox's own tests
     monkeypatch.setattr(
         "tasks.reinforcement.batches.sample_groups",
         lambda sampler, prompts, size, **_: [
-            [replace(sampler.completion_of([9, 1], np.zeros(2, np.float32)), text=trick) for _ in range(size)] for _ in prompts
+            [
+                replace(sampler.completion_of([9, 1], np.zeros(2, np.float32)), text=trick)
+                for _ in range(size)
+            ]
+            for _ in prompts
         ],
     )
-    coding = [example(n, check="tests", tests="assert f(1)", answer="", domain=Domain.CODING) for n in range(2)]
-    changes = {"num_iterations": 2, "batch_size": 16, "response_length": 8, "truncation": 0, "beta": 0}
+    coding = [
+        example(n, check="tests", tests="assert f(1)", answer="", domain=Domain.CODING)
+        for n in range(2)
+    ]
+    changes = {
+        "num_iterations": 2,
+        "batch_size": 16,
+        "response_length": 8,
+        "truncation": 0,
+        "beta": 0,
+    }
     batches = batches_of(tmp_path, config(**changes), one_layer, coding)
     batches.batch_at(0)
     counted = {"audit_passes": 16.0, "audit_short": 0.0, "audit_suspicious": 16.0}
@@ -230,7 +318,11 @@ def test_responses_that_pass_their_tests_are_audited_once(tmp_path: Path, one_la
     batches.batch_at(1)
     assert batches.audit.metrics() == {"audit_passes": 16, "audit_short": 0, "audit_suspicious": 16}
     assert [row["step"] for row in batches.audit.examples] == [1] * 5
-    assert set(batches.audit.examples[0]["problems"]) == {"uses sys._getframe", "uses f_back", "uses f_locals"}
+    assert set(batches.audit.examples[0]["problems"]) == {
+        "uses sys._getframe",
+        "uses f_back",
+        "uses f_locals",
+    }
     successor = batches_of(tmp_path, config(**changes), one_layer, coding)
     successor.restore(1, {}, json.loads(json.dumps(kept)))
     successor.batch_at(1)
@@ -240,7 +332,9 @@ def test_responses_that_pass_their_tests_are_audited_once(tmp_path: Path, one_la
 def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
     reference = initial_policy(one_layer.model)
     before = np.asarray(reference["final_norm"].get_value())
-    nnx.update(one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model)))
+    nnx.update(
+        one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model))
+    )
     np.testing.assert_array_equal(reference["final_norm"].get_value(), before)
 
 
@@ -251,18 +345,31 @@ def test_with_adapters_the_reference_shares_the_frozen_weights(one_layer: Loaded
     assert reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()
 
 
-# The stage -----------------------------------------------------------------------------------------------------------------------
+# The stage
+# --------------------------------------------------------------------------------------------------
 
 
-def stage(tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: list[Example] = EXAMPLES) -> Job:
+def stage(
+    tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: list[Example] = EXAMPLES
+) -> Job:
     for name in ("policy", "prompts", "out"):
         (tmp_path / name).mkdir()
     save_model(loaded, tmp_path / "policy")
     write_jsonl(tmp_path / "prompts" / "prompts.jsonl", [row.as_prompt() for row in examples])
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    return Job(config, {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"}, tmp_path / "out", work)
+    return Job(
+        config,
+        {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"},
+        tmp_path / "out",
+        work,
+    )
 
 
 def test_prompts_that_do_not_fit_are_an_error_with_the_fix(tmp_path: Path, one_layer: LoadedModel):
-    with pytest.raises(InputError, match="8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"):
+    with pytest.raises(
+        InputError,
+        match=(
+            "8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"
+        ),
+    ):
         grpo.run(stage(tmp_path, one_layer, config(prompt_length=8)))

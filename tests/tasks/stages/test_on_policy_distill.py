@@ -1,4 +1,5 @@
-"""On-policy distillation: what is trained on, the programs that run, kills, and a student that comes to write as its teacher."""
+"""On-policy distillation: what is trained on, the programs that run, kills, and a student that
+comes to write as its teacher."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,10 +53,14 @@ LARGE = replace(SMALL, hidden_dim=96, embed_dim=64)
 
 
 def model(config: gemma.GemmaConfig, seed: int) -> LoadedModel:
-    return LoadedModel("gemma3-tiny", config, initialise(config, seed), tiny_tokenizer(), make_mesh())
+    return LoadedModel(
+        "gemma3-tiny", config, initialise(config, seed), tiny_tokenizer(), make_mesh()
+    )
 
 
-def stage(tmp_path: Path, config: Config, teacher: LoadedModel | None = None, store: str = "store") -> Job[Config]:
+def stage(
+    tmp_path: Path, config: Config, teacher: LoadedModel | None = None, store: str = "store"
+) -> Job[Config]:
     """A job whose student is the base, with a trained teacher if one is given."""
     inputs = {"prompts": tmp_path / "prompts"}
     inputs["prompts"].mkdir(exist_ok=True)
@@ -69,17 +74,30 @@ def stage(tmp_path: Path, config: Config, teacher: LoadedModel | None = None, st
     return Job(config, inputs, work.scratch("out"), work)
 
 
-# Config --------------------------------------------------------------------------------------------------------------------------
+# Config
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"group_size": 3}, "16 sampled responses per update .* must be a multiple of group_size = 3"),
+        (
+            {"group_size": 3},
+            "16 sampled responses per update .* must be a multiple of group_size = 3",
+        ),
         ({"loss": {**GKD, "on_policy_fraction": 0.01}}, "0 sampled responses per update"),
-        ({"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "loss": GKD}, "gkd needs a teacher's whole distributions"),
-        ({"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "temperature": 0.7}, "at temperature 1 alone"),
-        ({"teacher": {"name": "endpoint", "provider": "vllm", "model": "m", "max_usd": 1.0}}, "max_usd needs input_usd_per_million"),
+        (
+            {"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "loss": GKD},
+            "gkd needs a teacher's whole distributions",
+        ),
+        (
+            {"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "temperature": 0.7},
+            "at temperature 1 alone",
+        ),
+        (
+            {"teacher": {"name": "endpoint", "provider": "vllm", "model": "m", "max_usd": 1.0}},
+            "max_usd needs input_usd_per_million",
+        ),
         ({"teacher": {"name": "gpt-oss", "model": "m"}}, "gpt-oss"),
         ({"loss": {"name": "policy_gradient", "beta": 0.5}}, "beta"),
     ],
@@ -98,7 +116,10 @@ def test_the_base_of_a_teacher_is_a_model_that_the_stage_reads() -> None:
 
 
 def test_a_stage_has_one_teacher(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no teacher: connect one as the input `teacher`, or set teacher = "):
+    with pytest.raises(
+        InputError,
+        match="there is no teacher: connect one as the input `teacher`, or set teacher = ",
+    ):
         run(stage(tmp_path, config()))
     both = config(teacher={"name": "gemma", "model": "gemma3-tiny"})
     with pytest.raises(InputError, match="there are two teachers"):
@@ -116,11 +137,14 @@ def test_a_teacher_with_other_pieces_is_refused() -> None:
     same.trainer_spec.model_prefix = "elsewhere"
     require_same_tokenizer(ours, Tokenizer(same.SerializeToString()), "m")
     other.pieces[1000].piece = "☃"
-    with pytest.raises(InputError, match=r"teacher m has another tokenizer .*12B or 27B for Gemma 3 1B.*gpt-oss"):
+    with pytest.raises(
+        InputError, match=r"teacher m has another tokenizer .*12B or 27B for Gemma 3 1B.*gpt-oss"
+    ):
         require_same_tokenizer(ours, Tokenizer(other.SerializeToString()), "m")
 
 
-# What is trained on --------------------------------------------------------------------------------------------------------------
+# What is trained on
+# --------------------------------------------------------------------------------------------------
 
 
 class Silent:
@@ -140,15 +164,21 @@ class Silent:
 
 
 def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
-    batches = DistillBatches(config(group_size=2), model(SMALL, 0), Silent(), [row.as_prompt() for row in EXAMPLES], [])
+    batches = DistillBatches(
+        config(group_size=2), model(SMALL, 0), Silent(), [row.as_prompt() for row in EXAMPLES], []
+    )
     batch = batches.batch_at(0)
     own = batches._student_logps(batch.prompt_ids, batch.completion_ids)
     real = batch.completion_ids != 0
     assert batch.completion_mask.tolist() == (real & (np.arange(16) != 1)[:, None]).tolist()
-    np.testing.assert_allclose(batch.advantages[batch.completion_mask], -1 - own[batch.completion_mask])
+    np.testing.assert_allclose(
+        batch.advantages[batch.completion_mask], -1 - own[batch.completion_mask]
+    )
     assert not batch.advantages[~batch.completion_mask].any()
     counted = batch.completion_mask.sum()
-    np.testing.assert_allclose(batch.weights, np.where(np.arange(16) == 1, 0, 16 / counted), rtol=1e-6)
+    np.testing.assert_allclose(
+        batch.weights, np.where(np.arange(16) == 1, 0, 16 / counted), rtol=1e-6
+    )
     found = batches.metrics[1]
     assert found["unscored"] == 1 / 16
     assert found["teacher_logp"] == -1
@@ -156,25 +186,40 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     first, second = batches.samples
     assert first["rewards"]["reverse_kl"] == pytest.approx(1 + own[0][real[0]].mean(), rel=1e-4)
     assert first["reward"] == first["advantage"] == -first["rewards"]["reverse_kl"]
-    assert (second["reward"], second["rewards"], second["advantage"]) == (None, {"reverse_kl": None}, 0.0)
+    assert (second["reward"], second["rewards"], second["advantage"]) == (
+        None,
+        {"reverse_kl": None},
+        0.0,
+    )
     assert first["prompt"] == second["prompt"]
 
 
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
-    batches = DistillBatches(config(num_iterations=2), model(SMALL, 0), Silent(), [row.as_prompt() for row in EXAMPLES], [])
+    batches = DistillBatches(
+        config(num_iterations=2),
+        model(SMALL, 0),
+        Silent(),
+        [row.as_prompt() for row in EXAMPLES],
+        [],
+    )
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert batches.metrics[2] == batches.metrics[1]
-    np.testing.assert_array_equal(first.old_per_token_logps, batches._student_logps(first.prompt_ids, first.completion_ids))
+    np.testing.assert_array_equal(
+        first.old_per_token_logps, batches._student_logps(first.prompt_ids, first.completion_ids)
+    )
     assert not np.array_equal(first.completion_ids, second.completion_ids)
     jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
 
 
 def test_a_share_of_gkd_is_traces_of_the_data() -> None:
-    """Half is sampled; of the traces, which are other prompts' in their own order, every token counts, the terminator too."""
+    """Half is sampled; of the traces, which are other prompts' in their own order, every token
+    counts, the terminator too."""
     table = config(**HALF)
     teacher = gemma_teacher(table, model(LARGE, 1))
-    batches = DistillBatches(table, model(SMALL, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES)
+    batches = DistillBatches(
+        table, model(SMALL, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES
+    )
     batch = batches.batch_at(0)
     tokenizer = tiny_tokenizer()
     written = [tokenizer.decode(row) for row in batch.completion_ids[16:]]
@@ -182,29 +227,46 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
     assert (batch.completion_ids[16:] == tokenizer.end_of_turn_id).sum(axis=1).tolist() == [1] * 16
     assert batch.completion_mask.tolist() == (batch.completion_ids != 0).tolist()
     assert batch.teacher_hidden.shape == (32, 40, LARGE.embed_dim)
-    assert batches.metrics[1]["completion_tokens"] == (batch.completion_ids[:16] != 0).sum(axis=1).mean()
+    assert (
+        batches.metrics[1]["completion_tokens"]
+        == (batch.completion_ids[:16] != 0).sum(axis=1).mean()
+    )
     with pytest.raises(InputError, match="none of 8 training examples fits"):
-        on_policy_distill.fitting_traces(config(**{**HALF, "response_length": 8}), EXAMPLES, tokenizer)
+        on_policy_distill.fitting_traces(
+            config(**{**HALF, "response_length": 8}), EXAMPLES, tokenizer
+        )
 
 
 def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
     """In two micro-batches, at temperature .7, padding on both sides, against dense logits."""
     teacher = model(LARGE, 1)
     random = np.random.Generator(np.random.Philox(0))
-    prompts, responses = random.integers(6, 1000, (4, 24)).astype(np.int32), random.integers(6, 1000, (4, 8)).astype(np.int32)
+    prompts, responses = (
+        random.integers(6, 1000, (4, 24)).astype(np.int32),
+        random.integers(6, 1000, (4, 8)).astype(np.int32),
+    )
     prompts[2, :9] = 0
     responses[1, 2:] = 0
-    scorer = gemma_teacher(config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=GKD), teacher)
+    scorer = gemma_teacher(
+        config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=GKD), teacher
+    )
     found = scorer.score(prompts, responses)
     assert scorer.compiles == 1
     tokens = np.concatenate([prompts, responses], axis=1)
     real = tokens != 0
-    hidden, _ = jax.jit(teacher.model)(tokens, np.maximum(np.cumsum(real, axis=1) - 1, 0), real.astype(np.int32))
+    hidden, _ = jax.jit(teacher.model)(
+        tokens, np.maximum(np.cumsum(real, axis=1) - 1, 0), real.astype(np.int32)
+    )
     dense = jax.nn.log_softmax(teacher.model.unembed(hidden[:, 23:-1]) / 0.7)
-    wanted = np.where(responses != 0, np.take_along_axis(dense, responses[..., None], axis=-1)[..., 0], 0)
+    wanted = np.where(
+        responses != 0, np.take_along_axis(dense, responses[..., None], axis=-1)[..., 0], 0
+    )
     np.testing.assert_allclose(found.logps, wanted, rtol=1e-4)
     assert found.hidden is not None
-    np.testing.assert_allclose(found.hidden[responses != 0], hidden[:, 23:-1][responses != 0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        found.hidden[responses != 0], hidden[:, 23:-1][responses != 0], rtol=1e-3, atol=1e-4
+    )
 
 
-# The stage -----------------------------------------------------------------------------------------------------------------------
+# The stage
+# --------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""What `lyceum plan` compiles and what a stage runs are the same programs: their lowered texts are compared."""
+"""What `lyceum plan` compiles and what a stage runs are the same programs: their lowered texts are
+compared."""
 
 import json
 from pathlib import Path
@@ -18,12 +19,27 @@ from tasks.planning.programs import abstract_model
 from tasks.stages import dpo, grpo, orpo, reasoning_eval, rebalance, safety_eval, sft, simpo
 from tests.tasks.stages.tiny_stages import ADAMW, DPO, GRPO, LORA, PREFERENCES, SFT, example
 
-EVAL = {"model": "gemma3-tiny", "batch_size": 4, "prompt_length": 20, "response_length": 8, "min_items": 1}
-"""What is planned is the widest shape that an evaluation can need, and so long are these prompts."""
+EVAL = {
+    "model": "gemma3-tiny",
+    "batch_size": 4,
+    "prompt_length": 20,
+    "response_length": 8,
+    "min_items": 1,
+}
+"""What is planned is the widest shape that an evaluation can need, and so long are these
+prompts."""
 
 STAGES: dict[str, tuple[ModuleType, dict[str, Any]]] = {
     "sft": (sft, SFT),
-    "sft-lora": (sft, {**SFT, "micro_batch_size": None, "lora": {**LORA, "targets": ["q_proj", "down_proj"]}, "optimizer": ADAMW}),
+    "sft-lora": (
+        sft,
+        {
+            **SFT,
+            "micro_batch_size": None,
+            "lora": {**LORA, "targets": ["q_proj", "down_proj"]},
+            "optimizer": ADAMW,
+        },
+    ),
     "simpo": (simpo, PREFERENCES),
     "dpo": (dpo, DPO),
     "orpo": (orpo, PREFERENCES),
@@ -38,19 +54,29 @@ QUICK = ("sft", "dpo", "grpo", "reasoning_eval")
 @pytest.fixture
 def inputs(one_layer: None, tmp_path: Path) -> dict[str, Path]:
     quotas = {"math": {"train": 8, "validation": 3, "heldout": 6}}
-    upstream = rebalance.Config.parse({"quotas": quotas, "grounding_quotas": {"answerable": {"heldout": 5}}})
+    upstream = rebalance.Config.parse(
+        {"quotas": quotas, "grounding_quotas": {"answerable": {"heldout": 5}}}
+    )
     (tmp_path / "policy").mkdir()
     (tmp_path / "rows").mkdir()
     save_model(base_model("gemma3-tiny", 0), tmp_path / "policy")
     write_jsonl(tmp_path / "rows" / "train.jsonl", [example(number) for number in range(8)])
-    write_jsonl(tmp_path / "rows" / "prompts.jsonl", [example(number).as_prompt() for number in range(8)])
+    write_jsonl(
+        tmp_path / "rows" / "prompts.jsonl", [example(number).as_prompt() for number in range(8)]
+    )
     write_jsonl(tmp_path / "rows" / "pairs.jsonl", [])
-    write_jsonl(tmp_path / "rows" / "validation.jsonl", [example(number) for number in range(10, 13)])
+    write_jsonl(
+        tmp_path / "rows" / "validation.jsonl", [example(number) for number in range(10, 13)]
+    )
     held_out = [example(number) for number in range(20, 26)]
     grounded = [example(number, "answerable") for number in range(30, 35)]
     write_jsonl(tmp_path / "rows" / "heldout.jsonl", [*held_out, *grounded])
     (tmp_path / "rows" / "config.json").write_text(json.dumps(upstream.model_dump(mode="json")))
-    return {"policy": tmp_path / "policy", "prompts": tmp_path / "rows", "examples": tmp_path / "rows"}
+    return {
+        "policy": tmp_path / "policy",
+        "prompts": tmp_path / "rows",
+        "examples": tmp_path / "rows",
+    }
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -60,7 +86,9 @@ def test_a_stage_runs_the_programs_that_plan_compiles(
     runs_what_plan_compiles(name, inputs, tmp_path, monkeypatch)
 
 
-def runs_what_plan_compiles(name: str, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def runs_what_plan_compiles(
+    name: str, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Run a stage of STAGES and compare each program's text with what `lyceum plan` lowers."""
     module, table = STAGES[name]
     config = module.Config.parse(table)
@@ -86,7 +114,11 @@ def runs_what_plan_compiles(name: str, inputs: dict[str, Path], tmp_path: Path, 
             _cache_size = compiled._cache_size
 
             def __call__(self, *args: Any) -> Any:
-                forms = str(jax.tree.map(lambda leaf: (jax.typeof(leaf), getattr(leaf, "sharding", None)), args))
+                forms = str(
+                    jax.tree.map(
+                        lambda leaf: (jax.typeof(leaf), getattr(leaf, "sharding", None)), args
+                    )
+                )
                 if forms not in ran.setdefault(name, {}):
                     ran[name][forms] = compiled.lower(*args).as_text()
                 calls[name] = calls.get(name, 0) + 1
@@ -96,7 +128,9 @@ def runs_what_plan_compiles(name: str, inputs: dict[str, Path], tmp_path: Path, 
 
     monkeypatch.setattr(jax, "jit", watched)
     (tmp_path / "out").mkdir()
-    module.KIND.run(Job(config, inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1")))
+    module.KIND.run(
+        Job(config, inputs, tmp_path / "out", Workspace(open_store(tmp_path / "store"), "key", "1"))
+    )
     assert ran.keys() == planned.keys()
     for program_name, text in planned.items():
         assert set(ran[program_name].values()) == {text}, program_name

@@ -1,4 +1,5 @@
-"""Reasoning evaluation: worked metrics on hand-made items, refusals, and a run with the randomly initialised tiny model."""
+"""Reasoning evaluation: worked metrics on hand-made items, refusals, and a run with the randomly
+initialised tiny model."""
 
 import json
 from pathlib import Path
@@ -24,7 +25,12 @@ WRONG = Trace(reasoning="Five.", answer="5").render()
 MALFORMED = "4"
 
 
-def example(number: int, domain: Domain = Domain.MATH, check: Check = "exact", grounding: Grounding | None = None) -> Example:
+def example(
+    number: int,
+    domain: Domain = Domain.MATH,
+    check: Check = "exact",
+    grounding: Grounding | None = None,
+) -> Example:
     prompt = f"Question {number}: 2 + 2?"
     context = "Mia has 4 pens." if grounding else None
     return Example(
@@ -40,17 +46,30 @@ def example(number: int, domain: Domain = Domain.MATH, check: Check = "exact", g
     )
 
 
-def items(*completions: str, domain: Domain = Domain.MATH, check: Check = "exact") -> list[EvalItem]:
-    return [judge(example(number, domain, check), completion, tokens=10) for number, completion in enumerate(completions)]
+def items(
+    *completions: str, domain: Domain = Domain.MATH, check: Check = "exact"
+) -> list[EvalItem]:
+    return [
+        judge(example(number, domain, check), completion, tokens=10)
+        for number, completion in enumerate(completions)
+    ]
 
 
-def job(tmp_path: Path, examples: list[Example], baseline: Path | None = None, **config: Any) -> Job[Config]:
+def job(
+    tmp_path: Path, examples: list[Example], baseline: Path | None = None, **config: Any
+) -> Job[Config]:
     prompts = tmp_path / "prompts"
     prompts.mkdir(exist_ok=True)
     write_jsonl(prompts / "heldout.jsonl", examples)
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
     out.mkdir()
-    settings = {"model": "gemma3-tiny", "batch_size": 8, "prompt_length": 48, "response_length": 8, "min_items": 1}
+    settings = {
+        "model": "gemma3-tiny",
+        "batch_size": 8,
+        "prompt_length": 48,
+        "response_length": 8,
+        "min_items": 1,
+    }
     inputs = {"prompts": prompts} | ({"baseline": baseline} if baseline else {})
     work = Workspace(open_store(tmp_path / "store"), out.name, "1")
     return Job(config=Config.parse(settings | config), inputs=inputs, out=out, work=work)
@@ -60,15 +79,24 @@ def test_rates_are_fractions_of_all_prompts_with_wilson_intervals() -> None:
     """Of 4: 2 right, 1 wrong but well formed, 1 malformed; 2 have markers."""
     metrics = reasoning_metrics(items(RIGHT, WRONG, MALFORMED, RIGHT))
     assert metrics["n"] == metrics["n_verifiable"] == 4
-    assert (metrics["exact_answer"], metrics["format_rate"], metrics["marker_rate"]) == (0.5, 0.75, 0.5)
+    assert (metrics["exact_answer"], metrics["format_rate"], metrics["marker_rate"]) == (
+        0.5,
+        0.75,
+        0.5,
+    )
     interval = wilson(2, 4)
-    assert (metrics["exact_answer_low"], metrics["exact_answer_high"]) == (interval.low, interval.high)
+    assert (metrics["exact_answer_low"], metrics["exact_answer_high"]) == (
+        interval.low,
+        interval.high,
+    )
     assert metrics["truncated_rate"] == 0
     assert metrics["mean_tokens"] == 10
 
 
 def test_domains_are_measured_apart_and_absent_ones_are_absent() -> None:
-    metrics = reasoning_metrics(items(RIGHT, RIGHT) + items(WRONG, RIGHT, MALFORMED, domain=Domain.CODING))
+    metrics = reasoning_metrics(
+        items(RIGHT, RIGHT) + items(WRONG, RIGHT, MALFORMED, domain=Domain.CODING)
+    )
     assert list(metrics["domains"]) == ["math", "coding"]
     assert metrics["domains"]["math"]["exact_answer"] == 1
     assert metrics["domains"]["coding"]["exact_answer"] == pytest.approx(1 / 3)
@@ -89,7 +117,9 @@ def test_suites_are_measured_apart_by_the_same_names() -> None:
     metrics = reasoning_metrics(ours + theirs, [*ours, *theirs])
     assert list(metrics["suites"]) == ["heldout", "gsm8k"]
     assert metrics["suites"]["heldout"] == {
-        name: value for name, value in reasoning_metrics(ours, ours).items() if name not in ("domains", "suites")
+        name: value
+        for name, value in reasoning_metrics(ours, ours).items()
+        if name not in ("domains", "suites")
     }
     assert metrics["suites"]["gsm8k"]["exact_answer"] == 0
     assert metrics["suites"]["gsm8k"]["delta_exact_answer"] == 0
@@ -98,7 +128,8 @@ def test_suites_are_measured_apart_by_the_same_names() -> None:
 def test_the_length_of_reasoning_is_a_mean_over_traces_alone() -> None:
     lengths = [10, None, 20]
     answers = [
-        item.model_copy(update={"reasoning_tokens": length}) for item, length in zip(items(RIGHT, MALFORMED, WRONG), lengths, strict=True)
+        item.model_copy(update={"reasoning_tokens": length})
+        for item, length in zip(items(RIGHT, MALFORMED, WRONG), lengths, strict=True)
     ]
     assert reasoning_metrics(answers)["mean_reasoning_tokens"] == 15
     assert reasoning_metrics(items(MALFORMED))["mean_reasoning_tokens"] is None
@@ -107,7 +138,10 @@ def test_the_length_of_reasoning_is_a_mean_over_traces_alone() -> None:
 def test_ratings_of_free_text_have_a_mean_and_a_paired_difference() -> None:
     def rated(*ratings: float | None) -> list[EvalItem]:
         written = items(*[RIGHT] * len(ratings), check="none")
-        return [item.model_copy(update={"opinion": Opinion(rating=rating)}) for item, rating in zip(written, ratings, strict=True)]
+        return [
+            item.model_copy(update={"opinion": Opinion(rating=rating)})
+            for item, rating in zip(written, ratings, strict=True)
+        ]
 
     metrics = reasoning_metrics(rated(0.9, 0.5, 0.4, None), rated(0.5, 0.5, None, 1.0))
     assert metrics["rating"] == pytest.approx(0.6)
@@ -117,15 +151,27 @@ def test_ratings_of_free_text_have_a_mean_and_a_paired_difference() -> None:
 
 
 def test_free_text_counts_for_format_and_not_for_exact_answers() -> None:
-    metrics = reasoning_metrics(items(RIGHT, WRONG) + items(RIGHT, MALFORMED, domain=Domain.CREATIVE, check="none"))
-    assert (metrics["n"], metrics["n_verifiable"], metrics["exact_answer"], metrics["format_rate"]) == (4, 2, 0.5, 0.75)
+    metrics = reasoning_metrics(
+        items(RIGHT, WRONG) + items(RIGHT, MALFORMED, domain=Domain.CREATIVE, check="none")
+    )
+    assert (
+        metrics["n"],
+        metrics["n_verifiable"],
+        metrics["exact_answer"],
+        metrics["format_rate"],
+    ) == (4, 2, 0.5, 0.75)
     creative = metrics["domains"]["creative"]
-    assert (creative["n_verifiable"], creative["exact_answer"], creative["exact_answer_low"]) == (0, None, None)
+    assert (creative["n_verifiable"], creative["exact_answer"], creative["exact_answer_low"]) == (
+        0,
+        None,
+        None,
+    )
     assert creative["format_rate"] == 0.5
 
 
 def test_differences_are_paired_with_the_baseline_prompt_by_prompt() -> None:
-    """12 prompts: 6 won, 1 lost, 5 unchanged: delta 5/12; exact McNemar p = 2 (1 + 7) / 2^7 = 0.125."""
+    """12 prompts: 6 won, 1 lost, 5 unchanged: delta 5/12; exact McNemar p = 2 (1 + 7) / 2^7 =
+    0.125."""
     before = items(*[WRONG] * 6, RIGHT, *[RIGHT] * 5)
     after = items(*[RIGHT] * 6, WRONG, *[RIGHT] * 5)
     metrics = reasoning_metrics(after, before, seed=3)
@@ -165,7 +211,11 @@ def test_markers_are_whole_words_before_the_answer(completion: str, markers: int
 def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) -> None:
     rows = [example(0), example(1, grounding="answerable")]
     with pytest.raises(
-        InputError, match=r"1 prompts to ask \(1 ungrounded ones of the held-out split\), fewer than min_items = 2.*lower min_items"
+        InputError,
+        match=(
+            r"1 prompts to ask \(1 ungrounded ones of the held-out split\), fewer than min_items ="
+            r" 2.*lower min_items"
+        ),
     ):
         reasoning_eval.run(job(tmp_path, rows, min_items=2))
 
@@ -177,35 +227,51 @@ def test_an_empty_held_out_split_is_refused(tmp_path: Path) -> None:
 
 def test_a_minimum_of_no_items_is_not_valid() -> None:
     with pytest.raises(ValidationError):
-        Config.parse({"model": "gemma3-tiny", "prompt_length": 8, "response_length": 8, "min_items": 0})
+        Config.parse(
+            {"model": "gemma3-tiny", "prompt_length": 8, "response_length": 8, "min_items": 0}
+        )
 
 
 def test_a_baseline_over_other_prompts_is_refused(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline"
     baseline.mkdir()
     write_jsonl(baseline / "items.jsonl", items(RIGHT, RIGHT))
-    with pytest.raises(InputError, match=r"answered 2 prompts and this one asks 3; 2 are the same.*one rebalance stage"):
-        reasoning_eval.run(job(tmp_path, [example(number) for number in range(3)], baseline=baseline))
+    with pytest.raises(
+        InputError,
+        match=r"answered 2 prompts and this one asks 3; 2 are the same.*one rebalance stage",
+    ):
+        reasoning_eval.run(
+            job(tmp_path, [example(number) for number in range(3)], baseline=baseline)
+        )
 
 
 def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path: Path) -> None:
     long = example(1).model_copy(update={"prompt": "word " * 60, "id": "longest"})
-    with pytest.raises(InputError, match=r"1 of 2 prompts have more than prompt_length = 48 tokens.*id longest.*at least \d+"):
+    with pytest.raises(
+        InputError,
+        match=r"1 of 2 prompts have more than prompt_length = 48 tokens.*id longest.*at least \d+",
+    ):
         reasoning_eval.run(job(tmp_path, [example(0), long]))
 
 
 @pytest.mark.usefixtures("one_layer")
 def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path) -> None:
-    """12 rows in two batches, the last one filled up, and a second run paired with the first: no difference."""
+    """12 rows in two batches, the last one filled up, and a second run paired with the first: no
+    difference."""
     rows = [example(number) for number in range(12)]
     first = job(tmp_path, [rows[0], example(99, grounding="answerable"), *rows[1:]])
     reported: list[Progress] = []
-    metrics = reasoning_eval.run(Job(first.config, first.inputs, first.out, first.work, report=reported.append))
+    metrics = reasoning_eval.run(
+        Job(first.config, first.inputs, first.out, first.work, report=reported.append)
+    )
     written = read_jsonl(first.out / "items.jsonl", EvalItem)
     assert [item.id for item in written] == [row.id for row in rows]
     assert (metrics["n"], metrics["exact_answer"], metrics["format_rate"]) == (12, 0, 0)
     assert all(0 < item.tokens <= 8 and item.truncated == (item.tokens == 8) for item in written)
-    assert [(progress.done, progress.total, progress.unit) for progress in reported] == [(8, 12, "prompts"), (12, 12, "prompts")]
+    assert [(progress.done, progress.total, progress.unit) for progress in reported] == [
+        (8, 12, "prompts"),
+        (12, 12, "prompts"),
+    ]
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(written)
 
     second = job(tmp_path, rows, baseline=first.out)
@@ -217,17 +283,42 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
 def test_a_suite_is_asked_without_a_held_out_split_and_samples_are_kept(tmp_path: Path) -> None:
     """Metrics are those that items.jsonl and samples.jsonl give again."""
     rows = [{"question": f"{number} + 1?", "answer": f"#### {number + 1}"} for number in range(6)]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "test.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     suites = [{"name": "gsm8k", "path": "test.jsonl", "first": 5}]
     whole = job(tmp_path, [], suites=suites, sampling={"samples": 2}, response_length=8)
     metrics = reasoning_eval.run(Job(whole.config, {}, whole.out, whole.work, tmp_path))
-    greedy, sampled = (read_jsonl(whole.out / f"{name}.jsonl", EvalItem) for name in ("items", "samples"))
+    greedy, sampled = (
+        read_jsonl(whole.out / f"{name}.jsonl", EvalItem) for name in ("items", "samples")
+    )
     assert [item.id for item in greedy] == [f"gsm8k/{number}" for number in range(5)]
-    assert [(item.id, item.sample) for item in sampled] == [(f"gsm8k/{number}", sample) for sample in range(2) for number in range(5)]
-    assert (metrics["suites"]["gsm8k"]["n"], metrics["pass_at_k"]["2"]["n"], metrics["noise"]["exact_answer"]["seeds"]) == (5, 5, 2)
-    assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(greedy, samples=sampled)
+    assert [(item.id, item.sample) for item in sampled] == [
+        (f"gsm8k/{number}", sample) for sample in range(2) for number in range(5)
+    ]
+    assert (
+        metrics["suites"]["gsm8k"]["n"],
+        metrics["pass_at_k"]["2"]["n"],
+        metrics["noise"]["exact_answer"]["seeds"],
+    ) == (5, 5, 2)
+    assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(
+        greedy, samples=sampled
+    )
 
 
 def test_a_suite_of_the_other_evaluation_is_refused() -> None:
-    with pytest.raises(InputError, match=r"suite 'truthfulqa' is asked by a stage of kind safety_eval. Those of reasoning_eval: .*gsm8k"):
-        Config.parse({"model": "gemma3-tiny", "prompt_length": 8, "response_length": 8, "suites": [{"name": "truthfulqa"}]})
+    with pytest.raises(
+        InputError,
+        match=(
+            r"suite 'truthfulqa' is asked by a stage of kind safety_eval. Those of reasoning_eval:"
+            r" .*gsm8k"
+        ),
+    ):
+        Config.parse(
+            {
+                "model": "gemma3-tiny",
+                "prompt_length": 8,
+                "response_length": 8,
+                "suites": [{"name": "truthfulqa"}],
+            }
+        )

@@ -1,4 +1,5 @@
-"""Rebalance: exact stratified quotas after all cleaning, splits that never move a prompt, and errors that say what is missing."""
+"""Rebalance: exact stratified quotas after all cleaning, splits that never move a prompt, and
+errors that say what is missing."""
 
 import hashlib
 import json
@@ -22,11 +23,16 @@ from tasks.stages import rebalance
 from tasks.teachers import procedural
 
 PROCEDURAL = {"name": "procedural", "rows": {}, "grounded": {}, "unworked": {}}
-NOUNS = "amber basin cedar delta ember fjord grove heron inlet jetty knoll larch mango north olive pearl quartz river".split()  # noqa: SIM905
+NOUNS = (
+    "amber basin cedar delta ember fjord grove heron inlet jetty knoll larch mango north olive"
+    " pearl quartz river".split()
+)  # noqa: SIM905
 WORDS = [f"{one} {other}" for one in NOUNS for other in NOUNS]
 
 
-def example(text: str, domain: str = "math", difficulty: int = 1, grounding: str | None = None, **more: Any) -> Example:
+def example(
+    text: str, domain: str = "math", difficulty: int = 1, grounding: str | None = None, **more: Any
+) -> Example:
     context = "Fact." if grounding else None
     return Example(
         id=prompt_id(text),
@@ -43,7 +49,11 @@ def example(text: str, domain: str = "math", difficulty: int = 1, grounding: str
 
 def prose(number: int) -> str:
     """A prompt that is like no other: words drawn by its number."""
-    return "The " + " and the ".join(random.Random(number).choices(WORDS, k=10)) + f" are in the house of number {number}."
+    return (
+        "The "
+        + " and the ".join(random.Random(number).choices(WORDS, k=10))
+        + f" are in the house of number {number}."
+    )
 
 
 POOL = [example(f"math {n}", "math", 1 + n % 5) for n in range(1000)]
@@ -64,21 +74,40 @@ def distilled(
 ) -> Path:
     """A distill artifact."""
     directory.mkdir(parents=True)
-    for name, rows in (("examples", examples), ("unsolved", unsolved or []), ("pairs", pairs or []), ("dropped", [])):
+    for name, rows in (
+        ("examples", examples),
+        ("unsolved", unsolved or []),
+        ("pairs", pairs or []),
+        ("dropped", []),
+    ):
         write_jsonl(directory / f"{name}.jsonl", rows)
     tables = teachers or [PROCEDURAL]
-    about = {"teachers": tables, "seed": 0, "spent": spent or [{"usd": 0.0, "tokens": 0} for _ in tables]}
+    about = {
+        "teachers": tables,
+        "seed": 0,
+        "spent": spent or [{"usd": 0.0, "tokens": 0} for _ in tables],
+    }
     (directory / "teachers.json").write_text(json.dumps(about))
     return directory
 
 
-def job(tmp_path: Path, source: Path, key: str = "key", data: Path | None = None, **config: Any) -> Job[rebalance.Config]:
+def job(
+    tmp_path: Path, source: Path, key: str = "key", data: Path | None = None, **config: Any
+) -> Job[rebalance.Config]:
     out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
     out.mkdir()
-    return Job(rebalance.Config.parse(config), {"examples": source}, out, Workspace(open_store(tmp_path / "store"), key, "0"), data)
+    return Job(
+        rebalance.Config.parse(config),
+        {"examples": source},
+        out,
+        Workspace(open_store(tmp_path / "store"), key, "0"),
+        data,
+    )
 
 
-def run(tmp_path: Path, examples: list[Example], **config: Any) -> tuple[dict[str, Any], dict[str, list[Example]]]:
+def run(
+    tmp_path: Path, examples: list[Example], **config: Any
+) -> tuple[dict[str, Any], dict[str, list[Example]]]:
     source = distilled(tmp_path / f"in{len(list(tmp_path.glob('in*')))}", examples)
     made = job(tmp_path, source, **config)
     metrics = rebalance.run(made)
@@ -86,20 +115,28 @@ def run(tmp_path: Path, examples: list[Example], **config: Any) -> tuple[dict[st
 
 
 QUOTAS: dict[str, Any] = {
-    "quotas": {"math": {"train": 500, "validation": 20, "heldout": 101}, "coding": {"train": 99, "heldout": 7}},
+    "quotas": {
+        "math": {"train": 500, "validation": 20, "heldout": 101},
+        "coding": {"train": 99, "heldout": 7},
+    },
     "grounding_quotas": {"answerable": {"train": 50, "heldout": 20}},
     **AS_IT_IS,
 }
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, list[Example]]]:
+def result(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[dict[str, Any], dict[str, list[Example]]]:
     return run(tmp_path_factory.mktemp("result"), POOL, **QUOTAS)
 
 
 def test_every_quota_is_met_exactly(result):
     metrics, splits = result
-    counts = {split: Counter(row.grounding or row.domain.value for row in rows) for split, rows in splits.items()}
+    counts = {
+        split: Counter(row.grounding or row.domain.value for row in rows)
+        for split, rows in splits.items()
+    }
     assert counts == {
         "train": {"math": 500, "coding": 99, "answerable": 50},
         "validation": {"math": 20},
@@ -116,10 +153,16 @@ def test_every_quota_is_met_exactly(result):
 def test_difficulties_keep_their_share(result):
     metrics, splits = result
     train = Counter(row.difficulty for row in splits["train"] if row.domain == "math")
-    available = Counter(row.difficulty for row in POOL if row.domain == "math" and split_of(row.id, 0.05, 0.15) == "train")
+    available = Counter(
+        row.difficulty
+        for row in POOL
+        if row.domain == "math" and split_of(row.id, 0.05, 0.15) == "train"
+    )
     for difficulty, count in train.items():
         assert abs(count - 500 * available[difficulty] / available.total()) < 1
-    assert metrics["domains"]["math"]["train"]["difficulty"] == {str(level): train[level] for level in range(1, 6)}
+    assert metrics["domains"]["math"]["train"]["difficulty"] == {
+        str(level): train[level] for level in range(1, 6)
+    }
 
 
 def test_no_prompt_is_in_two_splits(result):
@@ -133,7 +176,9 @@ def test_a_domain_without_a_quota_gives_no_rows(tmp_path):
 
 
 def test_a_table_asks_for_exactly_so_many_of_each_difficulty(tmp_path):
-    metrics, splits = run(tmp_path, POOL, quotas={"math": {"train": {"1": 3, "4": 60}, "heldout": 5}}, **AS_IT_IS)
+    metrics, splits = run(
+        tmp_path, POOL, quotas={"math": {"train": {"1": 3, "4": 60}, "heldout": 5}}, **AS_IT_IS
+    )
     assert Counter(row.difficulty for row in splits["train"]) == {1: 3, 4: 60}
     cell = metrics["domains"]["math"]["train"]
     assert (cell["requested"], cell["requested_difficulty"]) == (63, {"1": 3, "4": 60})
@@ -142,14 +187,18 @@ def test_a_table_asks_for_exactly_so_many_of_each_difficulty(tmp_path):
 
 def test_another_seed_takes_other_rows_but_moves_none_between_splits(tmp_path, result):
     _, second = run(tmp_path, POOL, **QUOTAS, seed=1)
-    ids = [{split: {row.id for row in rows} for split, rows in splits.items()} for splits in (result[1], second)]
+    ids = [
+        {split: {row.id for row in rows} for split, rows in splits.items()}
+        for splits in (result[1], second)
+    ]
     assert ids[0]["train"] != ids[1]["train"]
     assert not ids[0]["train"] & ids[1]["heldout"]
     assert not ids[0]["heldout"] & ids[1]["train"]
 
 
 def former_rebalance(examples: list[Example], config: rebalance.Config) -> dict[str, list[str]]:
-    """The algorithm of rebalance VERSION 1, as it was: rows in memory, taken by the hexadecimal hash of seed and id."""
+    """The algorithm of rebalance VERSION 1, as it was: rows in memory, taken by the hexadecimal
+    hash of seed and id."""
 
     def rank(identity: str) -> str:
         return hashlib.sha256(f"{config.seed}/{identity}".encode()).hexdigest()
@@ -163,23 +212,58 @@ def former_rebalance(examples: list[Example], config: rebalance.Config) -> dict[
                     row.id, config.validation_fraction, config.heldout_fraction
                 ) == split:
                     strata.setdefault(row.difficulty, []).append(row)
-            parts = allocate(quota.total(split), {difficulty: len(rows) for difficulty, rows in strata.items()})
-            chosen[split] += [row for difficulty, rows in strata.items() for row in rows[: parts[difficulty]]]
-    return {split: [row.model_dump_json() for row in sorted(rows, key=lambda row: rank(row.id))] for split, rows in chosen.items()}
+            parts = allocate(
+                quota.total(split), {difficulty: len(rows) for difficulty, rows in strata.items()}
+            )
+            chosen[split] += [
+                row for difficulty, rows in strata.items() for row in rows[: parts[difficulty]]
+            ]
+    return {
+        split: [row.model_dump_json() for row in sorted(rows, key=lambda row: rank(row.id))]
+        for split, rows in chosen.items()
+    }
 
 
 def test_procedural_rows_without_cleaning_are_split_as_they_always_were(tmp_path):
-    """The quickstart's meaning: the same rows in the same order as before there was any cleaning."""
-    teacher = procedural.Config.parse({"name": "procedural", "rows": {"math": 300, "coding": 200}, "grounded": {"unanswerable": 150}})
+    """The quickstart's meaning: the same rows in the same order as before there was any
+    cleaning."""
+    teacher = procedural.Config.parse(
+        {
+            "name": "procedural",
+            "rows": {"math": 300, "coding": 200},
+            "grounded": {"unanswerable": 150},
+        }
+    )
     rows = list(procedural.rows(teacher, 7))
-    quotas = {"math": {"train": 200, "validation": 4, "heldout": 15}, "coding": {"train": 120, "heldout": 9}}
-    config = {"quotas": quotas, "grounding_quotas": {"unanswerable": {"train": 80, "heldout": 8}}, "seed": 7, **AS_IT_IS}
-    made = job(tmp_path, distilled(tmp_path / "in", rows), **config, validation_fraction=0.03, heldout_fraction=0.1)
+    quotas = {
+        "math": {"train": 200, "validation": 4, "heldout": 15},
+        "coding": {"train": 120, "heldout": 9},
+    }
+    config = {
+        "quotas": quotas,
+        "grounding_quotas": {"unanswerable": {"train": 80, "heldout": 8}},
+        "seed": 7,
+        **AS_IT_IS,
+    }
+    made = job(
+        tmp_path,
+        distilled(tmp_path / "in", rows),
+        **config,
+        validation_fraction=0.03,
+        heldout_fraction=0.1,
+    )
     rebalance.run(made)
     expected = former_rebalance(rows, made.config)
-    assert {split: (made.out / f"{split}.jsonl").read_text().splitlines() for split in SPLITS} == expected
-    prompts = [row.model_dump(mode="json") for row in read_jsonl(made.out / "prompts.jsonl", Prompt)]
-    assert prompts == [{key: value for key, value in json.loads(line).items() if key != "reasoning"} for line in expected["train"]]
+    assert {
+        split: (made.out / f"{split}.jsonl").read_text().splitlines() for split in SPLITS
+    } == expected
+    prompts = [
+        row.model_dump(mode="json") for row in read_jsonl(made.out / "prompts.jsonl", Prompt)
+    ]
+    assert prompts == [
+        {key: value for key, value in json.loads(line).items() if key != "reasoning"}
+        for line in expected["train"]
+    ]
 
 
 def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_missing(tmp_path):
@@ -187,7 +271,11 @@ def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_miss
         run(
             tmp_path,
             POOL,
-            quotas={"math": {"train": 900, "heldout": 10}, "science": {"heldout": 5}, "coding": {"train": {"2": 190, "5": 1}}},
+            quotas={
+                "math": {"train": 900, "heldout": 10},
+                "science": {"heldout": 5},
+                "coding": {"train": {"2": 190, "5": 1}},
+            },
             grounding_quotas={"unanswerable": {"train": 1}},
             **AS_IT_IS,
         )
@@ -199,8 +287,9 @@ def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_miss
     assert ["quotas.coding.train.5", "1", "0", "1"] in lines
     assert ["grounding_quotas.unanswerable.train", "1", "0", "1"] in lines
     assert "quotas.math.heldout" not in str(error.value)
-    assert f"math: 1000 examples and 0 unsolved prompts were read; dropped: none; 1000 examples are left ({has['train']} train," in str(
-        error.value
+    assert (
+        "math: 1000 examples and 0 unsolved prompts were read; dropped: none; 1000 examples are"
+        f" left ({has['train']} train," in str(error.value)
     )
     assert "Lower the quota, let the teacher produce more rows" in str(error.value)
 
@@ -211,14 +300,24 @@ def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_miss
         ({"quotas": {"maths": {"train": 1}}}, "Input should be 'math'"),
         ({"quotas": {"math": {"train": -1}}}, "greater than or equal to 0"),
         ({"quotas": {"math": {"test": 1}}}, "Extra inputs"),
-        ({"quotas": {"math": {"train": 1}}, "validation_fraction": 0.5, "heldout_fraction": 0.5}, "leaves nothing to train on"),
+        (
+            {"quotas": {"math": {"train": 1}}, "validation_fraction": 0.5, "heldout_fraction": 0.5},
+            "leaves nothing to train on",
+        ),
         ({}, "no quota is set"),
-        ({"quotas": {"math": {"heldout": 1}}, "heldout_fraction": 0.0}, "heldout_fraction is 0, and quotas.math asks for rows"),
+        (
+            {"quotas": {"math": {"heldout": 1}}, "heldout_fraction": 0.0},
+            "heldout_fraction is 0, and quotas.math asks for rows",
+        ),
         ({"quotas": {"math": {"train": 1}}, "max_prompt_tokens": 9}, "need a model"),
         ({"quotas": {"math": {"train": 1}}, "near_duplicates": True}, "near_duplicates"),
         ({"quotas": {"math": {"train": 1}}, "pii": ["name"]}, "Input should be 'email'"),
         (
-            {"quotas": {"math": {"train": 1}}, "contamination": False, "evaluations": [{"name": "a", "path": "a.jsonl", "prompt": "q"}]},
+            {
+                "quotas": {"math": {"train": 1}},
+                "contamination": False,
+                "evaluations": [{"name": "a", "path": "a.jsonl", "prompt": "q"}],
+            },
             "leave one of the two out",
         ),
     ],
@@ -231,7 +330,10 @@ def test_a_wrong_config_is_refused(config, message):
 def test_the_model_decides_only_where_tokens_are_counted():
     quotas = {"quotas": {"math": {"train": 1}}}
     assert rebalance.Config.parse({**quotas, "model": "gemma3-1b-it"}).model is None
-    assert rebalance.Config.parse({**quotas, "model": "gemma3-1b-it", "max_prompt_tokens": 99}).model == "gemma3-1b-it"
+    assert (
+        rebalance.Config.parse({**quotas, "model": "gemma3-1b-it", "max_prompt_tokens": 99}).model
+        == "gemma3-1b-it"
+    )
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
@@ -240,7 +342,9 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
     (model / "config.json").write_text("{}")
     (model / "tokenizer.model").write_bytes(b"its own")
     (model / "sub" / "tokenizer.model").write_bytes(b"another")
-    config = rebalance.Config.parse({"quotas": {"math": {"train": 1}}, "max_response_tokens": 9, "model": str(model)})
+    config = rebalance.Config.parse(
+        {"quotas": {"math": {"train": 1}}, "max_response_tokens": 9, "model": str(model)}
+    )
     (length,) = rebalance.filters(config)
     assert length == Length(b"its own", None, 9)
     before = rebalance.dependencies(config, None)
@@ -248,29 +352,62 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
     assert rebalance.dependencies(config, None) != before
     (model / "tokenizer.model").unlink()
     (model / "sub" / "tokenizer.model").unlink()
-    with pytest.raises(InputError, match=r"has no tokenizer.model, so its tokens cannot be counted"):
+    with pytest.raises(
+        InputError, match=r"has no tokenizer.model, so its tokens cannot be counted"
+    ):
         rebalance.filters(config)
 
 
 def test_an_unknown_language_is_named_before_anything_runs(tmp_path):
-    config = rebalance.Config.parse({"quotas": {"math": {"train": 1}}, "languages": ["en", "english"]})
+    config = rebalance.Config.parse(
+        {"quotas": {"math": {"train": 1}}, "languages": ["en", "english"]}
+    )
     with pytest.raises(InputError, match=r"languages: 'english' is unknown.*\ben\b"):
         rebalance.dependencies(config, None)
 
 
 def mixed() -> tuple[list[Example], list[Prompt], list[PreferencePair]]:
     """Rows with every reason to be dropped, and their pairs."""
-    rows = [example(prose(n), difficulty=1 + n % 5, family="prose", source="prose.jsonl", line=n + 1) for n in range(160)]
-    rows += [example(prose(n).upper(), difficulty=2, family="again", source="again.jsonl", line=n) for n in range(10)]
-    rows += [example(prose(n) + " more", family="near", source="near.jsonl", line=n) for n in range(10, 20)]
-    rows += [example(f"Write to ada@lyceum.school about {prose(n)}", family="mail", source="mail.jsonl", line=n) for n in range(900, 905)]
-    rows += [example(f"Wie viele Münzen hat Ada noch übrig, wenn sie {n} davon ausgibt?", family="de") for n in range(5)]
+    rows = [
+        example(prose(n), difficulty=1 + n % 5, family="prose", source="prose.jsonl", line=n + 1)
+        for n in range(160)
+    ]
+    rows += [
+        example(prose(n).upper(), difficulty=2, family="again", source="again.jsonl", line=n)
+        for n in range(10)
+    ]
+    rows += [
+        example(prose(n) + " more", family="near", source="near.jsonl", line=n)
+        for n in range(10, 20)
+    ]
+    rows += [
+        example(
+            f"Write to ada@lyceum.school about {prose(n)}",
+            family="mail",
+            source="mail.jsonl",
+            line=n,
+        )
+        for n in range(900, 905)
+    ]
+    rows += [
+        example(f"Wie viele Münzen hat Ada noch übrig, wenn sie {n} davon ausgibt?", family="de")
+        for n in range(5)
+    ]
     rows += [example(" ".join([prose(n)] * 20), family="long") for n in range(950, 955)]
     rows += [example(prose(n), family="leak") for n in range(1000, 1006)]
-    unsolved = [Prompt(**example(prose(n)).model_dump(exclude={"reasoning"}) | {"pass_rate": 0.0}) for n in [*range(300, 320), 5]]
+    unsolved = [
+        Prompt(**example(prose(n)).model_dump(exclude={"reasoning"}) | {"pass_rate": 0.0})
+        for n in [*range(300, 320), 5]
+    ]
     pairs = [
         PreferencePair(
-            id=row.id, prompt=row.prompt, domain=row.domain, chosen="a", rejected=f"b{n}", chosen_from="teacher", rejected_because="wrong"
+            id=row.id,
+            prompt=row.prompt,
+            domain=row.domain,
+            chosen="a",
+            rejected=f"b{n}",
+            chosen_from="teacher",
+            rejected_because="wrong",
         )
         for n, row in enumerate([*rows[:120], *rows[170:180]])
     ]
@@ -299,27 +436,56 @@ def exam(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cleaned(tmp_path_factory: pytest.TempPathFactory, exam: Path) -> tuple[dict[str, Any], Path]:
     tmp_path = tmp_path_factory.mktemp("cleaned")
     rows, unsolved, pairs = mixed()
-    made = job(tmp_path, distilled(tmp_path / "in", rows, unsolved=unsolved, pairs=pairs), data=exam, **CLEANED)
+    made = job(
+        tmp_path,
+        distilled(tmp_path / "in", rows, unsolved=unsolved, pairs=pairs),
+        data=exam,
+        **CLEANED,
+    )
     return rebalance.run(made), made.out
 
 
 def test_every_drop_is_counted_by_cause_and_traced_to_its_row(cleaned):
     metrics, out = cleaned
     dropped = read_jsonl(out / "dropped.jsonl", Dropped)
-    causes = {"contaminated": 6, "duplicate_prompt": 11, "language": 5, "near_duplicate": 10, "pii": 5, "too_long": 5}
+    causes = {
+        "contaminated": 6,
+        "duplicate_prompt": 11,
+        "language": 5,
+        "near_duplicate": 10,
+        "pii": 5,
+        "too_long": 5,
+    }
     assert metrics["dropped"] == causes == Counter(row.cause for row in dropped)
     assert metrics["contaminated_by"] == {"exam": 6}
-    by_family = {row.source: row.cause for row in dropped if row.source not in ("prose", "near", "again", "")}
-    assert by_family == {"mail": "pii", "de": "language", "long": "too_long", "leak": "contaminated"}
-    assert {(row.file, row.line) for row in dropped if row.source == "mail"} == {("mail.jsonl", n) for n in range(900, 905)}
-    left = metrics["rows"]["validation"] + metrics["rows"]["heldout"] + metrics["prompts"] + metrics["unused"]
+    by_family = {
+        row.source: row.cause for row in dropped if row.source not in ("prose", "near", "again", "")
+    }
+    assert by_family == {
+        "mail": "pii",
+        "de": "language",
+        "long": "too_long",
+        "leak": "contaminated",
+    }
+    assert {(row.file, row.line) for row in dropped if row.source == "mail"} == {
+        ("mail.jsonl", n) for n in range(900, 905)
+    }
+    left = (
+        metrics["rows"]["validation"]
+        + metrics["rows"]["heldout"]
+        + metrics["prompts"]
+        + metrics["unused"]
+    )
     assert metrics["read"] == sum(causes.values()) + left == 201 + 21
 
 
 def test_prompts_and_pairs_are_those_of_the_train_split(cleaned):
     metrics, out = cleaned
     train = {row.id for row in read_jsonl(out / "train.jsonl", Example)}
-    prompts, pairs = read_jsonl(out / "prompts.jsonl", Prompt), read_jsonl(out / "pairs.jsonl", PreferencePair)
+    prompts, pairs = (
+        read_jsonl(out / "prompts.jsonl", Prompt),
+        read_jsonl(out / "pairs.jsonl", PreferencePair),
+    )
     unsolved = {prompt_id(prose(n)) for n in range(300, 320)}
     extra = {row.id for row in prompts} - train
     assert train <= {row.id for row in prompts}
@@ -331,8 +497,13 @@ def test_prompts_and_pairs_are_those_of_the_train_split(cleaned):
 
 
 def digests(out: Path) -> dict[str, str]:
-    """Of every file; dropped.jsonl is in the order of the files it is about, so of its lines in order."""
-    files = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    """Of every file; dropped.jsonl is in the order of the files it is about, so of its lines in
+    order."""
+    files = {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for path in out.rglob("*")
+        if path.is_file()
+    }
     files["dropped.jsonl"] = b"".join(sorted(files["dropped.jsonl"].splitlines()))
     return {name: hashlib.sha256(text).hexdigest() for name, text in sorted(files.items())}
 

@@ -1,4 +1,5 @@
-"""Topping up: quotas that cleaning left short are met by asking the teachers again, within budgets, and nothing is asked twice."""
+"""Topping up: quotas that cleaning left short are met by asking the teachers again, within budgets,
+and nothing is asked twice."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ FEW = {"quotas": {"math": {"train": 60, "heldout": 5}}, **NEAR}
 class Rehearsed:
     """A teacher that gives prose, counts what it is asked, and may have an end or break."""
 
-    def __init__(self, has: int = 10**6, breaks_after: int | None = None, twice: bool = False) -> None:
+    def __init__(
+        self, has: int = 10**6, breaks_after: int | None = None, twice: bool = False
+    ) -> None:
         self.lessons: list[Lesson] = []
         self._has, self._breaks_after, self._twice = has, breaks_after, twice
 
@@ -60,11 +63,17 @@ class Rehearsed:
 
     def _row(self, number: int, cell: Cell) -> Example:
         text = prose(number // 10) + f" {number % 10}" if self._twice else prose(number)
-        return example(text, domain="math", difficulty=cell.difficulty or 1 + number % 5, family="rehearsed")
+        return example(
+            text, domain="math", difficulty=cell.difficulty or 1 + number % 5, family="rehearsed"
+        )
 
 
 def rehearse(monkeypatch: pytest.MonkeyPatch, *teachers: Rehearsed) -> None:
-    monkeypatch.setattr(topping_up, "teachers_of", lambda tables: [(SimpleNamespace(teach=one.teach), None) for one in teachers])
+    monkeypatch.setattr(
+        topping_up,
+        "teachers_of",
+        lambda tables: [(SimpleNamespace(teach=one.teach), None) for one in teachers],
+    )
 
 
 def few() -> list[Example]:
@@ -74,7 +83,10 @@ def few() -> list[Example]:
 def test_the_procedural_teacher_fills_what_is_missing_and_gives_no_prompt_again(tmp_path):
     table = {**PROCEDURAL, "rows": {"math": 40}}
     rows = list(procedural.rows(procedural.Config.parse(table), 0))
-    config = {"quotas": {"math": {"train": {"1": 30, "2": 5}, "validation": 2, "heldout": 12}}, **NEAR}
+    config = {
+        "quotas": {"math": {"train": {"1": 30, "2": 5}, "validation": 2, "heldout": 12}},
+        **NEAR,
+    }
     made = job(tmp_path, distilled(tmp_path / "in", rows, teachers=[table]), **config)
     metrics = rebalance.run(made)
     assert metrics["rows"] == {"train": 35, "validation": 2, "heldout": 12}
@@ -86,20 +98,34 @@ def test_the_procedural_teacher_fills_what_is_missing_and_gives_no_prompt_again(
 
 def test_what_is_asked_is_likely_to_be_enough():
     fractions = {"train": 0.8, "validation": 0.05, "heldout": 0.15}
-    short = [Shortfall("quotas", "math", "heldout", None, 50, 20), Shortfall("quotas", "math", "train", None, 90, 80)]
+    short = [
+        Shortfall("quotas", "math", "heldout", None, 50, 20),
+        Shortfall("quotas", "math", "train", None, 90, 80),
+    ]
     (cell, count), *more = wanted(short, fractions, {"math": 60}, {"math": 120}).items()
     assert (cell, more) == (Cell(Domain.MATH), [])
     landed = np.random.default_rng(0).binomial(count, 0.15 * 0.5, 1000)
     assert 0.9 < (landed >= 30).mean() < 1.0
-    assert wanted(short[1:], fractions, {}, {"math": 10**6})[Cell(Domain.MATH)] <= (10 + 2 * 10**0.5) / 0.8 / 0.05 + 1
-    assert wanted([Shortfall("grounding_quotas", "answerable", "train", 3, 1, 0)], fractions, {}, {}) == {Cell("answerable", 3): 8}
+    assert (
+        wanted(short[1:], fractions, {}, {"math": 10**6})[Cell(Domain.MATH)]
+        <= (10 + 2 * 10**0.5) / 0.8 / 0.05 + 1
+    )
+    assert wanted(
+        [Shortfall("grounding_quotas", "answerable", "train", 3, 1, 0)], fractions, {}, {}
+    ) == {Cell("answerable", 3): 8}
 
 
 def test_a_top_up_is_cleaned_with_the_rest_until_the_quotas_are_met(tmp_path, monkeypatch):
-    """Nine of ten new rows are near duplicates of one another: the second round asks for accordingly more."""
+    """Nine of ten new rows are near duplicates of one another: the second round asks for
+    accordingly more."""
     teacher = Rehearsed(twice=True)
     rehearse(monkeypatch, teacher)
-    made = job(tmp_path, distilled(tmp_path / "in", few()), quotas={"math": {"train": 60, "heldout": 5}}, contamination=False)
+    made = job(
+        tmp_path,
+        distilled(tmp_path / "in", few()),
+        quotas={"math": {"train": 60, "heldout": 5}},
+        contamination=False,
+    )
     metrics = rebalance.run(made)
     assert metrics["rows"] == {"train": 60, "validation": 0, "heldout": 5}
     assert 1 < len(metrics["top_ups"]) == len(teacher.lessons)
@@ -114,7 +140,9 @@ def test_each_round_knows_what_the_rounds_before_gave_and_spent(tmp_path, monkey
     teacher = Rehearsed(twice=True)
     rehearse(monkeypatch, teacher)
     source = distilled(tmp_path / "in", few(), spent=[{"usd": 3.0, "tokens": 100}])
-    rebalance.run(job(tmp_path, source, quotas={"math": {"train": 60, "heldout": 5}}, contamination=False))
+    rebalance.run(
+        job(tmp_path, source, quotas={"math": {"train": 60, "heldout": 5}}, contamination=False)
+    )
     first, second = teacher.lessons[:2]
     given = sum(first.wanted.values())
     assert (first.spent_usd, first.spent_tokens) == (3.0, 100)
@@ -123,8 +151,13 @@ def test_each_round_knows_what_the_rounds_before_gave_and_spent(tmp_path, monkey
     assert len(second.known) == 30 + given
 
 
-def test_a_stage_that_is_killed_asks_nothing_twice_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    source, config = distilled(tmp_path / "in", few()), {"quotas": {"math": {"train": 60, "heldout": 5}}, "contamination": False}
+def test_a_stage_that_is_killed_asks_nothing_twice_and_ends_with_the_same_bytes(
+    tmp_path, monkeypatch
+):
+    source, config = (
+        distilled(tmp_path / "in", few()),
+        {"quotas": {"math": {"train": 60, "heldout": 5}}, "contamination": False},
+    )
     rehearse(monkeypatch, whole := Rehearsed(twice=True))
     made = job(tmp_path, source, key="whole", **config)
     metrics = rebalance.run(made)
@@ -137,7 +170,9 @@ def test_a_stage_that_is_killed_asks_nothing_twice_and_ends_with_the_same_bytes(
     resumed = job(tmp_path, source, key="killed", **config)
     assert rebalance.run(resumed) == metrics
     assert len(broken.lessons) == 2
-    assert len(again.lessons) == len(whole.lessons) - 1, "the round that was finished is not asked for again"
+    assert len(again.lessons) == len(whole.lessons) - 1, (
+        "the round that was finished is not asked for again"
+    )
     assert digests(resumed.out) == digests(made.out)
 
 
@@ -148,7 +183,11 @@ def test_what_one_teacher_does_not_give_the_next_is_asked_for(tmp_path, monkeypa
     metrics = rebalance.run(job(tmp_path, source, **FEW))
     ((_, _, asked),) = metrics["top_ups"][0]["wanted"]
     given = 70 - len(few())
-    assert [sum(one.lessons[0].wanted.values()) for one in (silent, first, second)] == [asked, asked, asked - given]
+    assert [sum(one.lessons[0].wanted.values()) for one in (silent, first, second)] == [
+        asked,
+        asked,
+        asked - given,
+    ]
     assert metrics["rows"]["train"] == 60
 
 
@@ -159,10 +198,16 @@ def test_teachers_that_have_no_more_are_named_in_the_table(tmp_path, monkeypatch
         rebalance.run(job(tmp_path, source, quotas={"math": {"train": 60}}, top_up=5, **NEAR))
     asked = sum(teacher.lessons[0].wanted.values())
     message = str(error.value)
-    assert f"Top-up 1: the teachers were asked for {asked} rows and gave 4, for 2.00 US dollars." in message
+    assert (
+        f"Top-up 1: the teachers were asked for {asked} rows and gave 4, for 2.00 US dollars."
+        in message
+    )
     assert "Top-up 2: " in message
     assert "Top-up 3: " not in message, "a round that gave nothing is the last"
-    assert "math: 34 examples and 0 unsolved prompts were read; dropped: none; 34 examples are left" in message
+    assert (
+        "math: 34 examples and 0 unsolved prompts were read; dropped: none; 34 examples are left"
+        in message
+    )
 
 
 def test_without_top_ups_nobody_is_asked(tmp_path, monkeypatch):
@@ -194,6 +239,8 @@ def test_prompts_that_nobody_solved_and_nobody_can_are_known(tmp_path: Path):
 def test_what_a_round_gave_is_in_the_metrics_as_json(tmp_path, monkeypatch):
     rehearse(monkeypatch, Rehearsed())
     metrics = rebalance.run(job(tmp_path, distilled(tmp_path / "in", few()), **FEW))
-    (one, *_) = json.loads(json.dumps(metrics["top_ups"]))
+    one, *_ = json.loads(json.dumps(metrics["top_ups"]))
     assert one["wanted"] == [["math", None, one["given"]]]
-    assert one["teachers"] == [{"name": "procedural", "output_tokens": 10.0 * one["given"], "usd": 0.5 * one["given"]}]
+    assert one["teachers"] == [
+        {"name": "procedural", "output_tokens": 10.0 * one["given"], "usd": 0.5 * one["given"]}
+    ]

@@ -1,4 +1,5 @@
-"""A stage that is interrupted again and again ends with the bytes of an undisturbed one, and repeats no more than its last interval."""
+"""A stage that is interrupted again and again ends with the bytes of an undisturbed one, and
+repeats no more than its last interval."""
 
 import functools
 import json
@@ -33,7 +34,8 @@ class Killed(BaseException):
 
 
 Point = tuple[str, int, str]
-"""Where an attempt ends: a function of WATCHED, its call in this attempt (from 1), and whether before or after it."""
+"""Where an attempt ends: a function of WATCHED, its call in this attempt (from 1), and whether
+before or after it."""
 
 WATCHED: dict[str, tuple[Any, str]] = {
     "step": (Trainer, "step"),
@@ -43,7 +45,13 @@ WATCHED: dict[str, tuple[Any, str]] = {
     "model": (training, "save_model"),
 }
 
-EVAL = {"model": "gemma3-tiny", "batch_size": 4, "prompt_length": 80, "response_length": 8, "min_items": 1}
+EVAL = {
+    "model": "gemma3-tiny",
+    "batch_size": 4,
+    "prompt_length": 80,
+    "response_length": 8,
+    "min_items": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +63,17 @@ def inputs(one_layer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     write_jsonl(data / "prompts.jsonl", [row.as_prompt() for row in examples])
     write_jsonl(data / "pairs.jsonl", [])
     write_jsonl(data / "validation.jsonl", examples[:7])
-    write_jsonl(data / "heldout.jsonl", [*examples[:11], *(example(30 + number, "answerable") for number in range(9))])
+    write_jsonl(
+        data / "heldout.jsonl",
+        [*examples[:11], *(example(30 + number, "answerable") for number in range(9))],
+    )
     save_model(base_model("gemma3-tiny", 0), policy)
     return {"examples": data, "prompts": data, "policy": policy}
 
 
 class Bench:
-    """Runs attempts of one stage in this process. Counts what they call, and ends them where it is told to."""
+    """Runs attempts of one stage in this process. Counts what they call, and ends them where it is
+    told to."""
 
     def __init__(self, root: Path, inputs: dict[str, Path], patch: pytest.MonkeyPatch) -> None:
         self.root, self.inputs, self.attempts = root, inputs, 0
@@ -88,8 +100,16 @@ class Bench:
 
         return call
 
-    def attempt(self, kind: ModuleType, config: dict[str, Any], key: str, point: Point | None = None, every: int = 2) -> Path:
-        """Run one attempt; returns its output directory, which also has the metrics as `metrics.json` if it was not killed."""
+    def attempt(
+        self,
+        kind: ModuleType,
+        config: dict[str, Any],
+        key: str,
+        point: Point | None = None,
+        every: int = 2,
+    ) -> Path:
+        """Run one attempt; returns its output directory, which also has the metrics as
+        `metrics.json` if it was not killed."""
         self.attempts += 1
         self.calls.clear()
         self.trace.clear()
@@ -128,26 +148,37 @@ def content(out: Path) -> dict[str, bytes]:
 
 
 Kills = list[tuple[Point | None, int]]
-"""Where the attempts at one stage end, one after the other, and how many steps each of them takes."""
+"""Where the attempts at one stage end, one after the other, and how many steps each of them
+takes."""
 
 TWICE: Kills = [(("seal", 2, "before"), 4), (("step", 4, "before"), 3), (None, 2)]
 
 
-def test_a_trainer_that_is_killed_ends_with_the_same_bytes(bench: Bench, caplog: pytest.LogCaptureFixture):
-    """With Muon and accumulation; other trainers and kills at every point are in tests/end_to_end."""
+def test_a_trainer_that_is_killed_ends_with_the_same_bytes(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+):
+    """With Muon and accumulation; other trainers and kills at every point are in
+    tests/end_to_end."""
     caplog.set_level(logging.INFO, logger="lyceum")
     ends_with_the_same_bytes(bench, sft, SFT, TWICE)
-    assert re.search(r"resuming at step 2 of 6 from checkpoint 00000002-\d, written \d+ s ago", caplog.text)
+    assert re.search(
+        r"resuming at step 2 of 6 from checkpoint 00000002-\d, written \d+ s ago", caplog.text
+    )
 
 
-def ends_with_the_same_bytes(bench: Bench, kind: ModuleType, config: dict[str, Any], kills: Kills) -> None:
-    """Kill a stage as `kills` says, counting its steps, and compare what it leaves with what an undisturbed one does."""
+def ends_with_the_same_bytes(
+    bench: Bench, kind: ModuleType, config: dict[str, Any], kills: Kills
+) -> None:
+    """Kill a stage as `kills` says, counting its steps, and compare what it leaves with what an
+    undisturbed one does."""
     undisturbed = bench.attempt(kind, config, "undisturbed")
     for point, steps in kills:
         out = bench.attempt(kind, config, "killed", point)
         assert bench.calls["step"] == steps, point
     assert content(out) == content(undisturbed)
-    assert [progress.done for progress in bench.progress if progress.unit == "steps"] == list(range(6 - kills[-1][1], 7))
+    assert [progress.done for progress in bench.progress if progress.unit == "steps"] == list(
+        range(6 - kills[-1][1], 7)
+    )
 
 
 @pytest.mark.parametrize(("kind", "batches"), [(reasoning_eval, 3), (safety_eval, 3)])
@@ -163,18 +194,38 @@ def test_an_evaluation_answers_no_batch_twice(bench: Bench, kind: ModuleType, ba
 
 
 def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Validation before the first step and after 3 and 6, checkpoints after 2, 4 and 6: where both are due, validation comes first."""
+    """Validation before the first step and after 3 and 6, checkpoints after 2, 4 and 6: where both
+    are due, validation comes first."""
     monkeypatch.setattr(training, "_validate", bench._watched("validate", training._validate))
     bench.attempt(sft, SFT, "key")
     assert [name for name in bench.trace if name != "seal"] == [
-        *("validate", "step", "step", "save", "step", "validate", "step", "save", "step", "step", "validate", "save", "model")
+        *(
+            "validate",
+            "step",
+            "step",
+            "save",
+            "step",
+            "validate",
+            "step",
+            "save",
+            "step",
+            "step",
+            "validate",
+            "save",
+            "model",
+        )
     ]
 
 
-def test_a_checkpoint_is_saved_only_when_the_steps_it_follows_are_finished(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """The loss of the newest step is read, and refused if it is not finite, before a checkpoint can hold what came of it."""
+def test_a_checkpoint_is_saved_only_when_the_steps_it_follows_are_finished(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    """The loss of the newest step is read, and refused if it is not finite, before a checkpoint can
+    hold what came of it."""
     poisoned = sft.batch
-    monkeypatch.setattr(sft, "batch", lambda packed, chosen, scale: poisoned(packed, chosen, scale * float("nan")))
+    monkeypatch.setattr(
+        sft, "batch", lambda packed, chosen, scale: poisoned(packed, chosen, scale * float("nan"))
+    )
     with pytest.raises(StageFailed, match="loss is nan at step 1"):
         bench.attempt(sft, SFT, "key", every=1)
     assert bench.checkpoints("key") == []

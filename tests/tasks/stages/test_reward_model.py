@@ -1,4 +1,5 @@
-"""The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes however often it is killed."""
+"""The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes
+however often it is killed."""
 
 import json
 from pathlib import Path
@@ -58,12 +59,19 @@ def data(tmp_path: Path) -> Path:
 def job(tmp_path: Path, data: Path, **changes: Any) -> Job[reward_model.Config]:
     out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
     out.mkdir()
-    return Job(config(**changes), {"prompts": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1"))
+    return Job(
+        config(**changes),
+        {"prompts": data},
+        out,
+        Workspace(open_store(tmp_path / "store"), "key", "1"),
+    )
 
 
 def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path: Path, data: Path):
     good, bad = (Trace(reasoning="r is r.", answer=answer).render() for answer in ("1", "2"))
-    write_jsonl(data / "pairs.jsonl", [preference(good, bad), preference(good, "no trace", "malformed")])
+    write_jsonl(
+        data / "pairs.jsonl", [preference(good, bad), preference(good, "no trace", "malformed")]
+    )
     work = job(tmp_path, data, data_pairs=9)
     metrics = json.loads(json.dumps(reward_model.run(work)))
     assert metrics["compiles"] == {"train_step": 1, "score_traces": 1}
@@ -73,27 +81,48 @@ def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path
     rows = list(read_rows(work.out / "heldout.jsonl"))
     assert len(rows) == metrics["n"] == metrics["pairs"]["heldout"]
     assert len(read_jsonl(work.out / "trace_pairs.jsonl", TracePair)) == metrics["pairs"]["train"]
-    assert {"loss", "rewards/accuracy", "rewards/margin"} < next(read_rows(work.out / "curves.jsonl")).keys()
+    assert {"loss", "rewards/accuracy", "rewards/margin"} < next(
+        read_rows(work.out / "curves.jsonl")
+    ).keys()
     assert set(metrics["attacks"]) == set(ATTACKS)
 
     # what is on disk gives the scores that were measured, and other models do not have a head
     calibration = read_calibration(work.out)
     scorer = TraceScorer(load_scoring_model(work.out, make_mesh()), batch_size=3, **LENGTHS)
-    pairs = [TracePair.model_validate_json(json.dumps({name: row[name] for name in TracePair.model_fields})) for row in rows]
+    pairs = [
+        TracePair.model_validate_json(
+            json.dumps({name: row[name] for name in TracePair.model_fields})
+        )
+        for row in rows
+    ]
     again = scorer.score([row for pair in pairs for row in pair.rows(TOKENIZER)])
-    assert np.allclose([one.trace for one in again[::2]], [row["chosen_scores"]["trace"] for row in rows], atol=1e-5)
+    assert np.allclose(
+        [one.trace for one in again[::2]],
+        [row["chosen_scores"]["trace"] for row in rows],
+        atol=1e-5,
+    )
     assert np.allclose(again[1].steps, rows[0]["rejected_scores"]["steps"], atol=1e-5)
-    assert min([*again[0].steps, again[0].answer]) <= again[0].trace <= max([*again[0].steps, again[0].answer])
+    assert (
+        min([*again[0].steps, again[0].answer])
+        <= again[0].trace
+        <= max([*again[0].steps, again[0].answer])
+    )
     assert (calibration.prompt_length, calibration.response_length) == (24, 64)
     bins = json.loads((work.out / "calibration.json").read_text())
-    assert sum(one["n"] for one in bins["bins"]) == sum(one["n"] for one in bins["uncalibrated_bins"]) == len(rows)
+    assert (
+        sum(one["n"] for one in bins["bins"])
+        == sum(one["n"] for one in bins["uncalibrated_bins"])
+        == len(rows)
+    )
     save_model(base_model("gemma3-tiny", 0), tmp_path)
     with pytest.raises(InputError, match=r"no tensor score\.weight: it is no reward model"):
         load_scoring_model(tmp_path, make_mesh())
 
 
 def test_a_model_that_learned_nothing_fails_the_stage(tmp_path: Path, data: Path):
-    with pytest.raises(StageFailed, match=r"right on \d+\.\d% of \d+ held-out pairs.*min_accuracy = 99\.0%"):
+    with pytest.raises(
+        StageFailed, match=r"right on \d+\.\d% of \d+ held-out pairs.*min_accuracy = 99\.0%"
+    ):
         reward_model.run(job(tmp_path, data, min_accuracy=0.99))
 
 
@@ -115,12 +144,19 @@ def test_bad_configs_are_refused(changes: dict[str, Any], message: str):
         config(**changes)
 
 
-# Programs --------------------------------------------------------------------------------------------------------------------------
+# Programs
+# --------------------------------------------------------------------------------------------------
 
 
-def test_the_stage_runs_the_programs_that_plan_compiles(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch):
-    upstream = rebalance.Config.parse({"quotas": {"math": {"train": 60, "validation": 1, "heldout": 1}}})
+def test_the_stage_runs_the_programs_that_plan_compiles(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+):
+    upstream = rebalance.Config.parse(
+        {"quotas": {"math": {"train": 60, "validation": 1, "heldout": 1}}}
+    )
     (data / "config.json").write_text(json.dumps(upstream.model_dump(mode="json")))
     table = config(**SAMPLES)
-    monkeypatch.setitem(test_programs.STAGES, "reward_model", (reward_model, table.model_dump(mode="json")))
+    monkeypatch.setitem(
+        test_programs.STAGES, "reward_model", (reward_model, table.model_dump(mode="json"))
+    )
     test_programs.runs_what_plan_compiles("reward_model", {"prompts": data}, tmp_path, monkeypatch)

@@ -1,4 +1,5 @@
-"""Rubrics: what a teacher writes for each prompt, turned so that satisfying a criterion is good, within a budget, and resumable."""
+"""Rubrics: what a teacher writes for each prompt, turned so that satisfying a criterion is good,
+within a budget, and resumable."""
 
 import json
 import logging
@@ -19,18 +20,34 @@ from tasks.judging.rulings import Unreadable
 from tasks.stages import rubrics
 from tests.fakes.chat_server import ChatServer, Fault
 
-TEACHER = {"name": "endpoint", "provider": "test", "model": "teacher", "max_response_tokens": 2048, "max_abstained": 0.5}
+TEACHER = {
+    "name": "endpoint",
+    "provider": "test",
+    "model": "teacher",
+    "max_response_tokens": 2048,
+    "max_abstained": 0.5,
+}
 CONFIG = rubrics.Config.parse({"teacher": TEACHER})
 
 
 def prompt(number: int, domain: Domain = Domain.GENERAL, **changes) -> Prompt:
-    return Prompt(id=f"p{number}", prompt=f"Question {number}?", domain=domain, **{"answer": f"fact {number}", "check": "none"} | changes)
+    return Prompt(
+        id=f"p{number}",
+        prompt=f"Question {number}?",
+        domain=domain,
+        **{"answer": f"fact {number}", "check": "none"} | changes,
+    )
 
 
 def written(count: int = 7, **first) -> list[dict]:
     """Criteria as a teacher writes them; `first` changes the first."""
     criteria = [
-        {"title": f"Point {number}", "text": f"States fact {number}.", "importance": "important", "satisfied_by": "good"}
+        {
+            "title": f"Point {number}",
+            "text": f"States fact {number}.",
+            "importance": "important",
+            "satisfied_by": "good",
+        }
         for number in range(count)
     ]
     criteria[0] |= {"importance": "essential"} | first
@@ -41,7 +58,9 @@ def reply(*criteria: dict, **more) -> str:
     return json.dumps({"criteria": list(criteria) or written()} | more)
 
 
-def run(tmp_path: Path, url: str, prompts: list[Prompt], monkeypatch, key: str = "k", **config) -> tuple[dict, Path]:
+def run(
+    tmp_path: Path, url: str, prompts: list[Prompt], monkeypatch, key: str = "k", **config
+) -> tuple[dict, Path]:
     """Metrics and output of the stage. All calls share a store."""
     monkeypatch.setenv("TEST_BASE_URL", url)
     given, out = tmp_path / "in", tmp_path / f"out-{key}"
@@ -60,7 +79,11 @@ def run(tmp_path: Path, url: str, prompts: list[Prompt], monkeypatch, key: str =
 
 def asked_about(body: dict) -> str:
     """The task in a request."""
-    return next(json.loads(line)["task"] for line in body["messages"][0]["content"].splitlines() if line.startswith('{"task"'))
+    return next(
+        json.loads(line)["task"]
+        for line in body["messages"][0]["content"].splitlines()
+        if line.startswith('{"task"')
+    )
 
 
 def test_it_is_a_stage_kind_that_stays_where_the_key_is():
@@ -73,7 +96,8 @@ def test_every_prompt_has_a_rubric_in_the_order_of_the_prompts(tmp_path: Path, m
         metrics, out = run(tmp_path, server.url, [prompt(n) for n in range(5)], monkeypatch)
         assert server.count == 5
         assert all(
-            f'"reference_answer": "fact {n}"' in one.question for n, one in enumerate(sorted(server.seen, key=lambda one: one.question))
+            f'"reference_answer": "fact {n}"' in one.question
+            for n, one in enumerate(sorted(server.seen, key=lambda one: one.question))
         )
     made = read_jsonl(out / "rubrics.jsonl", Rubric)
     assert [one.id for one in made] == [f"p{n}" for n in range(5)]
@@ -92,7 +116,14 @@ def test_only_the_prompts_that_are_wanted_are_asked(tmp_path: Path, monkeypatch)
         prompt(4),
     ]
     with ChatServer(reply=lambda body: reply()) as server:
-        metrics, out = run(tmp_path, server.url, prompts, monkeypatch, first={"creative": 2, "math": 5}, verifiable=False)
+        metrics, out = run(
+            tmp_path,
+            server.url,
+            prompts,
+            monkeypatch,
+            first={"creative": 2, "math": 5},
+            verifiable=False,
+        )
         assert server.count == 2
         with pytest.raises(InputError, match="no prompt is to have a rubric"):
             run(tmp_path, server.url, prompts, monkeypatch, key="none", first={"science": 2})
@@ -144,27 +175,46 @@ def test_a_reply_that_is_no_rubric_is_refused(text, why):
         rubrics.read_rubric(CONFIG, prompt(0), text)
 
 
-def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_dropped(tmp_path: Path, monkeypatch):
+def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_dropped(
+    tmp_path: Path, monkeypatch
+):
     def answer(body: dict) -> str:
-        again = "could not be used (it had 3 criteria instead of 7 to 20)" in body["messages"][0]["content"]
+        again = (
+            "could not be used (it had 3 criteria instead of 7 to 20)"
+            in body["messages"][0]["content"]
+        )
         number = asked_about(body)
-        return reply() if number == "Question 0?" or (again and number == "Question 1?") else reply(*written(3))
+        return (
+            reply()
+            if number == "Question 0?" or (again and number == "Question 1?")
+            else reply(*written(3))
+        )
 
     with ChatServer(reply=answer) as server:
         metrics, out = run(tmp_path, server.url, [prompt(n) for n in range(3)], monkeypatch)
         assert server.count == 3 + 2
     assert [one.id for one in read_jsonl(out / "rubrics.jsonl", Rubric)] == ["p0", "p1"]
     (dropped,) = read_jsonl(out / "dropped.jsonl", Dropped)
-    assert (dropped.id, dropped.cause, dropped.detail) == ("p2", "failed", "it had 3 criteria instead of 7 to 20")
+    assert (dropped.id, dropped.cause, dropped.detail) == (
+        "p2",
+        "failed",
+        "it had 3 criteria instead of 7 to 20",
+    )
     assert metrics["dropped"] == {"failed": 1}
 
 
-def test_too_few_rubrics_fail_the_stage_and_what_was_answered_is_not_paid_again(tmp_path: Path, monkeypatch):
+def test_too_few_rubrics_fail_the_stage_and_what_was_answered_is_not_paid_again(
+    tmp_path: Path, monkeypatch
+):
     prompts = [prompt(n) for n in range(4)]
     broken = True
 
     def faults(request):
-        return Fault("status", 400, '{"error": {"message": "no"}}') if broken and "Question 0?" not in request.question else None
+        return (
+            Fault("status", 400, '{"error": {"message": "no"}}')
+            if broken and "Question 0?" not in request.question
+            else None
+        )
 
     with ChatServer(faults, reply=lambda body: reply()) as server:
         with pytest.raises((StageFailed, InputError)):
@@ -176,10 +226,22 @@ def test_too_few_rubrics_fail_the_stage_and_what_was_answered_is_not_paid_again(
 
 
 def test_the_budget_holds(tmp_path: Path, monkeypatch):
-    """A request is billed at most about 2.5 k input and 2,048 output tokens: 0.0046 dollars at a dollar per million."""
-    prices = {"input_usd_per_million": 1.0, "output_usd_per_million": 1.0, "max_usd": 0.012, "max_abstained": 1.0}
+    """A request is billed at most about 2.5 k input and 2,048 output tokens: 0.0046 dollars at a
+    dollar per million."""
+    prices = {
+        "input_usd_per_million": 1.0,
+        "output_usd_per_million": 1.0,
+        "max_usd": 0.012,
+        "max_abstained": 1.0,
+    }
     with ChatServer(reply=lambda body: reply()) as server:
-        metrics, out = run(tmp_path, server.url, [prompt(n) for n in range(40)], monkeypatch, teacher=TEACHER | prices)
+        metrics, out = run(
+            tmp_path,
+            server.url,
+            [prompt(n) for n in range(40)],
+            monkeypatch,
+            teacher=TEACHER | prices,
+        )
     assert 0 < metrics["usd"] <= 0.012
     assert 0 < metrics["rubrics"] < 40
     assert metrics["dropped"] == {"unasked": 40 - metrics["rubrics"]}

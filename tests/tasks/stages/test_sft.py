@@ -1,4 +1,5 @@
-"""SFT: the training-token proof holds for what is trained on and catches every way a mask goes wrong."""
+"""SFT: the training-token proof holds for what is trained on and catches every way a mask goes
+wrong."""
 
 import json
 
@@ -32,8 +33,13 @@ def prove(packed: Packed) -> dict:
 def test_the_proof_shows_the_supervised_spans(packed):
     proof = prove(packed)
     assert proof["examples"] == 6
-    assert proof["samples"][0]["supervised"] in {f"{example.response()}<end_of_turn>" for example in EXAMPLES}
-    assert proof["supervised_tokens"] + proof["prompt_tokens"] + proof["padding_tokens"] == packed.tokens.size
+    assert proof["samples"][0]["supervised"] in {
+        f"{example.response()}<end_of_turn>" for example in EXAMPLES
+    }
+    assert (
+        proof["supervised_tokens"] + proof["prompt_tokens"] + proof["padding_tokens"]
+        == packed.tokens.size
+    )
 
 
 def test_the_proof_catches_an_empty_mask(packed):
@@ -83,7 +89,9 @@ def job(tmp_path, config: sft.Config) -> Job:
     out.mkdir()
     write_jsonl(data / "train.jsonl", EXAMPLES)
     write_jsonl(data / "validation.jsonl", EXAMPLES[:3])
-    return Job(config, {"examples": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1"))
+    return Job(
+        config, {"examples": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1")
+    )
 
 
 @pytest.mark.usefixtures("one_layer")
@@ -91,9 +99,19 @@ def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
     metrics = sft.run(job(tmp_path, config()))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {
-        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.model", "curves.jsonl", "proof.json", "state.json")
+        *(
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.model",
+            "curves.jsonl",
+            "proof.json",
+            "state.json",
+        )
     }
-    rows = [json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "out" / "curves.jsonl").read_text().splitlines()
+    ]
     assert rows[0]["step"] == 0
     assert rows[0]["validation_loss"] == pytest.approx(rows[1]["loss"], rel=0.05)
     assert metrics["examples"] == 6
@@ -101,5 +119,8 @@ def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
 
 
 def test_rows_that_do_not_fit_are_an_error_with_the_fix(tmp_path):
-    with pytest.raises(InputError, match="6 of 6 train rows have more than sequence_length = 16 tokens; raise sequence_length"):
+    with pytest.raises(
+        InputError,
+        match="6 of 6 train rows have more than sequence_length = 16 tokens; raise sequence_length",
+    ):
         sft.run(job(tmp_path, config(sequence_length=16)))

@@ -1,4 +1,5 @@
-"""How kinds run small where that is more than a minimum: whole groups, lengths that agree, quotas by difficulty."""
+"""How kinds run small where that is more than a minimum: whole groups, lengths that agree, quotas
+by difficulty."""
 
 from typing import Any
 
@@ -30,9 +31,14 @@ def test_grpo_keeps_its_groups_whole(group: int, batch: int) -> None:
     assert kind.small(small) == small
 
 
-@pytest.mark.parametrize(("group", "fraction", "batch"), [(1, 1.0, 32), (3, 0.75, 32), (5, 0.5, 30), (40, 1.0, 40)])
-def test_on_policy_distillation_samples_whole_groups(group: int, fraction: float, batch: int) -> None:
-    """Of 32 responses 0.75 are 24, eight groups of 3; of 30, half are three groups of 5; a group of 40 fills a batch alone."""
+@pytest.mark.parametrize(
+    ("group", "fraction", "batch"), [(1, 1.0, 32), (3, 0.75, 32), (5, 0.5, 30), (40, 1.0, 40)]
+)
+def test_on_policy_distillation_samples_whole_groups(
+    group: int, fraction: float, batch: int
+) -> None:
+    """Of 32 responses 0.75 are 24, eight groups of 3; of 30, half are three groups of 5; a group of
+    40 fills a batch alone."""
     kind = stage_kind("on_policy_distill")
     loss = {"name": "gkd", "on_policy_fraction": fraction}
     small = kind.small(kind.config.parse(GKD | {"group_size": group, "loss": loss}))
@@ -51,29 +57,62 @@ def test_a_small_trainer_trains_the_whole_tiny_model_at_its_rate() -> None:
 def test_rows_that_a_small_rebalance_takes_fit_every_small_stage() -> None:
     """A prompt and an answer of 128 tokens each fill a row of 256."""
     rebalance, sft, simpo = map(stage_kind, ("rebalance", "sft", "simpo"))
-    limits = {"max_prompt_tokens": 512, "max_response_tokens": 512, "model": "gemma3-1b-it", "quotas": {"math": {"train": 5000}}}
+    limits = {
+        "max_prompt_tokens": 512,
+        "max_response_tokens": 512,
+        "model": "gemma3-1b-it",
+        "quotas": {"math": {"train": 5000}},
+    }
     rows = rebalance.small(rebalance.config.parse(limits))
     trainer = {name: value for name, value in TRAINER.items() if not name.endswith("_length")}
-    packed = sft.small(sft.config.parse(trainer | {"model": "gemma3-1b-it", "sequence_length": 1024}))
+    packed = sft.small(
+        sft.config.parse(trainer | {"model": "gemma3-1b-it", "sequence_length": 1024})
+    )
     pairs = simpo.small(simpo.config.parse(TRAINER | {"prompts": 4096}))
     assert rows.max_prompt_tokens + rows.max_response_tokens <= packed.sequence_length
-    assert (rows.max_prompt_tokens, rows.max_response_tokens) == (pairs.prompt_length, pairs.response_length)
+    assert (rows.max_prompt_tokens, rows.max_response_tokens) == (
+        pairs.prompt_length,
+        pairs.response_length,
+    )
     assert packed.sequence_length * packed.batch_size == 2048
 
 
-@pytest.mark.parametrize(("prompt", "answer", "batch"), [(60, 60, 128), (512, 512, 32), (1536, 768, 16), (100_000, 8, 1)])
-def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(prompt: int, answer: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "answer", "batch"), [(60, 60, 128), (512, 512, 32), (1536, 768, 16), (100_000, 8, 1)]
+)
+def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(
+    prompt: int, answer: int, batch: int
+) -> None:
     """32,768 / (512 + 128) = 51.2, and the power of two below is 32."""
     kind = stage_kind("reasoning_eval")
-    config = {"model": "gemma3-1b-it", "prompt_length": prompt, "response_length": answer, "batch_size": 256}
-    small = kind.small(kind.config.parse(config | {"suites": [{"name": "gsm8k"}, {"name": "mt_bench", "first": 3}]}))
-    assert (small.prompt_length, small.response_length, small.batch_size) == (prompt, min(answer, 128), batch)
+    config = {
+        "model": "gemma3-1b-it",
+        "prompt_length": prompt,
+        "response_length": answer,
+        "batch_size": 256,
+    }
+    small = kind.small(
+        kind.config.parse(
+            config | {"suites": [{"name": "gsm8k"}, {"name": "mt_bench", "first": 3}]}
+        )
+    )
+    assert (small.prompt_length, small.response_length, small.batch_size) == (
+        prompt,
+        min(answer, 128),
+        batch,
+    )
     assert [suite["first"] for suite in small.suites] == [50, 3]
 
 
 @pytest.mark.parametrize(
     ("train", "small"),
-    [(5000, 600), (20, 20), ({1: 100, 3: 400}, {1: 100, 3: 400}), ({1: 100, 3: 4000}, {1: 100, 3: 300}), ({1: 9000, 2: 0}, {1: 300, 2: 0})],
+    [
+        (5000, 600),
+        (20, 20),
+        ({1: 100, 3: 400}, {1: 100, 3: 400}),
+        ({1: 100, 3: 4000}, {1: 100, 3: 300}),
+        ({1: 9000, 2: 0}, {1: 300, 2: 0}),
+    ],
 )
 def test_a_quota_by_difficulty_shares_what_there_is(train: Any, small: Any) -> None:
     quota = Quota(train=train).at_most(train=600)

@@ -1,4 +1,5 @@
-"""From a teacher behind an API to rows that stages train on: distill, rebalance with a top-up, preference pairs, prompts for GRPO."""
+"""From a teacher behind an API to rows that stages train on: distill, rebalance with a top-up,
+preference pairs, prompts for GRPO."""
 
 import json
 from collections import Counter
@@ -24,7 +25,8 @@ QUOTAS = {"math": {"train": 50, "heldout": 6}, "summarization": {"train": 20, "h
 
 
 def oracle(body: dict[str, Any]) -> str:
-    """Knows the answers of all rows; of four samples one is wrong and one no trace, and every seventh math prompt beats it."""
+    """Knows the answers of all rows; of four samples one is wrong and one no trace, and every
+    seventh math prompt beats it."""
     row = ANSWERS.get(body["messages"][-1]["content"])
     if row is None:
         return "I do not know."
@@ -38,7 +40,8 @@ def oracle(body: dict[str, Any]) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs distill, then rebalance with these quotas, against a server; returns the two directories, rebalance's metrics and the server."""
+    """Runs distill, then rebalance with these quotas, against a server; returns the two
+    directories, rebalance's metrics and the server."""
 
     def run(quotas: Any = QUOTAS, **teacher: Any) -> tuple[Path, Path, dict[str, Any], ChatServer]:
         table = {
@@ -59,11 +62,28 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         out = {name: tmp_path / name for name in ("distill", "rebalance")}
         for directory in out.values():
             directory.mkdir()
-        config = {"quotas": quotas, "near_duplicates": False, "contamination": False, "validation_fraction": 0.0}
+        config = {
+            "quotas": quotas,
+            "near_duplicates": False,
+            "contamination": False,
+            "validation_fraction": 0.0,
+        }
         with ChatServer(reply=oracle) as server:
             monkeypatch.setenv("ORACLE_BASE_URL", server.url)
-            distill.run(Job(distill.Config.parse({"teachers": [table]}), {}, out["distill"], Workspace(store, "d", "1")))
-            job = Job(rebalance.Config.parse(config), {"examples": out["distill"]}, out["rebalance"], Workspace(store, "r", "1"))
+            distill.run(
+                Job(
+                    distill.Config.parse({"teachers": [table]}),
+                    {},
+                    out["distill"],
+                    Workspace(store, "d", "1"),
+                )
+            )
+            job = Job(
+                rebalance.Config.parse(config),
+                {"examples": out["distill"]},
+                out["rebalance"],
+                Workspace(store, "r", "1"),
+            )
             metrics = rebalance.run(job)
         return out["distill"], out["rebalance"], metrics, server
 
@@ -73,8 +93,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_shortfall_is_asked_of_the_teacher_and_no_prompt_twice(run: Any) -> None:
     """40 math prompts solve about 34 rows; 50 train and 6 held out are wanted."""
     distilled, out, metrics, server = run()
-    assert {name: len(read_jsonl(out / f"{name}.jsonl", Example)) for name in ("train", "heldout")} == {"train": 70, "heldout": 10}
-    (round_, *_) = metrics["top_ups"]
+    assert {
+        name: len(read_jsonl(out / f"{name}.jsonl", Example)) for name in ("train", "heldout")
+    } == {"train": 70, "heldout": 10}
+    round_, *_ = metrics["top_ups"]
     assert round_["given"] > 0
     asked = Counter((request.question, request.body["seed"]) for request in server.seen)
     assert set(asked.values()) == {1}
@@ -83,7 +105,9 @@ def test_a_shortfall_is_asked_of_the_teacher_and_no_prompt_twice(run: Any) -> No
     assert len(server.seen) == sum(request.again == 0 for request in server.seen) * 4
 
 
-def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_from(run: Any) -> None:
+def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_from(
+    run: Any,
+) -> None:
     _, out, _, _ = run()
     train = {row.id: row for row in read_jsonl(out / "train.jsonl", Example)}
     prompts = {row.id: row for row in read_jsonl(out / "prompts.jsonl", Prompt)}
@@ -96,7 +120,11 @@ def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_
     assert {row.pass_rate for row in train.values()} <= {0.25, 0.5, 0.75, 1.0}
     pairs = read_jsonl(out / "pairs.jsonl", PreferencePair)
     assert {pair.id for pair in pairs} <= set(prompts)
-    assert {(pair.rejected_because, pair.failed_check) for pair in pairs} <= {("malformed", None), ("wrong", "numeric"), ("wrong", "exact")}
+    assert {(pair.rejected_because, pair.failed_check) for pair in pairs} <= {
+        ("malformed", None),
+        ("wrong", "numeric"),
+        ("wrong", "exact"),
+    }
     for pair in pairs:
         assert pair.chosen_sample is not None
         assert pair.rejected_sample is not None
@@ -104,14 +132,19 @@ def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_
 
 def test_what_the_teacher_cannot_give_fails_with_the_table_of_what_is_missing(run: Any) -> None:
     with pytest.raises(InputError) as error:
-        run({"coding": {"train": 20}}, first={"coding": 10}, prompts=[{**LENDER, "rows": {"coding": 10}}])
+        run(
+            {"coding": {"train": 20}},
+            first={"coding": 10},
+            prompts=[{**LENDER, "rows": {"coding": 10}}],
+        )
     message = str(error.value)
     for word in ("coding", "20", "missing", "unsolved"):
         assert word in message, message
 
 
 def test_a_spent_budget_ends_the_stage_with_what_it_paid_for(run: Any, tmp_path: Path) -> None:
-    """Not all of 320 responses fit into 8,000 tokens; the rest is counted, and the quotas say that rows are missing."""
+    """Not all of 320 responses fit into 8,000 tokens; the rest is counted, and the quotas say that
+    rows are missing."""
     with pytest.raises(InputError, match="missing"):
         run(max_total_tokens=8000)
     dropped = Counter(row["cause"] for row in read_rows(tmp_path / "distill" / "dropped.jsonl"))

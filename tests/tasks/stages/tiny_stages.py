@@ -1,7 +1,8 @@
-"""One small configuration of each kind that computes, on the one-layer model of the fixture `one_layer` (conftest.py).
+"""One small configuration of each kind that computes, on the one-layer model of the fixture
+`one_layer` (conftest.py).
 
-Compiling is what these tests cost, and processes share what they compiled: a test that runs a stage takes its table from here where it can,
-and changes only what no program depends on.
+Compiling is what these tests cost, and processes share what they compiled: a test that runs a stage
+takes its table from here where it can, and changes only what no program depends on.
 """
 
 from typing import Any
@@ -54,5 +55,10 @@ GRPO: dict[str, Any] = {
 def example(number: int, grounding: Grounding | None = None) -> Example:
     prompt = f"What is {number} + 1?"
     context = f"{number} + 1 = {number + 1}" if grounding else None
-    fields = {"prompt": prompt, "domain": Domain.MATH, "answer": str(number + 1), "reasoning": f"{number} + 1 = {number + 1}"}
+    fields = {
+        "prompt": prompt,
+        "domain": Domain.MATH,
+        "answer": str(number + 1),
+        "reasoning": f"{number} + 1 = {number + 1}",
+    }
     return Example(id=prompt_id(prompt), context=context, grounding=grounding, **fields)

@@ -1,10 +1,20 @@
-"""Intervals and tests against published values; how often intervals hold the truth is in test_coverage."""
+"""Intervals and tests against published values; how often intervals hold the truth is in
+test_coverage."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_1samp
 
-from tasks.statistics.intervals import Interval, bootstrap_mean, bootstrap_share, holm, mcnemar, newcombe, paired_bootstrap, wilson
+from tasks.statistics.intervals import (
+    Interval,
+    bootstrap_mean,
+    bootstrap_share,
+    holm,
+    mcnemar,
+    newcombe,
+    paired_bootstrap,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -12,8 +22,14 @@ from tasks.statistics.intervals import Interval, bootstrap_mean, bootstrap_share
     [
         (0, 10, 0.0, 0.277533),  # z^2 / (n + z^2) = 3.841459 / 13.841459
         (10, 10, 0.722467, 1.0),
-        (5, 10, 0.236593, 0.763407),  # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
-        # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method 3; four digits
+        (
+            5,
+            10,
+            0.236593,
+            0.763407,
+        ),  # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
+        # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method
+        # 3; four digits
         (81, 263, 0.2553, 0.3662),
         (15, 148, 0.0624, 0.1605),
         (0, 20, 0.0, 0.1611),
@@ -22,7 +38,9 @@ from tasks.statistics.intervals import Interval, bootstrap_mean, bootstrap_share
 )
 def test_wilson_agrees_with_worked_values(successes: int, n: int, low: float, high: float) -> None:
     interval = wilson(successes, n)
-    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5.1e-5 if n > 10 else 1e-6)
+    assert (interval.low, interval.high) == pytest.approx(
+        (low, high), abs=5.1e-5 if n > 10 else 1e-6
+    )
 
 
 def test_wilson_agrees_with_scipy_for_every_count() -> None:
@@ -30,7 +48,9 @@ def test_wilson_agrees_with_scipy_for_every_count() -> None:
         for successes in range(n + 1):
             expected = binomtest(successes, n).proportion_ci(method="wilson")
             found = wilson(successes, n)
-            assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+            assert (found.low, found.high) == pytest.approx(
+                (expected.low, expected.high), abs=1e-12
+            )
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
@@ -50,8 +70,11 @@ def test_wilson_refuses_what_is_no_proportion(successes: int, n: int) -> None:
         ((0, 20), (10, 10), 0.6791, 1.0),
     ],
 )
-def test_newcombe_agrees_with_its_paper(before: tuple[int, int], after: tuple[int, int], low: float, high: float) -> None:
-    """Newcombe 1998, "Interval estimation for the difference between independent proportions", table II, method 10."""
+def test_newcombe_agrees_with_its_paper(
+    before: tuple[int, int], after: tuple[int, int], low: float, high: float
+) -> None:
+    """Newcombe 1998, "Interval estimation for the difference between independent proportions",
+    table II, method 10."""
     interval = newcombe(*before, *after)
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=5.1e-5)
 
@@ -62,7 +85,8 @@ def test_newcombe_refuses_what_is_no_proportion() -> None:
 
 
 def test_paired_bootstrap_has_the_width_of_the_normal_approximation() -> None:
-    """60 wins, 24 losses, 216 ties: mean 0.12, variance 84/300 - 0.0144 = 0.2656, standard error 0.02975, half width 0.0583."""
+    """60 wins, 24 losses, 216 ties: mean 0.12, variance 84/300 - 0.0144 = 0.2656, standard error
+    0.02975, half width 0.0583."""
     before = [False] * 60 + [True] * 24 + [False] * 216
     after = [True] * 60 + [False] * 24 + [False] * 216
     interval = paired_bootstrap(before, after, seed=0)
@@ -71,7 +95,8 @@ def test_paired_bootstrap_has_the_width_of_the_normal_approximation() -> None:
 
 
 def test_paired_bootstrap_agrees_with_bonett_and_price() -> None:
-    """26 wins, 4 losses, 18 ties: 22/50 -+ z 0.094488 = [0.2548, 0.6252] (statpsych, `ci.prop.ps`); resamples move in steps of 1/50."""
+    """26 wins, 4 losses, 18 ties: 22/50 -+ z 0.094488 = [0.2548, 0.6252] (statpsych, `ci.prop.ps`);
+    resamples move in steps of 1/50."""
     before, after = [False] * 26 + [True] * 4 + [True] * 18, [True] * 26 + [False] * 4 + [True] * 18
     interval = paired_bootstrap(before, after, seed=0)
     assert (interval.low, interval.high) == pytest.approx((0.2548, 0.6252), abs=0.02)
@@ -84,16 +109,24 @@ def test_paired_bootstrap_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize("n", [1, 12, 300])
 def test_paired_bootstrap_of_no_change_has_a_width(n: int) -> None:
-    """Not much narrower than what is left when 0 of n have changed, 3/n: the rule of three (Hanley and Lippman-Hand 1983)."""
+    """Not much narrower than what is left when 0 of n have changed, 3/n: the rule of three (Hanley
+    and Lippman-Hand 1983)."""
     interval = paired_bootstrap([True] * n, [True] * n, seed=0)
     assert interval.low == -interval.high
     assert 2 / (n + 2) <= interval.high <= 3 / n
 
 
-@pytest.mark.parametrize(("wins", "losses", "n"), [(0, 0, 1), (1, 0, 1), (50, 0, 50), (0, 7, 200), (300, 1, 301), (90, 60, 150)])
-def test_paired_bootstrap_holds_the_difference_that_was_seen(wins: int, losses: int, n: int) -> None:
+@pytest.mark.parametrize(
+    ("wins", "losses", "n"),
+    [(0, 0, 1), (1, 0, 1), (50, 0, 50), (0, 7, 200), (300, 1, 301), (90, 60, 150)],
+)
+def test_paired_bootstrap_holds_the_difference_that_was_seen(
+    wins: int, losses: int, n: int
+) -> None:
     ties = [True] * (n - wins - losses)
-    interval = paired_bootstrap([False] * wins + [True] * losses + ties, [True] * wins + [False] * losses + ties, seed=1)
+    interval = paired_bootstrap(
+        [False] * wins + [True] * losses + ties, [True] * wins + [False] * losses + ties, seed=1
+    )
     assert interval.low <= (wins - losses) / n <= interval.high
 
 
@@ -127,7 +160,10 @@ def test_bootstrap_of_a_mean_of_equal_values_is_that_value() -> None:
 def test_bootstrap_of_shares_of_rights_and_wrongs_is_much_like_wilsons_interval() -> None:
     interval, expected = bootstrap_share([1.0] * 40 + [0.0] * 60, seed=0), wilson(40, 100)
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=0.015)
-    assert bootstrap_share([1.0] * 40 + [0.5] * 40 + [0.0] * 20, seed=0).high < bootstrap_share([1.0] * 60 + [0.0] * 40, seed=0).high
+    assert (
+        bootstrap_share([1.0] * 40 + [0.5] * 40 + [0.0] * 20, seed=0).high
+        < bootstrap_share([1.0] * 60 + [0.0] * 40, seed=0).high
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
@@ -143,7 +179,9 @@ def test_bootstrap_of_shares_refuses_what_is_no_share(values: list[float]) -> No
         bootstrap_share(values, seed=0)
 
 
-@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (1, 0), (5, 0), (12, 3), (3, 12), (40, 40), (700, 600)])
+@pytest.mark.parametrize(
+    ("wins", "losses"), [(0, 0), (1, 0), (5, 0), (12, 3), (3, 12), (40, 40), (700, 600)]
+)
 def test_mcnemar_agrees_with_the_exact_binomial_test(wins: int, losses: int) -> None:
     """5 wins and no loss: p = 2 / 2^5 = 0.0625."""
     before = [False] * wins + [True] * losses + [True, False]
@@ -153,8 +191,11 @@ def test_mcnemar_agrees_with_the_exact_binomial_test(wins: int, losses: int) -> 
 
 
 def test_mcnemar_agrees_with_a_published_example() -> None:
-    """2 changes one way and 9 the other: p = 0.06543 (Fay 2010, "Two-sided exact tests ... for discrete data", R's exact2x2)."""
-    assert mcnemar([False] * 2 + [True] * 9, [True] * 2 + [False] * 9) == pytest.approx(0.06543, abs=5e-6)
+    """2 changes one way and 9 the other: p = 0.06543 (Fay 2010, "Two-sided exact tests ... for
+    discrete data", R's exact2x2)."""
+    assert mcnemar([False] * 2 + [True] * 9, [True] * 2 + [False] * 9) == pytest.approx(
+        0.06543, abs=5e-6
+    )
 
 
 def test_mcnemar_refuses_unpaired_items() -> None:
@@ -163,7 +204,8 @@ def test_mcnemar_refuses_unpaired_items() -> None:
 
 
 def test_holm_multiplies_by_what_is_left_and_carries_the_maximum_along() -> None:
-    """0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1 = 0.04, which may not be less than 0.06 before it. As R's `p.adjust` has them."""
+    """0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1 = 0.04, which may not be less than 0.06 before
+    it. As R's `p.adjust` has them."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([]) == []

@@ -14,7 +14,9 @@ def test_flip_rate_is_the_share_of_prompts_that_differ_between_two_runs() -> Non
     runs = np.random.Generator(np.random.Philox(1)).random((5, 40)) < 0.3
     floor = noise_floor(runs.tolist())
     pairs = list(combinations(runs, 2))
-    assert floor.flip_rate == pytest.approx(sum(float(np.mean(one != other)) for one, other in pairs) / len(pairs))
+    assert floor.flip_rate == pytest.approx(
+        sum(float(np.mean(one != other)) for one, other in pairs) / len(pairs)
+    )
     assert (floor.seeds, floor.n, floor.mean) == (5, 40, pytest.approx(runs.mean()))
     assert floor.sd == pytest.approx(math.sqrt(floor.flip_rate / 80))
 

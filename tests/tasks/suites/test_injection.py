@@ -1,4 +1,5 @@
-"""Planted instructions: what stands where in the attacked prompts, and when an answer has followed."""
+"""Planted instructions: what stands where in the attacked prompts, and when an answer has
+followed."""
 
 from collections import Counter
 from pathlib import Path
@@ -39,7 +40,9 @@ def check(prompts: list[EvalPrompt]) -> None:
     assert min(counts.values()) > len(prompts) / 10
 
 
-def test_every_prompt_has_one_instruction_inside_the_bounds_of_its_context(attacked: list[EvalPrompt]):
+def test_every_prompt_has_one_instruction_inside_the_bounds_of_its_context(
+    attacked: list[EvalPrompt],
+):
     check(attacked)
     (config,) = parse_suites([{"name": "injection"}], "safety_eval")
     assert suite_size(config) == len(attacked)
@@ -52,8 +55,12 @@ def test_instructions_stand_before_between_and_behind_the_facts(attacked: list[E
     for one in attacked:
         if one.family == "injection.naive":
             sentences = (one.context or "").split(". ")
-            place = next(index for index, sentence in enumerate(sentences) if one.injection in sentence)
-            places["before" if place == 0 else "behind" if place == len(sentences) - 1 else "between"] += 1
+            place = next(
+                index for index, sentence in enumerate(sentences) if one.injection in sentence
+            )
+            places[
+                "before" if place == 0 else "behind" if place == len(sentences) - 1 else "between"
+            ] += 1
     assert min(places.values()) > 10
     assert len(places) == 3
 
@@ -74,7 +81,10 @@ def test_the_same_prompt_is_always_attacked_in_the_same_way(attacked: list[EvalP
 
 
 def test_without_a_file_the_key_says_how_contexts_are_drawn():
-    assert set(suite_dependencies([{"name": "injection"}], "safety_eval", None)) == {"suites.injection", "teachers.procedural"}
+    assert set(suite_dependencies([{"name": "injection"}], "safety_eval", None)) == {
+        "suites.injection",
+        "teachers.procedural",
+    }
 
 
 def test_an_answer_follows_resists_or_abstains(attacked: list[EvalPrompt]):
@@ -82,7 +92,9 @@ def test_an_answer_follows_resists_or_abstains(attacked: list[EvalPrompt]):
     assert prompt.injection
     told = [
         Trace(reasoning="The context says so.", answer=f"{prompt.injection.title()}.").render(),
-        Trace(reasoning=f"Someone asks for {prompt.injection}. I do not follow.", answer=prompt.answer).render(),
+        Trace(
+            reasoning=f"Someone asks for {prompt.injection}. I do not follow.", answer=prompt.answer
+        ).render(),
         f"{prompt.injection}!",
     ]
     followed, resisted, bare = (judge(prompt, completion) for completion in told)

@@ -18,7 +18,11 @@ def asked(data: Path, **table: Any) -> list[EvalPrompt]:
 
 def articles(tmp_path: Path, **changes: Any) -> Path:
     rows = {
-        str(number): {"QUESTION": f"Question {number}?", "CONTEXTS": [f"Abstract {number}.", "More."], "final_decision": "yes"}
+        str(number): {
+            "QUESTION": f"Question {number}?",
+            "CONTEXTS": [f"Abstract {number}.", "More."],
+            "final_decision": "yes",
+        }
         for number in range(4)
     }
     rows["2"] |= changes
@@ -36,14 +40,23 @@ def test_another_article_gives_the_question_that_has_no_answer(tmp_path: Path):
         "Context: Abstract 2. More.\nQuestion: Question 2?",
         "Context: Abstract 3. More.\nQuestion: Question 0?",
     ]
-    assert {one.grounding for one in asked(data, **table, unanswerable=0, out_of_domain=0)} == {"answerable"}
+    assert {one.grounding for one in asked(data, **table, unanswerable=0, out_of_domain=0)} == {
+        "answerable"
+    }
 
 
 def test_only_files_that_are_read_are_part_of_the_key(tmp_path: Path):
     data = articles(tmp_path)
     table = {"name": "pubmedqa", "path": "a.json", "questions": "q.jsonl"}
-    assert set(suite_dependencies([table], "safety_eval", data)) == {"suites.pubmedqa", "data/a.json", "data/q.jsonl"}
-    assert set(suite_dependencies([{**table, "out_of_domain": 0}], "safety_eval", data)) == {"suites.pubmedqa", "data/a.json"}
+    assert set(suite_dependencies([table], "safety_eval", data)) == {
+        "suites.pubmedqa",
+        "data/a.json",
+        "data/q.jsonl",
+    }
+    assert set(suite_dependencies([{**table, "out_of_domain": 0}], "safety_eval", data)) == {
+        "suites.pubmedqa",
+        "data/a.json",
+    }
 
 
 @pytest.mark.parametrize(

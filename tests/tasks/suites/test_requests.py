@@ -1,4 +1,5 @@
-"""The suites `xstest` and `requests`: which prompts a file makes, and what is wrong with one that makes none."""
+"""The suites `xstest` and `requests`: which prompts a file makes, and what is wrong with one that
+makes none."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ from tasks.evaluation.safety import judge
 from tasks.evaluation.suite import parse_suites, suite_prompts
 
 CSV = "goal,kind,target\nOpen the vault,theft,Sure\nOpen the window,harmless,Sure\n"
-TABLE: dict[str, Any] = {"name": "requests", "label": "own", "path": "own.csv", "prompt": "goal", "expected": 2}
+TABLE: dict[str, Any] = {
+    "name": "requests",
+    "label": "own",
+    "path": "own.csv",
+    "prompt": "goal",
+    "expected": 2,
+}
 
 
 def asked(data: Path, **table: Any) -> list[EvalPrompt]:
@@ -28,10 +35,22 @@ def own(directory: Path, text: str = CSV) -> Path:
 def test_a_file_of_requests_is_unsafe_as_a_whole_or_as_its_column_says(tmp_path: Path):
     data = own(tmp_path)
     first, second = asked(data, **TABLE)
-    assert (first.id, first.prompt, first.request, first.family, first.line) == ("own/0", "Open the vault", "unsafe", "own", 2)
+    assert (first.id, first.prompt, first.request, first.family, first.line) == (
+        "own/0",
+        "Open the vault",
+        "unsafe",
+        "own",
+        2,
+    )
     assert second.request == "unsafe"
-    by_column = {"request": {"column": "kind", "table": {"theft": "unsafe", "harmless": "safe"}}, "family": "kind"}
-    assert [(one.request, one.family) for one in asked(data, **TABLE, **by_column)] == [("unsafe", "theft"), ("safe", "harmless")]
+    by_column = {
+        "request": {"column": "kind", "table": {"theft": "unsafe", "harmless": "safe"}},
+        "family": "kind",
+    }
+    assert [(one.request, one.family) for one in asked(data, **TABLE, **by_column)] == [
+        ("unsafe", "theft"),
+        ("safe", "harmless"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +74,11 @@ def test_a_request_that_is_empty_is_refused_with_its_line(tmp_path: Path):
 
 @pytest.mark.parametrize("request_", ["safe", "unsafe"])
 def test_the_controls_refuse_and_comply(request_: str):
-    prompt = EvalPrompt.parse({"id": "a", "prompt": "Open it", "domain": "general", "check": "none", "request": request_})
+    prompt = EvalPrompt.parse(
+        {"id": "a", "prompt": "Open it", "domain": "general", "check": "none", "request": request_}
+    )
     refused, complied = judge(prompt, always_abstain(prompt)), judge(prompt, always_answer(prompt))
     assert (refused.refusal, complied.refusal) == ("refused", "complied")
-    assert (refused.safe, complied.safe) == ((True, False) if request_ == "unsafe" else (None, None))
+    assert (refused.safe, complied.safe) == (
+        (True, False) if request_ == "unsafe" else (None, None)
+    )

@@ -35,7 +35,11 @@ def run(store: Path, out: Path, **changes: Any) -> dict[str, Any]:
 
 def test_random_weights_solve_nothing_and_every_prompt_is_accounted_for(tmp_path: Path) -> None:
     metrics = run(tmp_path / "store", tmp_path / "out")
-    assert (metrics["rows"], metrics["unsolved"], metrics["dropped"]) == (0, {"math": 6}, {"unsolved": 6})
+    assert (metrics["rows"], metrics["unsolved"], metrics["dropped"]) == (
+        0,
+        {"math": 6},
+        {"unsolved": 6},
+    )
     (tally,) = metrics["teachers"]
     assert tally["requests"] == 12
     assert sum(count for name, count in tally.items() if name.startswith("samples.")) == 12
@@ -43,7 +47,8 @@ def test_random_weights_solve_nothing_and_every_prompt_is_accounted_for(tmp_path
 
 
 def test_what_was_sampled_is_sampled_once(tmp_path: Path) -> None:
-    """The same question again, as after a kill: all from the store, and the same bytes. Another temperature is another question."""
+    """The same question again, as after a kill: all from the store, and the same bytes. Another
+    temperature is another question."""
     run(tmp_path / "store", tmp_path / "first")
     (tally,) = run(tmp_path / "store", tmp_path / "second")["teachers"]
     assert (tally.get("requests", 0), tally["cached"]) == (0, 12)
@@ -56,7 +61,9 @@ def test_what_was_sampled_is_sampled_once(tmp_path: Path) -> None:
 def test_prompts_that_do_not_fit_are_dropped_with_their_length(tmp_path: Path) -> None:
     metrics = run(tmp_path / "store", tmp_path / "out", prompt_length=12)
     assert metrics["dropped"]["too_long"] >= 1
-    row = next(row for row in read_rows(tmp_path / "out" / "dropped.jsonl") if row["cause"] == "too_long")
+    row = next(
+        row for row in read_rows(tmp_path / "out" / "dropped.jsonl") if row["cause"] == "too_long"
+    )
     assert "prompt_length is 12" in row["detail"]
 
 
@@ -74,7 +81,8 @@ def test_two_models_in_one_stage_are_refused() -> None:
 
 
 def test_plan_compiles_what_the_teacher_runs() -> None:
-    """12 responses in batches of 4: the program is called 3 times, on the shapes that `run` uses."""
+    """12 responses in batches of 4: the program is called 3 times, on the shapes that `run`
+    uses."""
     from tasks.devices.hosts import make_mesh
     from tasks.models import gemma
     from tasks.planning.programs import abstract_model

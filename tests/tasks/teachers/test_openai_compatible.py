@@ -1,4 +1,5 @@
-"""The teacher behind an OpenAI-compatible API: from prompts to verified rows, with a server that answers badly in every way."""
+"""The teacher behind an OpenAI-compatible API: from prompts to verified rows, with a server that
+answers badly in every way."""
 
 import json
 from collections import Counter
@@ -24,7 +25,14 @@ LENDER = {"name": "procedural", "rows": {"math": 12}, "grounded": {}}
 
 
 def config(**changes: Any) -> openai_compatible.Config:
-    table = {"name": "openai_compatible", "provider": "test", "model": "m", "prompts": [LENDER], "max_response_tokens": 64, "retries": 0}
+    table = {
+        "name": "openai_compatible",
+        "provider": "test",
+        "model": "m",
+        "prompts": [LENDER],
+        "max_response_tokens": 64,
+        "retries": 0,
+    }
     parsed = TEACHERS.parse({**table, **changes}, "teachers.0")
     assert isinstance(parsed, openai_compatible.Config)
     return parsed
@@ -38,7 +46,10 @@ def solutions(rows: int = 200) -> dict[str, str]:
     """Prompt -> answer of all that is lent."""
     lender = TEACHERS["procedural"]
     table = TEACHERS.parse({**LENDER, "rows": {"math": rows}}, "")
-    return {prompt.prompt: prompt.answer for prompt in lender.prompts(table, Lesson(0, None, answers=None))}  # type: ignore[arg-type]
+    return {
+        prompt.prompt: prompt.answer
+        for prompt in lender.prompts(table, Lesson(0, None, answers=None))
+    }  # type: ignore[arg-type]
 
 
 def solver() -> Callable[[dict[str, Any]], str]:
@@ -57,18 +68,29 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.05)
 
 
-def teach(server: ChatServer, monkeypatch: pytest.MonkeyPatch, asked: openai_compatible.Config, given: Lesson) -> list[Row]:
+def teach(
+    server: ChatServer,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: openai_compatible.Config,
+    given: Lesson,
+) -> list[Row]:
     monkeypatch.setenv("TEST_BASE_URL", server.url)
     return list(openai_compatible.teach(asked, given))
 
 
-def test_verified_traces_come_in_the_order_of_the_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_traces_come_in_the_order_of_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ChatServer(reply=solver(), latency=0.01) as server:
         given = lesson(tmp_path)
         rows = teach(server, monkeypatch, config(), given)
         assert [row.prompt for row in rows if isinstance(row, Example)] == list(solutions(12))
         assert {row.reasoning for row in rows if isinstance(row, Example)} == {"I worked it out."}
-        assert (given.tally["requests"], given.tally["cached"], given.tally["samples.verified"]) == (12, 0, 12)
+        assert (
+            given.tally["requests"],
+            given.tally["cached"],
+            given.tally["samples.verified"],
+        ) == (12, 0, 12)
         body = server.seen[0].body
         assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0.7, 64)
         assert len({request.body["seed"] for request in server.seen}) == 12
@@ -80,16 +102,29 @@ def test_verified_traces_come_in_the_order_of_the_prompts(tmp_path: Path, monkey
 
 
 BAD: dict[str, Fault] = {
-    "wrong": Fault("change", change=lambda body: set_text(body, "<reasoning>a guess</reasoning>\n<answer>-99999</answer>")),
+    "wrong": Fault(
+        "change",
+        change=lambda body: set_text(
+            body, "<reasoning>a guess</reasoning>\n<answer>-99999</answer>"
+        ),
+    ),
     "malformed": Fault("change", change=lambda body: set_text(body, "The answer is four.")),
     "language": Fault(
         "change",
         change=lambda body: set_text(
-            body, text_of(body).replace("I worked it out.", "Nous avons calculé la somme de tous les nombres et la réponse est juste.")
+            body,
+            text_of(body).replace(
+                "I worked it out.",
+                "Nous avons calculé la somme de tous les nombres et la réponse est juste.",
+            ),
         ),
     ),
-    "refused": Fault("change", change=lambda body: set_text(body, "I'm sorry, but I can't help with that.")),
-    "truncated": Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length")),
+    "refused": Fault(
+        "change", change=lambda body: set_text(body, "I'm sorry, but I can't help with that.")
+    ),
+    "truncated": Fault(
+        "change", change=lambda body: body["choices"][0].update(finish_reason="length")
+    ),
     "empty": Fault("change", change=lambda body: set_text(body, "")),
     "failed": Fault("status", 400, '{"error": {"message": "content too long"}}'),
 }
@@ -103,14 +138,18 @@ def set_text(body: dict[str, Any], text: str) -> None:
     body["choices"][0]["message"]["content"] = text
 
 
-def test_every_bad_response_is_classified_and_paired_with_a_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bad_response_is_classified_and_paired_with_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prompt n: its first sample is bad in the n-th way, its second one is good."""
     prompts = list(solutions(len(BAD)))
     seeds = {
         openai_compatible.request_of(config(samples=2), prompt, 0, 0).parameters["seed"]: name
         for prompt, name in zip(lent(len(BAD)), BAD, strict=True)
     }
-    faults = lambda request: BAD[seeds[request.body["seed"]]] if request.body["seed"] in seeds else None  # noqa: E731
+    faults = lambda request: (
+        BAD[seeds[request.body["seed"]]] if request.body["seed"] in seeds else None
+    )  # noqa: E731
     asked = config(samples=2, first={"math": len(BAD)}, languages=("en",), temperature=1.0)
     with ChatServer(faults, reply=solver()) as server:
         given = lesson(tmp_path)
@@ -119,8 +158,15 @@ def test_every_bad_response_is_classified_and_paired_with_a_good_one(tmp_path: P
     assert {name: given.tally[f"samples.{name}"] for name in BAD} == dict.fromkeys(BAD, 1)
     assert given.tally["samples.verified"] == len(BAD)
     pairs = {row.rejected_because: row for row in rows if isinstance(row, PreferencePair)}
-    assert pairs.keys() == BAD.keys() - {"empty", "failed"}, "nothing that was not said is a rejected response"
-    assert (pairs["wrong"].rejected_sample, pairs["wrong"].chosen_sample, pairs["wrong"].failed_check) == (0, 1, "numeric")
+    assert pairs.keys() == BAD.keys() - {
+        "empty",
+        "failed",
+    }, "nothing that was not said is a rejected response"
+    assert (
+        pairs["wrong"].rejected_sample,
+        pairs["wrong"].chosen_sample,
+        pairs["wrong"].failed_check,
+    ) == (0, 1, "numeric")
 
 
 def lent(rows: int) -> list[Prompt]:
@@ -132,10 +178,12 @@ def lent(rows: int) -> list[Prompt]:
 def test_a_response_in_the_wrong_form_or_language_is_asked_for_again_with_another_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third of the prompts gets prose first, another third German; the second response is right. Wrong answers are not asked again."""
+    """A third of the prompts gets prose first, another third German; the second response is right.
+    Wrong answers are not asked again."""
     right, order = solver(), list(solutions(12))
     german = (
-        "<reasoning>Zusammen sind das mehr, als man auf den ersten Blick denkt, also zähle ich es nach.</reasoning>\n<answer>9</answer>"
+        "<reasoning>Zusammen sind das mehr, als man auf den ersten Blick denkt, also zähle ich es"
+        " nach.</reasoning>\n<answer>9</answer>"
     )
     first: set[str] = set()
 
@@ -144,27 +192,50 @@ def test_a_response_in_the_wrong_form_or_language_is_asked_for_again_with_anothe
         if prompt in first:
             return right(body)
         first.add(prompt)
-        return ["It is simple.", german, "<reasoning>I guess.</reasoning>\n<answer>-99</answer>"][order.index(prompt) % 3]
+        return ["It is simple.", german, "<reasoning>I guess.</reasoning>\n<answer>-99</answer>"][
+            order.index(prompt) % 3
+        ]
 
     numbers = {"name": "procedural", "rows": {"math": 12}, "grounded": {}}
     with ChatServer(reply=reply) as server:
         given = lesson(tmp_path)
-        rows = teach(server, monkeypatch, config(retries=1, languages=["en"], prompts=[numbers]), given)
+        rows = teach(
+            server, monkeypatch, config(retries=1, languages=["en"], prompts=[numbers]), given
+        )
         assert server.count == 12 + 8
         assert len({request.body["seed"] for request in server.seen}) == 20
     assert given.tally["retried"] == 8
     examples = [row.prompt for row in rows if isinstance(row, Example)]
     assert examples == [prompt for place, prompt in enumerate(order) if place % 3 < 2]
-    assert (given.tally["samples.verified"], given.tally["samples.wrong"], given.tally["samples.malformed"]) == (8, 4, 0)
+    assert (
+        given.tally["samples.verified"],
+        given.tally["samples.wrong"],
+        given.tally["samples.malformed"],
+    ) == (8, 4, 0)
 
 
-def test_prompts_that_nobody_solves_and_rows_that_are_none_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file with a broken line between its prompts: what was dropped stays in its place, however far ahead the engine reads."""
+def test_prompts_that_nobody_solves_and_rows_that_are_none_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with a broken line between its prompts: what was dropped stays in its place, however
+    far ahead the engine reads."""
     data = tmp_path / "data"
     data.mkdir()
-    lines = [json.dumps({"q": f"What is {number} + 1?", "r": "one more", "a": str(number + 1)}) for number in range(6)]
-    (data / "sums.jsonl").write_text("\n".join([*lines[:3], "{broken", *lines[3:], "{broken"]) + "\n", encoding="utf-8")
-    source = {"path": "sums.jsonl", "domain": "math", "prompt": "q", "reasoning": "r", "answer": "a", "check": "numeric"}
+    lines = [
+        json.dumps({"q": f"What is {number} + 1?", "r": "one more", "a": str(number + 1)})
+        for number in range(6)
+    ]
+    (data / "sums.jsonl").write_text(
+        "\n".join([*lines[:3], "{broken", *lines[3:], "{broken"]) + "\n", encoding="utf-8"
+    )
+    source = {
+        "path": "sums.jsonl",
+        "domain": "math",
+        "prompt": "q",
+        "reasoning": "r",
+        "answer": "a",
+        "check": "numeric",
+    }
     lender = {"name": "dataset", "sources": [{**source, "max_bad_fraction": 0.5}]}
 
     def reply(body: dict[str, Any]) -> str:
@@ -174,20 +245,33 @@ def test_prompts_that_nobody_solves_and_rows_that_are_none_are_told(tmp_path: Pa
     with ChatServer(reply=reply, latency=0.02) as server:
         monkeypatch.setenv("TEST_BASE_URL", server.url)
         found = [
-            list(openai_compatible.teach(config(prompts=[lender]), Lesson(0, data, Answers(open_store(tmp_path / name)))))
+            list(
+                openai_compatible.teach(
+                    config(prompts=[lender]), Lesson(0, data, Answers(open_store(tmp_path / name)))
+                )
+            )
             for name in ("a", "b")
         ]
     assert found[0] == found[1]
     kinds = Counter(type(row).__name__ for row in found[0])
     assert kinds == {"Example": 5, "Prompt": 1, "Dropped": 3}
-    assert Counter(row.cause for row in found[0] if isinstance(row, Dropped)) == {"broken_row": 2, "unsolved": 1}
+    assert Counter(row.cause for row in found[0] if isinstance(row, Dropped)) == {
+        "broken_row": 2,
+        "unsolved": 1,
+    }
 
 
 def test_the_budget_holds_over_a_top_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """distill spends some, the top-up what is left, on prompts that were not asked before, and then no more."""
+    """distill spends some, the top-up what is left, on prompts that were not asked before, and then
+    no more."""
     lender = {**LENDER, "rows": {"math": 100}}
     asked = config(
-        prompts=[lender], first={"math": 10}, input_usd_per_million=1.0, output_usd_per_million=2.0, max_usd=0.0045, max_response_tokens=64
+        prompts=[lender],
+        first={"math": 10},
+        input_usd_per_million=1.0,
+        output_usd_per_million=2.0,
+        max_usd=0.0045,
+        max_response_tokens=64,
     )
     with ChatServer(reply=solver()) as server:
         first = lesson(tmp_path)
@@ -195,7 +279,13 @@ def test_the_budget_holds_over_a_top_up(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(rows) == 10
         known = {row.id for row in rows if isinstance(row, Example)}
         tokens = int(first.tally["input_tokens"] + first.tally["output_tokens"])
-        top_up = lesson(tmp_path, wanted={Cell(Domain.MATH): 60}, known=known, spent_usd=first.tally["usd"], spent_tokens=tokens)
+        top_up = lesson(
+            tmp_path,
+            wanted={Cell(Domain.MATH): 60},
+            known=known,
+            spent_usd=first.tally["usd"],
+            spent_tokens=tokens,
+        )
         more = teach(server, monkeypatch, asked, top_up)
         examples = [row for row in more if isinstance(row, Example)]
         assert examples
@@ -206,8 +296,11 @@ def test_the_budget_holds_over_a_top_up(tmp_path: Path, monkeypatch: pytest.Monk
         assert server.count == 10 + len(examples)
 
 
-def test_a_resumed_run_has_spent_what_it_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after four prompts: the continuation pays for the others alone, and ends with the same rows and the same bill."""
+def test_a_resumed_run_has_spent_what_it_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after four prompts: the continuation pays for the others alone, and ends with the same
+    rows and the same bill."""
     prices = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0, "max_usd": 0.0012}
     with ChatServer(reply=solver()) as server:
         whole, resumed = lesson(tmp_path), lesson(tmp_path)
@@ -215,7 +308,10 @@ def test_a_resumed_run_has_spent_what_it_spent(tmp_path: Path, monkeypatch: pyte
         asked = server.count
         assert {row.cause for row in rows if isinstance(row, Dropped)} == {"unasked"}
         assert asked > 5
-        kept = {openai_compatible.request_of(config(**prices), prompt, 0, 0).digest for prompt in lent(4)}
+        kept = {
+            openai_compatible.request_of(config(**prices), prompt, 0, 0).digest
+            for prompt in lent(4)
+        }
         for path in (tmp_path / "answers").glob("*/*"):
             if path.name not in kept:
                 path.unlink()
@@ -240,17 +336,30 @@ def test_a_wrong_table_says_what_is_wrong(changes: dict[str, Any], words: str) -
         config(**changes)
 
 
-def test_samples_without_a_seed_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gemini's compatible endpoint takes no seed; OpenAI's reasoning models call the bound by another name."""
-    asked = config(samples=3, seeded=False, limit_parameter="max_completion_tokens", parameters={"reasoning_effort": "low"})
+def test_samples_without_a_seed_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemini's compatible endpoint takes no seed; OpenAI's reasoning models call the bound by
+    another name."""
+    asked = config(
+        samples=3,
+        seeded=False,
+        limit_parameter="max_completion_tokens",
+        parameters={"reasoning_effort": "low"},
+    )
     with ChatServer(reply=solver()) as server:
         teach(server, monkeypatch, asked, lesson(tmp_path))
         assert server.count == 36
-        assert all("seed" not in request.body and "max_tokens" not in request.body for request in server.seen)
+        assert all(
+            "seed" not in request.body and "max_tokens" not in request.body
+            for request in server.seen
+        )
         assert {request.body["reasoning_effort"] for request in server.seen} == {"low"}
 
 
-def test_reasoning_that_comes_apart_becomes_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasoning_that_comes_apart_becomes_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """gpt-oss on vLLM: the thinking in `reasoning_content`, the content is the answer."""
     known = solutions()
 
@@ -260,10 +369,14 @@ def test_reasoning_that_comes_apart_becomes_the_trace(tmp_path: Path, monkeypatc
     reply = lambda body: known[body["messages"][0]["content"].partition("\n\n")[2]]  # noqa: E731
     with ChatServer(lambda request: Fault("change", change=apart), reply=reply) as server:
         rows = teach(server, monkeypatch, config(), lesson(tmp_path))
-    assert [row.reasoning for row in rows if isinstance(row, Example)] == ["thought it through"] * 12
+    assert [row.reasoning for row in rows if isinstance(row, Example)] == [
+        "thought it through"
+    ] * 12
 
 
-def test_a_missing_endpoint_is_told_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_endpoint_is_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TEST_BASE_URL", raising=False)
     with pytest.raises(InputError, match="set TEST_BASE_URL"):
         list(openai_compatible.teach(config(), lesson(tmp_path)))

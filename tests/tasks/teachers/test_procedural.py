@@ -1,4 +1,5 @@
-"""The procedural teacher: every answer is recomputed from the prompt's text alone, and every step of every trace is checked."""
+"""The procedural teacher: every answer is recomputed from the prompt's text alone, and every step
+of every trace is checked."""
 
 import re
 from collections import Counter
@@ -30,7 +31,8 @@ def taught() -> tuple[Example, ...]:
     return tuple(procedural.rows(config(rows=rows, grounded=grounded), 7))
 
 
-# Solvers: prompt -> answer, written from the English of the prompt and sharing nothing with the families.
+# Solvers: prompt -> answer, written from the English of the prompt and sharing nothing with the
+# families.
 
 
 def _numbers(text: str) -> list[int]:
@@ -69,7 +71,9 @@ def _unit_conversion(prompt: str) -> str:
 
 
 def _formula(prompt: str) -> str:
-    quantities = {name: int(value) for name, value in re.findall(r"(?:has|and) (\w+) (\d+)", prompt)}
+    quantities = {
+        name: int(value) for name, value in re.findall(r"(?:has|and) (\w+) (\d+)", prompt)
+    }
     wanted = re.search(r"What is its (\w+)\?", prompt)[1]
     a, b = {
         "speed": ("distance", "time"),
@@ -81,31 +85,52 @@ def _formula(prompt: str) -> str:
     }[wanted]
     assert set(quantities) == {a, b}
     x, y = quantities[a], quantities[b]
-    return str(x * y if wanted in ("force", "voltage", "charge") else x // y if x % y == 0 else pytest.fail(prompt))
+    return str(
+        x * y
+        if wanted in ("force", "voltage", "charge")
+        else x // y
+        if x % y == 0
+        else pytest.fail(prompt)
+    )
 
 
 def _state_of_matter(prompt: str) -> str:
     melts, boils, *asked = _numbers(prompt)
-    return " then ".join("solid" if now < melts else "gas" if now > boils else "liquid" for now in asked if now not in (melts, boils))
+    return " then ".join(
+        "solid" if now < melts else "gas" if now > boils else "liquid"
+        for now in asked
+        if now not in (melts, boils)
+    )
 
 
 def _legs(prompt: str) -> str:
     from reasoning_gym.arithmetic.leg_counting import ANIMALS
 
-    return str(sum(int(count) * ANIMALS[animal] for count, animal in re.findall(r"(\d+) x (\w+)", prompt)))
+    return str(
+        sum(int(count) * ANIMALS[animal] for count, animal in re.findall(r"(\d+) x (\w+)", prompt))
+    )
 
 
 def _acrostic(prompt: str) -> str:
-    letters, bank = re.fullmatch(r"Write an acrostic for (.*) with the words (.*)\.", prompt).groups()
-    found = [[word for word in bank.split(", ") if word.startswith(letter)] for letter in letters.split(", ")]
+    letters, bank = re.fullmatch(
+        r"Write an acrostic for (.*) with the words (.*)\.", prompt
+    ).groups()
+    found = [
+        [word for word in bank.split(", ") if word.startswith(letter)]
+        for letter in letters.split(", ")
+    ]
     assert all(len(words) == 1 for words in found), prompt
     return " ".join(words[0] for words in found)
 
 
 def _rhyme(prompt: str) -> str:
-    """Pronunciation cannot be computed: rhyming words share their last two letters, and no other choice shares them."""
+    """Pronunciation cannot be computed: rhyming words share their last two letters, and no other
+    choice shares them."""
     given, choices = re.fullmatch(r"What rhymes with (.*): (.*)\?", prompt).groups()
-    found = [[word for word in choices.split(", ") if word[-2:] == target[-2:]] for target in given.split(" and then ")]
+    found = [
+        [word for word in choices.split(", ") if word[-2:] == target[-2:]]
+        for target in given.split(" and then ")
+    ]
     assert all(len(words) == 1 for words in found), prompt
     return " ".join(words[0] for words in found)
 
@@ -147,18 +172,32 @@ def _listed(names: list[str]) -> str:
 
 def _topic(prompt: str) -> str:
     text, question = prompt.removeprefix("Text: ").split(" Sum up ")
-    found = [[sentence for sentence in re.findall(r"[^.]+\.", text) if topic in sentence] for topic in re.findall(r"the (\w+)", question)]
+    found = [
+        [sentence for sentence in re.findall(r"[^.]+\.", text) if topic in sentence]
+        for topic in re.findall(r"the (\w+)", question)
+    ]
     assert all(len(sentences) == 1 for sentences in found)
     return " ".join(sentences[0].strip() for sentences in found)
 
 
 def _people(prompt: str) -> str:
-    return _listed([word for word in re.findall(r"(?<=[:.] )[A-Z]\w+", prompt.removesuffix(" Name the people.")) if word != "The"])
+    return _listed(
+        [
+            word
+            for word in re.findall(r"(?<=[:.] )[A-Z]\w+", prompt.removesuffix(" Name the people."))
+            if word != "The"
+        ]
+    )
 
 
 def _merge(prompt: str) -> str:
-    ((deed, _),) = [pair for pair in Counter(event[1:] for event in _events(prompt)).items() if pair[1] > 1]
-    return f"{_listed([who for who, *did in _events(prompt) if tuple(did) == deed])} {' the '.join(deed)}."
+    ((deed, _),) = [
+        pair for pair in Counter(event[1:] for event in _events(prompt)).items() if pair[1] > 1
+    ]
+    return (
+        f"{_listed([who for who, *did in _events(prompt) if tuple(did) == deed])}"
+        f" {' the '.join(deed)}."
+    )
 
 
 def _order(prompt: str) -> str:
@@ -196,12 +235,32 @@ def _definition_chain(prompt: str) -> str:
 
 
 SOLVERS = {
-    "math": {"addition": _arithmetic, "digit_sum": _digit_sum, "groups": _groups, "running_total": _arithmetic},
+    "math": {
+        "addition": _arithmetic,
+        "digit_sum": _digit_sum,
+        "groups": _groups,
+        "running_total": _arithmetic,
+    },
     "coding": {"list_item": _python, "sort_list": _python, "filter_list": _python, "loop": _loop},
-    "science": {"unit_conversion": _unit_conversion, "formula": _formula, "state_of_matter": _state_of_matter, "legs": _legs},
-    "creative": {"acrostic": _acrostic, "rhyme": _rhyme, "story_line": _story_line, "palindrome": _palindrome},
+    "science": {
+        "unit_conversion": _unit_conversion,
+        "formula": _formula,
+        "state_of_matter": _state_of_matter,
+        "legs": _legs,
+    },
+    "creative": {
+        "acrostic": _acrostic,
+        "rhyme": _rhyme,
+        "story_line": _story_line,
+        "palindrome": _palindrome,
+    },
     "summarization": {"topic": _topic, "people": _people, "merge": _merge, "order": _order},
-    "general": {"weekday": _weekday, "odd_one_out": _odd_one_out, "members": _members, "definition_chain": _definition_chain},
+    "general": {
+        "weekday": _weekday,
+        "odd_one_out": _odd_one_out,
+        "members": _members,
+        "definition_chain": _definition_chain,
+    },
 }
 
 
@@ -241,7 +300,18 @@ def test_a_trace_holds_every_word_of_its_answer():
     for row in taught():
         if row.check == "exact" and row.grounding is None and row.family != "coding.filter_list":
             missing = set(re.findall(r"\w+", row.answer)) - set(re.findall(r"\w+", row.reasoning))
-            assert missing <= {"The", "and", "the", "then", "sleeps", "took", "to", "ran", "left", "by"}, row
+            assert missing <= {
+                "The",
+                "and",
+                "the",
+                "then",
+                "sleeps",
+                "took",
+                "to",
+                "ran",
+                "left",
+                "by",
+            }, row
 
 
 def test_traces_are_written_as_the_format_demands_and_stay_short():
@@ -280,12 +350,21 @@ def test_asking_for_more_rows_keeps_those_there_were():
 
 
 def test_more_rows_than_a_family_has_is_an_error_that_names_it():
-    with pytest.raises(InputError, match=r"20000 rows of math exceed what family math\.\w+ has: after \d+ rows.* Ask for fewer rows"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"20000 rows of math exceed what family math\.\w+ has: after \d+ rows.* Ask for fewer"
+            r" rows"
+        ),
+    ):
         list(procedural.rows(config(rows={"math": 20000}, grounded={}), 0))
 
 
 def test_an_unknown_domain_is_an_error_that_lists_the_domains():
-    with pytest.raises(InputError, match=r"'maths'.*'math', 'coding', 'science', 'creative', 'summarization' or 'general'"):
+    with pytest.raises(
+        InputError,
+        match=r"'maths'.*'math', 'coding', 'science', 'creative', 'summarization' or 'general'",
+    ):
         config(rows={"maths": 10})
 
 
@@ -300,7 +379,10 @@ def _grounded(grounding: str) -> list[tuple[Example, list[str], str]]:
     """(example, facts of its context, question)."""
     rows = [row for row in taught() if row.grounding == grounding]
     assert len(rows) == PER_GROUNDING
-    return [(row, re.findall(r"[^.]+\.", row.context), row.prompt.partition("\nQuestion: ")[2]) for row in rows]
+    return [
+        (row, re.findall(r"[^.]+\.", row.context), row.prompt.partition("\nQuestion: ")[2])
+        for row in rows
+    ]
 
 
 QUESTIONS = {
@@ -319,7 +401,9 @@ QUESTIONS = {
 
 def _lookup(facts: list[str], question: str) -> list[str]:
     """All answers that the facts give to the question."""
-    ((pattern, subject),) = [(pattern, match[1]) for pattern in QUESTIONS if (match := re.fullmatch(pattern, question))]
+    ((pattern, subject),) = [
+        (pattern, match[1]) for pattern in QUESTIONS if (match := re.fullmatch(pattern, question))
+    ]
     matches = (re.fullmatch(QUESTIONS[pattern].format(subject), fact.strip()) for fact in facts)
     return [match[1] for match in matches if match]
 
@@ -337,7 +421,9 @@ def test_unanswerable_questions_are_of_the_right_kind_but_have_no_answer_in_the_
         subject = re.search(r"\w+(?=\?| live| like| eat| have| open)", question)[0]
         assert any(re.search(rf"\b{subject}\b", fact) for fact in facts), row
         pattern = next(pattern for pattern in QUESTIONS if re.fullmatch(pattern, question))
-        asked_of_the_other += any(re.fullmatch(QUESTIONS[pattern].format(r"\w+"), fact.strip()) for fact in facts)
+        asked_of_the_other += any(
+            re.fullmatch(QUESTIONS[pattern].format(r"\w+"), fact.strip()) for fact in facts
+        )
     assert asked_of_the_other > PER_GROUNDING / 5
 
 
@@ -371,9 +457,18 @@ def test_six_thousand_rows_take_less_than_five_seconds():
 
 def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
     rows = {"math": 400, "science": 100}
-    worked = list(procedural.rows(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}}), 0))
+    worked = list(
+        procedural.rows(
+            procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}}), 0
+        )
+    )
     hurried = list(
-        procedural.rows(procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}, "unworked": {"math": 0.5}}), 0)
+        procedural.rows(
+            procedural.Config.parse(
+                {"name": "procedural", "rows": rows, "grounded": {}, "unworked": {"math": 0.5}}
+            ),
+            0,
+        )
     )
     changed = [(a, b) for a, b in zip(worked, hurried, strict=True) if a != b]
     assert 160 <= len(changed) <= 240
@@ -386,16 +481,26 @@ def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
 
 
 def top_up(wanted: dict[Cell, int], known: Iterable[str], **values) -> list[Example]:
-    return list(procedural.teach(config(**values), Lesson(seed=7, data=None, answers=None, wanted=wanted, known=frozenset(known))))
+    return list(
+        procedural.teach(
+            config(**values),
+            Lesson(seed=7, data=None, answers=None, wanted=wanted, known=frozenset(known)),
+        )
+    )
 
 
 def test_a_top_up_fills_exactly_the_missing_cells_with_prompts_that_nobody_knows():
     known = {row.id for row in taught()}
-    wanted = {Cell(Domain.MATH, level): 20 for level in range(1, 6)} | {Cell(Domain.SCIENCE): 33, Cell("unanswerable", 5): 9}
+    wanted = {Cell(Domain.MATH, level): 20 for level in range(1, 6)} | {
+        Cell(Domain.SCIENCE): 33,
+        Cell("unanswerable", 5): 9,
+    }
     rows = top_up(wanted, known)
     assert not known & {row.id for row in rows}
     assert len({row.id for row in rows}) == len(rows)
-    assert Counter((row.grounding or row.domain, row.difficulty) for row in rows if row.domain != "science") == {
+    assert Counter(
+        (row.grounding or row.domain, row.difficulty) for row in rows if row.domain != "science"
+    ) == {
         **{("math", level): 20 for level in range(1, 6)},
         ("unanswerable", 5): 9,
     }
@@ -406,8 +511,12 @@ def test_a_top_up_fills_exactly_the_missing_cells_with_prompts_that_nobody_knows
 
 
 def test_a_top_up_goes_on_where_the_known_rows_end():
-    few, many = (list(procedural.rows(config(rows={"general": rows}, grounded={}), 7)) for rows in (40, 80))
-    added = top_up({Cell(Domain.GENERAL): 40}, (row.id for row in few), rows={"general": 40}, grounded={})
+    few, many = (
+        list(procedural.rows(config(rows={"general": rows}, grounded={}), 7)) for rows in (40, 80)
+    )
+    added = top_up(
+        {Cell(Domain.GENERAL): 40}, (row.id for row in few), rows={"general": 40}, grounded={}
+    )
     assert {row.id for row in added} == {row.id for row in many} - {row.id for row in few}
 
 
@@ -421,4 +530,6 @@ def test_prompts_are_those_of_the_rows():
     lesson = Lesson(seed=7, data=None, answers=None)
     lent, rows = list(procedural.prompts(small, lesson)), list(procedural.teach(small, lesson))
     assert {type(row) for row in lent} == {Prompt}
-    assert [row.model_dump() for row in lent] == [row.model_dump(exclude={"reasoning"}) for row in rows]
+    assert [row.model_dump() for row in lent] == [
+        row.model_dump(exclude={"reasoning"}) for row in rows
+    ]

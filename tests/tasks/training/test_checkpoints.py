@@ -1,4 +1,5 @@
-"""Checkpoints: exact bytes back, when one is due, which are kept, and what happens to damaged ones."""
+"""Checkpoints: exact bytes back, when one is due, which are kept, and what happens to damaged
+ones."""
 
 import logging
 import shutil
@@ -45,8 +46,16 @@ class Bench:
     def work(self, attempt: str = "1") -> Workspace:
         return Workspace(self.store, "key", attempt)
 
-    def checkpoints(self, attempt: str = "1", seconds: float = 60.0, every: int | None = None) -> Checkpoints:
-        return Checkpoints(self.work(attempt), seconds=seconds, every=every, log=logging.getLogger("lyceum"), clock=self.clock)
+    def checkpoints(
+        self, attempt: str = "1", seconds: float = 60.0, every: int | None = None
+    ) -> Checkpoints:
+        return Checkpoints(
+            self.work(attempt),
+            seconds=seconds,
+            every=every,
+            log=logging.getLogger("lyceum"),
+            clock=self.clock,
+        )
 
     def kept(self) -> list[str]:
         return self.work().children("checkpoints")
@@ -110,8 +119,11 @@ def test_a_checkpoint_is_due_by_the_clock_and_after_every_so_many_steps(bench: B
     assert not by_clock.due(2)
 
 
-def test_saving_takes_no_more_than_a_twentieth_of_the_time(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """A save of 10 s, due every 60 s: the next one is due 190 s after it ended, so that saving takes 10 of 200 s."""
+def test_saving_takes_no_more_than_a_twentieth_of_the_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    """A save of 10 s, due every 60 s: the next one is due 190 s after it ended, so that saving
+    takes 10 of 200 s."""
     save_tree = Workspace.save_tree
 
     def slowly(*arguments) -> None:
@@ -127,7 +139,9 @@ def test_saving_takes_no_more_than_a_twentieth_of_the_time(bench: Bench, monkeyp
     assert checkpoints.due(2)
 
 
-def test_the_newest_two_are_kept_and_older_ones_go_only_after_the_new_one_is_complete(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_the_newest_two_are_kept_and_older_ones_go_only_after_the_new_one_is_complete(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     checkpoints = bench.checkpoints()
     save(checkpoints, 10, 20, 30)
     assert bench.kept() == ["00000020-1", "00000030-1"]
@@ -140,16 +154,25 @@ def test_the_newest_two_are_kept_and_older_ones_go_only_after_the_new_one_is_com
 
 @pytest.mark.parametrize("file", ["arrays.safetensors", "values.json", "seal.json"])
 @pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
-def test_a_damaged_checkpoint_is_passed_over(bench: Bench, file: str, how: str, caplog: pytest.LogCaptureFixture):
+def test_a_damaged_checkpoint_is_passed_over(
+    bench: Bench, file: str, how: str, caplog: pytest.LogCaptureFixture
+):
     save(bench.checkpoints(), 10, 20)
     (path,) = [path for path in bench.files("00000020-1") if path.name == file]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
-    damages = {"flip": lambda: path.write_bytes(content), "truncate": lambda: path.write_bytes(content[:-1]), "remove": path.unlink}
+    damages = {
+        "flip": lambda: path.write_bytes(content),
+        "truncate": lambda: path.write_bytes(content[:-1]),
+        "remove": path.unlink,
+    }
     damages[how]()
     again = bench.checkpoints("2")
     assert newest(again) == "00000010-1"
-    assert "checkpoint 00000020-1 is not used: it is damaged, or its writer did not finish it" in caplog.text
+    assert (
+        "checkpoint 00000020-1 is not used: it is damaged, or its writer did not finish it"
+        in caplog.text
+    )
     save(again, 20)
     assert newest(bench.checkpoints("3")) == "00000020-2"
 
@@ -162,7 +185,8 @@ def test_no_good_checkpoint_is_none(bench: Bench):
 
 
 def test_a_damaged_checkpoint_does_not_count_among_those_that_are_kept(bench: Bench):
-    """Of 10, 20 and 30 the last one is damaged: after going on from 20 and saving 25, both 20 and 25 are there."""
+    """Of 10, 20 and 30 the last one is damaged: after going on from 20 and saving 25, both 20 and
+    25 are there."""
     save(bench.checkpoints(), 10, 20, 30)
     for path in bench.files("00000030-1"):
         path.write_bytes(b"")
@@ -196,7 +220,9 @@ def test_an_opened_checkpoint_can_be_read_although_somebody_removes_it(bench: Be
         assert found.read("a").tolist() == [10] * 3
 
 
-def test_one_that_is_removed_between_verifying_and_opening_is_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog):
+def test_one_that_is_removed_between_verifying_and_opening_is_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog
+):
     save(bench.checkpoints(), 10, 20)
     load_tree = Workspace.load_tree
 
@@ -245,6 +271,8 @@ print(len({fingerprint({"a": array}) for array in (whole, *arrays.values())}))
 
 
 def test_arrays_on_several_devices_are_fetched_whole_and_not_kept_by_jax():
-    done = subprocess.run([sys.executable, "-c", SHARDED], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "1"

@@ -36,35 +36,59 @@ def batch(seed: int = 0, batch_size: int = BATCH, length: int = LENGTH) -> dict[
 
 def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     rows, length = next(iter(batch.values())).shape
-    return {**batch, "positions": jnp.broadcast_to(jnp.arange(length), (rows, length)), "segments": jnp.ones((rows, length), jnp.int32)}
+    return {
+        **batch,
+        "positions": jnp.broadcast_to(jnp.arange(length), (rows, length)),
+        "segments": jnp.ones((rows, length), jnp.int32),
+    }
 
 
-def train(tmp_path, batch_at, lora: LoraConfig | None = None, **config) -> tuple[LoadedModel, list[dict[str, float]]]:
+def train(
+    tmp_path, batch_at, lora: LoraConfig | None = None, **config
+) -> tuple[LoadedModel, list[dict[str, float]]]:
     config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), lora=lora, **config)
     loaded = base_model("gemma3-tiny", seed=0)
     trainer = make_trainer(loaded, config, seed=0)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
     tmp_path.mkdir(exist_ok=True)
-    job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"), log=logging.getLogger("test"))
+    job = Job(
+        config,
+        {},
+        tmp_path,
+        Workspace(open_store(tmp_path / "store"), "key", "1"),
+        log=logging.getLogger("test"),
+    )
     return loaded, fit(trainer, batch_at, config, job)
 
 
 def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
-    return {str(path): np.asarray(v.get_value()) for path, v in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))}
+    return {
+        str(path): np.asarray(v.get_value())
+        for path, v in nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))
+    }
 
 
 def test_accumulating_micro_batches_equals_the_whole_batch(tmp_path):
     def scaled(accumulation: int):
         def batch_at(step: int) -> dict[str, np.ndarray]:
             rows = batch(step)
-            return {**rows, "weights": rows["weights"] * accumulation / rows["weights"][:, 1:].sum()}
+            return {
+                **rows,
+                "weights": rows["weights"] * accumulation / rows["weights"][:, 1:].sum(),
+            }
 
         return batch_at
 
     whole, curve = train(tmp_path / "a", scaled(1), steps=3, batch_size=BATCH)
-    parts, curve_of_parts = train(tmp_path / "b", scaled(2), steps=3, batch_size=BATCH, micro_batch_size=2)
-    assert [row["loss"] for row in curve] == pytest.approx([row["loss"] for row in curve_of_parts], rel=1e-5)
-    assert [row["grad_norm"] for row in curve] == pytest.approx([row["grad_norm"] for row in curve_of_parts], rel=1e-4)
+    parts, curve_of_parts = train(
+        tmp_path / "b", scaled(2), steps=3, batch_size=BATCH, micro_batch_size=2
+    )
+    assert [row["loss"] for row in curve] == pytest.approx(
+        [row["loss"] for row in curve_of_parts], rel=1e-5
+    )
+    assert [row["grad_norm"] for row in curve] == pytest.approx(
+        [row["grad_norm"] for row in curve_of_parts], rel=1e-4
+    )
     rows = [json.loads(line) for line in (tmp_path / "a" / "curves.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 3]
     assert weights_of(whole).keys() == weights_of(parts).keys()
@@ -87,7 +111,12 @@ def test_adapters_train_alone_and_merge_into_the_same_function(tmp_path):
 
 def test_a_second_shape_fails_the_stage(tmp_path):
     with pytest.raises(StageFailed, match="compiled 2 times"):
-        train(tmp_path, lambda step: batch(step, length=LENGTH + (step > 1)), steps=3, batch_size=BATCH)
+        train(
+            tmp_path,
+            lambda step: batch(step, length=LENGTH + (step > 1)),
+            steps=3,
+            batch_size=BATCH,
+        )
 
 
 def test_a_loss_that_is_not_finite_fails_the_stage(tmp_path):
@@ -108,7 +137,9 @@ def test_batches_cover_each_epoch_once_and_depend_only_on_seed_and_step():
 
 
 def test_the_learning_rate_warms_up_and_decays():
-    schedule = learning_rate_schedule(OptimizerConfig(learning_rate=1.0, warmup_fraction=0.1, final_fraction=0.1), 100)
+    schedule = learning_rate_schedule(
+        OptimizerConfig(learning_rate=1.0, warmup_fraction=0.1, final_fraction=0.1), 100
+    )
     rates = [float(schedule(step)) for step in range(101)]
     assert 0 < rates[0] < 0.2
     assert max(rates) == rates[10] == 1.0
@@ -120,7 +151,9 @@ def test_saving_a_model_twice_gives_the_same_bytes_and_loads_back(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         save_model(loaded, tmp_path / name)
-    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (
+        tmp_path / "b" / "model.safetensors"
+    ).read_bytes()
     back = load_model(tmp_path / "a")
     assert back.config == SIZES["gemma3-tiny"]
     for name, value in weights_of(back).items():
@@ -128,16 +161,23 @@ def test_saving_a_model_twice_gives_the_same_bytes_and_loads_back(tmp_path):
 
 
 def test_muon_moves_matrices_by_orthogonal_steps_and_leaves_the_rest_to_adamw(monkeypatch):
-    """Muon's first step has nearly equal singular values; AdamW's has equal magnitudes, like the sign of the gradient."""
+    """Muon's first step has nearly equal singular values; AdamW's has equal magnitudes, like the
+    sign of the gradient."""
     monkeypatch.setitem(SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=2))
     before = weights_of(base_model("gemma3-tiny", seed=0))
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, muon_learning_rate=0.02, warmup_fraction=0.0), steps=1)
+    optimizer = make_optimizer(
+        OptimizerConfig(learning_rate=1e-3, muon_learning_rate=0.02, warmup_fraction=0.0), steps=1
+    )
     loaded = base_model("gemma3-tiny", seed=0)
     state = nnx.Optimizer(loaded.model, optimizer, wrt=nnx.Param)
     generator = np.random.Generator(np.random.Philox(0))
     weights = nnx.state(loaded.model, nnx.Param)
-    gradients = jax.tree.map(lambda x: jnp.asarray(generator.normal(size=x.shape), x.dtype), weights)
-    nnx.jit(lambda model, state, gradients: state.update(model, gradients))(loaded.model, state, gradients)
+    gradients = jax.tree.map(
+        lambda x: jnp.asarray(generator.normal(size=x.shape), x.dtype), weights
+    )
+    nnx.jit(lambda model, state, gradients: state.update(model, gradients))(
+        loaded.model, state, gradients
+    )
     change = {path: value - before[path] for path, value in weights_of(loaded).items()}
     for path, step in change.items():
         magnitudes = np.abs(step)
@@ -146,6 +186,8 @@ def test_muon_moves_matrices_by_orthogonal_steps_and_leaves_the_rest_to_adamw(mo
         else:
             assert magnitudes.max() < 1.1 * np.median(magnitudes), path
     for name in ("q_proj", "o_proj", "up_proj"):
-        matrices = next(step for path, step in change.items() if name in path).reshape(2, -1, 128)  # one for each layer
+        matrices = next(step for path, step in change.items() if name in path).reshape(
+            2, -1, 128
+        )  # one for each layer
         singular = np.linalg.svd(matrices, compute_uv=False)
         assert (singular.max(-1) < 2 * np.median(singular, -1)).all(), name

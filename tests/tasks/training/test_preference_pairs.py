@@ -1,4 +1,5 @@
-"""Preference pairs: chosen is verified, rejected is not, and every prompt without a pair is counted with its reason."""
+"""Preference pairs: chosen is verified, rejected is not, and every prompt without a pair is counted
+with its reason."""
 
 from types import SimpleNamespace
 
@@ -9,7 +10,13 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
 from tasks.training.preference_pairs import judge, mine_pairs, require_pairs
 
 EXAMPLE = Example(
-    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric", reasoning="2 plus 2 makes 4", difficulty=1
+    id="0" * 16,
+    prompt="What is 2 + 2?",
+    domain=Domain.MATH,
+    answer="4",
+    check="numeric",
+    reasoning="2 plus 2 makes 4",
+    difficulty=1,
 )
 
 
@@ -37,7 +44,14 @@ def mine(
     teacher: bool = True,
     fits=lambda pair: True,
 ):
-    return mine_pairs([example], [samples], pairs_per_prompt=most, rejected_because=because, teacher_when_none_verified=teacher, fits=fits)
+    return mine_pairs(
+        [example],
+        [samples],
+        pairs_per_prompt=most,
+        rejected_because=because,
+        teacher_when_none_verified=teacher,
+        fits=fits,
+    )
 
 
 def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
@@ -60,8 +74,23 @@ def test_samples_are_rejected_for_the_first_check_they_fail():
 
 
 def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
-    asked = EXAMPLE.model_copy(update={"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL, "check": "exact"})
-    (judged,) = judge([asked], [[sample(trace(4)), sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>")]])
+    asked = EXAMPLE.model_copy(
+        update={
+            "grounding": "unanswerable",
+            "context": "Rain.",
+            "answer": GROUNDED_REFUSAL,
+            "check": "exact",
+        }
+    )
+    (judged,) = judge(
+        [asked],
+        [
+            [
+                sample(trace(4)),
+                sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>"),
+            ]
+        ],
+    )
     assert [(response.rejected_because, response.detail) for response in judged] == [
         ("wrong", "'4' is given where the context holds no answer"),
         (None, ""),
@@ -76,7 +105,9 @@ def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
         (TRUNCATED, "truncated", None, "no terminator"),
     ],
 )
-def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, because: str, failed_check: str | None, detail: str):
+def test_a_verified_sample_is_paired_with_a_rejected_one(
+    bad: SimpleNamespace, because: str, failed_check: str | None, detail: str
+):
     pairs, outcomes = mine(bad, RIGHT)
     assert pairs == [
         PreferencePair(
@@ -93,7 +124,9 @@ def test_a_verified_sample_is_paired_with_a_rejected_one(bad: SimpleNamespace, b
             rejected_sample=0,
         )
     ]
-    assert outcomes == {"paired": 1} | dict.fromkeys(("not_verifiable", "all_verified", "other_reasons", "none_verified", "too_long"), 0)
+    assert outcomes == {"paired": 1} | dict.fromkeys(
+        ("not_verifiable", "all_verified", "other_reasons", "none_verified", "too_long"), 0
+    )
 
 
 def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
@@ -101,14 +134,29 @@ def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
     right = [sample(trace(4, reasoning)) for reasoning in "ab"]
     wrong = [sample(trace(answer)) for answer in (5, 5, 6, 7)]
     pairs, _ = mine(wrong[0], right[0], right[0], *wrong[1:], right[1], most=4)
-    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(trace(4, "a"), trace(5)), (trace(4, "b"), trace(6))]
-    assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [(1, 0), (6, 4)]  # sampled: 5 a a 5 6 7 b
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [
+        (trace(4, "a"), trace(5)),
+        (trace(4, "b"), trace(6)),
+    ]
+    assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [
+        (1, 0),
+        (6, 4),
+    ]  # sampled: 5 a a 5 6 7 b
     assert len(mine(*wrong, *right, most=1)[0]) == 1
 
 
 def test_the_teacher_stands_in_where_no_sample_is_right():
     pairs, _ = mine(WRONG, MALFORMED, most=4)
-    assert [(pair.chosen, pair.chosen_from, pair.rejected_because, pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [
+    assert [
+        (
+            pair.chosen,
+            pair.chosen_from,
+            pair.rejected_because,
+            pair.chosen_sample,
+            pair.rejected_sample,
+        )
+        for pair in pairs
+    ] == [
         (EXAMPLE.response(), "teacher", "wrong", None, 0),
         (EXAMPLE.response(), "teacher", "malformed", None, 1),
     ]
@@ -116,7 +164,9 @@ def test_the_teacher_stands_in_where_no_sample_is_right():
 
 def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those_that_are_not():
     pairs, _ = mine(MALFORMED, WRONG, TRUNCATED, RIGHT, example=FREE, most=4)
-    assert [(pair.chosen, pair.rejected, pair.rejected_because, pair.failed_check) for pair in pairs] == [
+    assert [
+        (pair.chosen, pair.rejected, pair.rejected_because, pair.failed_check) for pair in pairs
+    ] == [
         (WRONG.text, MALFORMED.text, "malformed", None),
         (RIGHT.text, TRUNCATED.text, "truncated", None),
     ]
@@ -125,12 +175,16 @@ def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those
 
 
 def test_only_responses_rejected_for_the_reasons_asked_for_make_pairs_those_of_the_first_reason_first():
-    (pair,), _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, because=("truncated", "malformed", "wrong"))
+    (pair,), _ = mine(
+        WRONG, RIGHT, MALFORMED, TRUNCATED, because=("truncated", "malformed", "wrong")
+    )
     assert pair.rejected == TRUNCATED.text
     pairs, _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, most=4, because=("truncated",))
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [(RIGHT.text, TRUNCATED.text)]
     pairs, _ = mine(WRONG, MALFORMED, because=("malformed",))
-    assert [(pair.chosen_from, pair.rejected) for pair in pairs] == [("teacher", MALFORMED.text)]  # what is wrong is not chosen
+    assert [(pair.chosen_from, pair.rejected) for pair in pairs] == [
+        ("teacher", MALFORMED.text)
+    ]  # what is wrong is not chosen
 
 
 def test_prompts_without_pairs_are_counted_with_their_reason():
@@ -144,19 +198,32 @@ def test_prompts_without_pairs_are_counted_with_their_reason():
 def test_a_policy_that_is_always_right_fails_the_stage_with_what_to_change():
     pairs, outcomes = mine(RIGHT)
     with pytest.raises(
-        StageFailed, match=r"1 prompts gave 0 preference pairs, fewer than min_pairs = 2 .*every sample was right: .*harder"
+        StageFailed,
+        match=(
+            r"1 prompts gave 0 preference pairs, fewer than min_pairs = 2 .*every sample was right:"
+            r" .*harder"
+        ),
     ):
         require_pairs(pairs, outcomes, min_pairs=2)
 
 
 def test_a_policy_that_is_never_right_fails_the_stage_with_what_to_change():
     pairs, outcomes = mine(WRONG, teacher=False)
-    with pytest.raises(StageFailed, match=r"none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified"):
+    with pytest.raises(
+        StageFailed,
+        match=r"none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified",
+    ):
         require_pairs(pairs, outcomes, min_pairs=1)
 
 
 def test_too_few_prompts_fail_the_stage_with_what_to_change():
     pairs, outcomes = mine(WRONG, RIGHT)
     require_pairs(pairs, outcomes, min_pairs=1)
-    with pytest.raises(StageFailed, match=r"gave 1 preference pairs, fewer than min_pairs = 16 .*raise prompts or pairs_per_prompt"):
+    with pytest.raises(
+        StageFailed,
+        match=(
+            r"gave 1 preference pairs, fewer than min_pairs = 16 .*raise prompts or"
+            r" pairs_per_prompt"
+        ),
+    ):
         require_pairs(pairs, outcomes, min_pairs=16)

@@ -1,4 +1,5 @@
-"""Flexible answers: the place that counts, the sentences around an answer that are forgiven, and those that are not."""
+"""Flexible answers: the place that counts, the sentences around an answer that are forgiven, and
+those that are not."""
 
 import pytest
 
@@ -10,7 +11,15 @@ from tasks.verification.choices import as_constraint
 
 def prompt(check: Check, answer: str = "", tests: str | None = None) -> EvalPrompt:
     choices = as_constraint(("Paris", "Berlin", "Rome")) if check == "choice" else ()
-    return EvalPrompt(id="p", prompt="?", domain=Domain.MATH, answer=answer, check=check, constraints=choices, tests=tests)
+    return EvalPrompt(
+        id="p",
+        prompt="?",
+        domain=Domain.MATH,
+        answer=answer,
+        check=check,
+        constraints=choices,
+        tests=tests,
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +116,10 @@ def test_another_choice_and_letters_in_a_sentence_are_wrong(completion: str) -> 
         (prompt("exact", "Paris"), "The answer is Paris."),
         (prompt("math", "\\frac{1}{2}"), "Hence the probability of this must be 1/2 in the end."),
         (prompt("math", "\\sin(x)"), "So \\boxed{\\sin(x)}."),
-        (prompt("tests", tests="assert double(2) == 4"), "Here:\n```python\ndef double(x):\n    return 2 * x\n```\nIt adds."),
+        (
+            prompt("tests", tests="assert double(2) == 4"),
+            "Here:\n```python\ndef double(x):\n    return 2 * x\n```\nIt adds.",
+        ),
     ],
     ids=lambda value: value.check if isinstance(value, EvalPrompt) else "",
 )

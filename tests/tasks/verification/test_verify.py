@@ -15,7 +15,9 @@ from tasks.verification.verify import Verdict, verify, verify_many
 
 
 def prompt(answer: str, check: Check = "exact", **fields: Any) -> Prompt:
-    return Prompt(id="p1", prompt="?", domain=Domain.MATH, answer=answer, check=check, source="test", **fields)
+    return Prompt(
+        id="p1", prompt="?", domain=Domain.MATH, answer=answer, check=check, source="test", **fields
+    )
 
 
 def trace(answer: str, reasoning: str = "First this, then that.") -> str:
@@ -27,11 +29,15 @@ def agrees(answer: str, reference: str, check: Check) -> bool:
 
 
 def test_a_well_formed_right_answer_verifies() -> None:
-    assert verify(prompt("Paris"), trace("Paris")) == Verdict(format=True, exact=True, answer="Paris")
+    assert verify(prompt("Paris"), trace("Paris")) == Verdict(
+        format=True, exact=True, answer="Paris"
+    )
 
 
 def test_a_well_formed_wrong_answer_keeps_its_format() -> None:
-    assert verify(prompt("Paris"), trace("Rome")) == Verdict(format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'")
+    assert verify(prompt("Paris"), trace("Rome")) == Verdict(
+        format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'"
+    )
 
 
 @pytest.mark.parametrize("answer", ["paris", " PARIS ", "Paris.", "Ｐａｒｉｓ", "\tParis \n"])
@@ -39,7 +45,9 @@ def test_exact_ignores_case_width_space_and_one_trailing_period(answer: str) -> 
     assert agrees(answer, "Paris", "exact")
 
 
-@pytest.mark.parametrize("answer", ["Paris, France", "Pariss", "Paris..", "not Paris", "P aris", "Paris\u200bx"])
+@pytest.mark.parametrize(
+    "answer", ["Paris, France", "Pariss", "Paris..", "not Paris", "P aris", "Paris\u200bx"]
+)
 def test_exact_accepts_nothing_more(answer: str) -> None:
     assert not agrees(answer, "Paris", "exact")
 
@@ -67,7 +75,9 @@ def test_exact_accepts_nothing_more(answer: str) -> None:
     ],
 )
 def test_a_malformed_completion_has_no_answer(completion: str) -> None:
-    assert verify(prompt("42", "numeric"), completion) == Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
+    assert verify(prompt("42", "numeric"), completion) == Verdict(
+        format=False, exact=False, answer=None, detail="no well-formed trace"
+    )
 
 
 def test_the_right_answer_in_the_reasoning_only_is_wrong() -> None:
@@ -209,7 +219,9 @@ def test_different_numbers_disagree(answer: str, reference: str) -> None:
 
 
 def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -> None:
-    with pytest.raises(InputError, match=r"prompt p1 .*'numeric' but its answer 'many' is no number"):
+    with pytest.raises(
+        InputError, match=r"prompt p1 .*'numeric' but its answer 'many' is no number"
+    ):
         verify(prompt("many", "numeric"), trace("3"))
 
 
@@ -252,7 +264,9 @@ def test_anything_else_is_an_answer(answer: str) -> None:
         ("0.1", "0", 0.5, False),
     ],
 )
-def test_a_tolerance_replaces_the_rule_of_digits(answer: str, reference: str, tolerance: float, agrees: bool) -> None:
+def test_a_tolerance_replaces_the_rule_of_digits(
+    answer: str, reference: str, tolerance: float, agrees: bool
+) -> None:
     assert verify(prompt(reference, "numeric", tolerance=tolerance), trace(answer)).exact is agrees
 
 
@@ -262,17 +276,35 @@ def test_a_tolerance_replaces_the_rule_of_digits(answer: str, reference: str, to
         (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
         (prompt("42", "numeric"), "many", "'many' is no number"),
         (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
-        (prompt("", "constraints", constraints=(Constraint(name="max_words", value=1),)), "a b", "max_words = 1: found 2"),
-        (prompt("", "faithful", context="A dog barks at night in the old town."), "Cats sing.", "2 words, fewer than 5"),
+        (
+            prompt("", "constraints", constraints=(Constraint(name="max_words", value=1),)),
+            "a b",
+            "max_words = 1: found 2",
+        ),
+        (
+            prompt("", "faithful", context="A dog barks at night in the old town."),
+            "Cats sing.",
+            "2 words, fewer than 5",
+        ),
     ],
 )
 def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str) -> None:
-    assert verify(asked, trace(answer)) == Verdict(format=True, exact=False, answer=answer, detail=detail)
+    assert verify(asked, trace(answer)) == Verdict(
+        format=True, exact=False, answer=answer, detail=detail
+    )
 
 
 def test_many_completions_keep_their_order_whatever_their_checks() -> None:
-    prompts = [prompt("4", "numeric"), prompt("x + 1", "math"), prompt("Rome"), prompt("A poem.", "none"), prompt("x + 1", "math")]
-    verdicts = verify_many(prompts, [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")])
+    prompts = [
+        prompt("4", "numeric"),
+        prompt("x + 1", "math"),
+        prompt("Rome"),
+        prompt("A poem.", "none"),
+        prompt("x + 1", "math"),
+    ]
+    verdicts = verify_many(
+        prompts, [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")]
+    )
     assert [(verdict.format, verdict.exact) for verdict in verdicts] == [
         (True, True),
         (True, True),
@@ -290,4 +322,9 @@ from tasks.contract.check import CHECKS
 for name in CHECKS.names(): CHECKS[name]
 print(sorted({"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"} & set(sys.modules)))
 """
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -1,6 +1,8 @@
-"""The worker as a process: it commits, explains its failures, stops promptly, dies with its parent, and knows nothing of Prefect.
+"""The worker as a process: it commits, explains its failures, stops promptly, dies with its parent,
+and knows nothing of Prefect.
 
-A toy stage kind stands in for the real ones: the worker under test is `tasks.worker` itself, told of one more kind.
+A toy stage kind stands in for the real ones: the worker under test is `tasks.worker` itself, told
+of one more kind.
 """
 
 import os
@@ -51,7 +53,8 @@ KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run,
 WRITE = "(job.out / 'model.json').write_text('{}')\n"
 BLOCK = "print('blocking', flush=True); time.sleep(60)\n"
 LONG_CALL = (
-    "print('blocking', flush=True); sum(bytes(1) * 10**10) if False else __import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)\n"
+    "print('blocking', flush=True); sum(bytes(1) * 10**10) if False else"
+    " __import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)\n"
 )
 STUBBORN = """
 print('blocking', flush=True)
@@ -73,14 +76,28 @@ class Bench:
         (root / "kinds").mkdir()
         (root / "kinds" / "toy.py").write_text(TOY)
         self.backend = LocalBackend(
-            Settings(compile_cache="", parallel_jobs=8, stop_seconds=8.0), command=[sys.executable, str(self.script)]
+            Settings(compile_cache="", parallel_jobs=8, stop_seconds=8.0),
+            command=[sys.executable, str(self.script)],
         )
 
-    def spec(self, code: str, attempt: str = "1", inputs: dict[str, ArtifactRef] | None = None, **changes: Any) -> JobSpec:
+    def spec(
+        self,
+        code: str,
+        attempt: str = "1",
+        inputs: dict[str, ArtifactRef] | None = None,
+        **changes: Any,
+    ) -> JobSpec:
         config, inputs = {"code": code}, inputs or {}
         key = stage_key("toy", 1, {}, config, {name: ref.digest for name, ref in inputs.items()})
         spec = JobSpec(
-            stage="play", kind="toy", key=key, attempt=attempt, store=self.store.uri, target="local", config=config, inputs=inputs
+            stage="play",
+            kind="toy",
+            key=key,
+            attempt=attempt,
+            store=self.store.uri,
+            target="local",
+            config=config,
+            inputs=inputs,
         )
         return spec.model_copy(update=changes)
 
@@ -90,7 +107,8 @@ class Bench:
         return spec, until(lambda: self.backend.poll(handle), lambda status: status.state in FINAL)
 
     def start(self, code: str) -> tuple[JobSpec, int]:
-        """Start a job and wait until its stage says that it blocks; returns the worker's process id."""
+        """Start a job and wait until its stage says that it blocks; returns the worker's process
+        id."""
         spec = self.spec("print(os.getpid())\n" + code)
         handle = self.backend.submit(spec)
         text = until(lambda: self.backend.log(handle, 0)[0], lambda text: "blocking" in text)
@@ -129,9 +147,16 @@ def exists(pid: int) -> bool:
 
 
 def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench) -> None:
-    spec, status = bench.run(WRITE + "job.progress(3, 4, 'steps', loss=0.5)\njob.log.info('learning')")
+    spec, status = bench.run(
+        WRITE + "job.progress(3, 4, 'steps', loss=0.5)\njob.log.info('learning')"
+    )
     assert (status.state, status.exit_code, status.error) == ("succeeded", 0, None)
-    assert status.progress.model_dump() == {"done": 3, "total": 4, "unit": "steps", "values": {"loss": 0.5}}
+    assert status.progress.model_dump() == {
+        "done": 3,
+        "total": 4,
+        "unit": "steps",
+        "values": {"loss": 0.5},
+    }
     manifest = bench.store.valid("toy", spec.key)
     assert manifest is not None
     assert status.artifact == manifest.ref()
@@ -139,7 +164,11 @@ def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench)
     assert [entry.path for entry in manifest.files] == ["model.json"]
     assert manifest.execution["target"] == "local"
     assert manifest.execution["packages"]["jax"]
-    assert 10 * 2**20 < manifest.execution["peak_rss_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert (
+        10 * 2**20
+        < manifest.execution["peak_rss_bytes"]
+        <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     assert manifest.execution["seconds"] >= 0
     assert "INFO learning" in bench.log(spec)
     assert not bench.out(spec).exists()
@@ -153,11 +182,16 @@ def test_an_artifact_that_exists_is_adopted_and_the_stage_does_not_run(bench: Be
 
 
 def test_an_artifact_that_was_committed_meanwhile_is_adopted(bench: Bench) -> None:
-    code = WRITE + "job.log.info('blocking')\nwhile not (job.out.parent / 'go').exists(): time.sleep(0.02)"
+    code = (
+        WRITE
+        + "job.log.info('blocking')\nwhile not (job.out.parent / 'go').exists(): time.sleep(0.02)"
+    )
     spec, _ = bench.start(code)
     other = bench.store.path(f"work/{spec.key}/2/out")
     other.mkdir(parents=True)
-    draft = Manifest(kind="toy", key=spec.key, version=1, config=spec.config, inputs={}, attempt="2", files=())
+    draft = Manifest(
+        kind="toy", key=spec.key, version=1, config=spec.config, inputs={}, attempt="2", files=()
+    )
     winner = bench.store.commit(draft, other)
     (bench.out(spec).parent / "go").touch()
     status = until(lambda: bench.status(spec), lambda status: status.state in FINAL)
@@ -176,7 +210,10 @@ def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> Non
     bench.store.path(f"artifacts/toy/{spec.key}/data/1/data.txt").write_text("from the worst")
     _, damaged = bench.run(code + "\n", inputs={"policy": status.artifact})
     assert damaged.exit_code == 1
-    assert f"stage play: the artifact of its input 'policy', toy/{spec.key}, is missing, damaged" in (damaged.error or "")
+    assert (
+        f"stage play: the artifact of its input 'policy', toy/{spec.key}, is missing, damaged"
+        in (damaged.error or "")
+    )
     assert bench.store.lookup("toy", spec.key) is None
 
 
@@ -188,10 +225,29 @@ def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> Non
         ("{}['missing']", 1, "KeyError: 'missing'"),
         ("sys.exit(0)", 1, "SystemExit: 0"),
         ("raise OSError(28, os.strerror(28))", 2, "no space is left on the disk"),
-        ("try:\n    raise OSError(28, 'x')\nexcept OSError as e:\n    raise RuntimeError('saving failed') from e", 2, "no space is left"),
-        ("import numpy; numpy.zeros((10**11, 128))", 1, "memory of this machine is too small for the stage (Unable to allocate"),
-        ("raise RuntimeError('RESOURCE_EXHAUSTED: 9 bytes')", 1, "too small for the stage (RESOURCE_EXHAUSTED: 9 bytes)"),
-        ("metrics = {'by_domain': {'math': [0.5, float('nan')]}}", 1, "metrics.by_domain.math.1 is nan"),
+        (
+            (
+                "try:\n    raise OSError(28, 'x')\nexcept OSError as e:\n    raise"
+                " RuntimeError('saving failed') from e"
+            ),
+            2,
+            "no space is left",
+        ),
+        (
+            "import numpy; numpy.zeros((10**11, 128))",
+            1,
+            "memory of this machine is too small for the stage (Unable to allocate",
+        ),
+        (
+            "raise RuntimeError('RESOURCE_EXHAUSTED: 9 bytes')",
+            1,
+            "too small for the stage (RESOURCE_EXHAUSTED: 9 bytes)",
+        ),
+        (
+            "metrics = {'by_domain': {'math': [0.5, float('nan')]}}",
+            1,
+            "metrics.by_domain.math.1 is nan",
+        ),
         ("metrics = {'path': job.out}", 1, "metrics.path is a PosixPath"),
         ("(job.out / 'link').symlink_to('/etc/hostname')", 1, "'link' is not a plain file"),
     ],
@@ -203,7 +259,9 @@ def test_a_failure_is_one_message_and_only_a_bug_a_traceback_and_nothing_is_left
     assert (status.state, status.exit_code) == ("failed", exit_code)
     assert error in (status.error or "")
     assert "\n" not in (status.error or "")
-    assert ("Traceback" in bench.log(spec)) == (error in ("KeyError: 'missing'", "SystemExit: 0", "'link' is not a plain file"))
+    assert ("Traceback" in bench.log(spec)) == (
+        error in ("KeyError: 'missing'", "SystemExit: 0", "'link' is not a plain file")
+    )
     assert not bench.out(spec).exists()
     assert bench.store.lookup("toy", spec.key) is None
 
@@ -214,17 +272,28 @@ def test_a_failure_is_one_message_and_only_a_bug_a_traceback_and_nothing_is_left
         ({"kind": "toys"}, 2, "unknown stage kind 'toys'. Did you mean 'toy'?"),
         ({"config": {"code": "pass", "lr": 1}}, 2, "stages.play.config: unknown key 'lr'"),
         ({"config": {"code": 1}}, 2, "stages.play.config: code = 1 is not valid"),
-        ({"key": "ab" * 32}, 1, f"submitted for key {'ab' * 32}, which is not the key of kind 'toy' version 1"),
+        (
+            {"key": "ab" * 32},
+            1,
+            f"submitted for key {'ab' * 32}, which is not the key of kind 'toy' version 1",
+        ),
     ],
 )
-def test_a_spec_that_does_not_fit_this_code_is_refused(bench: Bench, changes: dict[str, Any], exit_code: int, error: str) -> None:
+def test_a_spec_that_does_not_fit_this_code_is_refused(
+    bench: Bench, changes: dict[str, Any], exit_code: int, error: str
+) -> None:
     _, status = bench.run("pass", **changes)
     assert status.exit_code == exit_code
     assert error in (status.error or "")
 
 
-def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_the_last(bench: Bench) -> None:
-    code = "for i in range(20000):\n    job.progress(i + 1, 20000)\n    if i % 100 == 0: time.sleep(0.01)"
+def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_the_last(
+    bench: Bench,
+) -> None:
+    code = (
+        "for i in range(20000):\n    job.progress(i + 1, 20000)\n    if i % 100 == 0:"
+        " time.sleep(0.01)"
+    )
     spec = bench.spec(code)
     handle = bench.backend.submit(spec)
     seen, began = set(), time.monotonic()
@@ -237,26 +306,41 @@ def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_
 
 @pytest.mark.parametrize(
     ("code", "number"),
-    [(BLOCK, signal.SIGTERM), (BLOCK, signal.SIGINT), (LONG_CALL, signal.SIGTERM), (STUBBORN, signal.SIGTERM)],
+    [
+        (BLOCK, signal.SIGTERM),
+        (BLOCK, signal.SIGINT),
+        (LONG_CALL, signal.SIGTERM),
+        (STUBBORN, signal.SIGTERM),
+    ],
     ids=["sleep", "sleep, Ctrl-C", "native call", "swallows interrupts"],
 )
-def test_a_signal_ends_the_job_at_once_wherever_it_is(bench: Bench, code: str, number: signal.Signals) -> None:
+def test_a_signal_ends_the_job_at_once_wherever_it_is(
+    bench: Bench, code: str, number: signal.Signals
+) -> None:
     spec, pid = bench.start(WRITE + code)
     os.kill(pid, number)
-    until(lambda: exists(pid), lambda there: not there, seconds=45)  # within 3 s on a quiet machine; the stage itself takes a minute
+    until(
+        lambda: exists(pid), lambda there: not there, seconds=45
+    )  # within 3 s on a quiet machine; the stage itself takes a minute
     assert (bench.status(spec).state, bench.status(spec).exit_code) == ("cancelled", 130)
     assert bench.store.lookup("toy", spec.key) is None
 
 
 def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
-    spec, _ = bench.start("if job.out.parent.name == '1':\n    print('blocking', flush=True); time.sleep(60)\n" + WRITE)
+    spec, _ = bench.start(
+        "if job.out.parent.name == '1':\n    print('blocking', flush=True); time.sleep(60)\n"
+        + WRITE
+    )
     handle = bench.backend.submit(spec)
     bench.backend.cancel(handle)
     assert bench.backend.poll(handle).state == "cancelled"
     assert not bench.out(spec).exists()
     again = spec.model_copy(update={"attempt": "2"})
     handle = bench.backend.submit(again)
-    assert until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL).state == "succeeded"
+    assert (
+        until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL).state
+        == "succeeded"
+    )
 
 
 def test_a_killed_worker_is_reported_and_can_be_run_again(bench: Bench) -> None:
@@ -283,7 +367,9 @@ time.sleep(60)
 
 def test_a_worker_vanishes_when_its_parent_is_killed_even_in_a_native_call(bench: Bench) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT.format(root=str(ROOT), script=str(bench.script))], stdin=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT.format(root=str(ROOT), script=str(bench.script))],
+        stdin=subprocess.PIPE,
+        text=True,
     )
     spec = bench.spec("print(os.getpid())\n" + LONG_CALL)
     assert parent.stdin is not None
@@ -300,12 +386,20 @@ def test_a_worker_vanishes_when_its_parent_is_killed_even_in_a_native_call(bench
 
 
 def test_the_worker_loads_neither_prefect_nor_the_flows(bench: Bench) -> None:
-    spec, _ = bench.run("metrics = {'modules': sorted({'prefect', 'flows', 'jax'} & set(sys.modules))}")
+    spec, _ = bench.run(
+        "metrics = {'modules': sorted({'prefect', 'flows', 'jax'} & set(sys.modules))}"
+    )
     manifest = bench.store.valid("toy", spec.key)
     assert manifest is not None
     assert manifest.metrics == {"modules": []}
 
 
 def test_called_without_a_job_it_says_how() -> None:
-    done = subprocess.run([sys.executable, "-m", "tasks.worker"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.worker"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")

@@ -1,4 +1,5 @@
-"""The README's first command, whole: minutes of training, and the figures it promises. Compiled as for users."""
+"""The README's first command, whole: minutes of training, and the figures it promises. Compiled as
+for users."""
 
 import json
 import os
@@ -14,7 +15,9 @@ DATA = Path(__file__).parents[5] / "shared" / "data"
 def lyceum(*arguments: str) -> dict:
     environment = {**os.environ, "XLA_FLAGS": ""}  # compiled as for users
     command = [sys.executable, "-m", "flows.cli.main", *arguments, "--json"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=1800, check=False
+    )
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout)
 
@@ -39,7 +42,14 @@ def test_the_model_learns_to_reason_from_nothing(run):
     assert base["format_rate"] == base["exact_answer"] == 0
     assert final["format_rate"] >= 0.95
     assert final["exact_answer"] >= 0.60
-    assert set(final["domains"]) == {"math", "coding", "science", "creative", "summarization", "general"}
+    assert set(final["domains"]) == {
+        "math",
+        "coding",
+        "science",
+        "creative",
+        "summarization",
+        "general",
+    }
 
 
 def test_grpo_contributes(run):
@@ -63,13 +73,20 @@ def test_every_training_program_compiled_once(run):
 def test_the_same_command_again_runs_nothing(run, store):
     again = lyceum("run", "quickstart", "--store", store)
     assert {record["status"] for record in again["stages"]} == {"cached"}
-    assert [record["key"] for record in again["stages"]] == [record["key"] for record in run["stages"]]
+    assert [record["key"] for record in again["stages"]] == [
+        record["key"] for record in run["stages"]
+    ]
 
 
 def test_no_held_out_prompt_was_trained_on(run, store):
     rebalance = next(record for record in run["stages"] if record["name"] == "rebalance")
-    directory = next((Path(store) / "artifacts" / "rebalance" / rebalance["key"] / "data").iterdir())
-    prompts = {split: {json.loads(line)["id"] for line in (directory / f"{split}.jsonl").open()} for split in ("train", "heldout")}
+    directory = next(
+        (Path(store) / "artifacts" / "rebalance" / rebalance["key"] / "data").iterdir()
+    )
+    prompts = {
+        split: {json.loads(line)["id"] for line in (directory / f"{split}.jsonl").open()}
+        for split in ("train", "heldout")
+    }
     assert not prompts["train"] & prompts["heldout"]
 
 
@@ -88,6 +105,8 @@ def test_the_chain_runs_on_real_records(tmp_path):
 def test_a_bucket_holds_the_same_bytes(run, gcs_bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path))
     in_bucket = lyceum("run", "quickstart", "--store", f"gs://{gcs_bucket}/quickstart")
-    assert [stage["artifact"] for stage in in_bucket["stages"]] == [stage["artifact"] for stage in run["stages"]]
+    assert [stage["artifact"] for stage in in_bucket["stages"]] == [
+        stage["artifact"] for stage in run["stages"]
+    ]
     again = lyceum("run", "quickstart", "--store", f"gs://{gcs_bucket}/quickstart")
     assert {stage["status"] for stage in again["stages"]} == {"cached"}

@@ -1,4 +1,5 @@
-"""inspect_ai, lm_eval and TensorBoard, where they are installed, read what `lyceum scores` writes for them."""
+"""inspect_ai, lm_eval and TensorBoard, where they are installed, read what `lyceum scores` writes
+for them."""
 
 from pathlib import Path
 
@@ -16,9 +17,15 @@ def test_inspect_ai_reads_the_logs_and_finds_the_same_metrics(lab: Lab) -> None:
     assert len(logs) == 10
     for info in logs:
         log = log_api.read_eval_log(info)
-        written = {score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores}
+        written = {
+            score.name: {name: metric.value for name, metric in score.metrics.items()}
+            for score in log.results.scores
+        }
         log_api.recompute_metrics(log)
-        found = {score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores}
+        found = {
+            score.name: {name: metric.value for name, metric in score.metrics.items()}
+            for score in log.results.scores
+        }
         assert set(found) == set(written)
         for name, metrics in written.items():
             assert found[name] == pytest.approx(metrics), (log.eval.task_display_name, name)
@@ -30,7 +37,11 @@ def test_lm_eval_shows_the_results(lab: Lab) -> None:
     assert "|reasoning_eval_gsm8k  |" in table
     files = [str(path) for path in (lab.out / "lm_eval").rglob("*.json*")]
     assert len(utils.get_results_filenames(files)) == 6
-    [name] = [Path(path).name for path in utils.get_sample_results_filenames(files) if "grpo/samples_safety_eval_xstest" in path]
+    [name] = [
+        Path(path).name
+        for path in utils.get_sample_results_filenames(files)
+        if "grpo/samples_safety_eval_xstest" in path
+    ]
     assert utils.get_file_task_name(name) == "safety_eval_xstest"
 
 

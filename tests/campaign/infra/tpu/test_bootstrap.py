@@ -15,11 +15,18 @@ spec = test_bootstrap.spec
 machine = test_bootstrap.machine
 
 
-def test_a_real_environment_from_the_package_index(machine: Machine, store: Store, spec: JobSpec, tmp_path: Path) -> None:
-    """Installed with uv, all but libtpu, which is large and useless here; then from the archive that the first machine has left."""
+def test_a_real_environment_from_the_package_index(
+    machine: Machine, store: Store, spec: JobSpec, tmp_path: Path
+) -> None:
+    """Installed with uv, all but libtpu, which is large and useless here; then from the archive
+    that the first machine has left."""
     overrides = tmp_path / "overrides.txt"
     overrides.write_text("libtpu ; sys_platform == 'never'\n")
-    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_", "HTTPS_", "https_"))}
+    settings = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("UV_", "SSL_", "HTTPS_", "https_"))
+    }
     vm = machine(LYCEUM_VM_PYTHON="", UV_OVERRIDE=str(overrides), silence=3000.0, **settings).boot()
     assert vm.final(900).state == "succeeded", vm.serial
     until(lambda: "was left in the store" in vm.serial, seconds=600)

@@ -1,4 +1,5 @@
-"""The chat engine against an OpenAI-compatible server that others wrote: `transformers serve`, with a tiny random Gemma 3."""
+"""The chat engine against an OpenAI-compatible server that others wrote: `transformers serve`, with
+a tiny random Gemma 3."""
 
 import os
 import socket
@@ -36,17 +37,42 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     from tasks.models.weights import initialise
 
     root = tmp_path_factory.mktemp("served")
-    config = replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64, hidden_dim=64)
+    config = replace(
+        SIZES["gemma3-tiny"],
+        num_layers=2,
+        global_every=2,
+        num_kv_heads=2,
+        window=24,
+        embed_dim=64,
+        hidden_dim=64,
+    )
     trained, directory = root / "trained", root / "model"
     trained.mkdir()
     directory.mkdir()
-    save_model(LoadedModel("gemma3-tiny", config, initialise(config, 1), tiny_tokenizer(), make_mesh()), trained)
-    export_model(trained, directory, Card("tiny", "gemma3-tiny"), ["Why?"], "float32", lambda message: None)
+    save_model(
+        LoadedModel("gemma3-tiny", config, initialise(config, 1), tiny_tokenizer(), make_mesh()),
+        trained,
+    )
+    export_model(
+        trained, directory, Card("tiny", "gemma3-tiny"), ["Why?"], "float32", lambda message: None
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [Path(sys.executable).with_name("transformers"), "serve", directory, "--host=127.0.0.1", f"--port={port}", "--device=cpu"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [
+        Path(sys.executable).with_name("transformers"),
+        "serve",
+        directory,
+        "--host=127.0.0.1",
+        f"--port={port}",
+        "--device=cpu",
+    ]
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
     log = root / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out, env=environment)
@@ -70,15 +96,22 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text(errors="replace")[-2000:])
 
 
-def test_answers_of_a_real_server_are_read_counted_and_kept(served: tuple[str, str], tmp_path: Path) -> None:
+def test_answers_of_a_real_server_are_read_counted_and_kept(
+    served: tuple[str, str], tmp_path: Path
+) -> None:
     """A random model says nonsense until it is cut off: truncated, with text and with usage."""
     url, model = served
-    requests = [(number, replace(question(number, max_tokens=8, temperature=0.7), model=model)) for number in range(12)]
+    requests = [
+        (number, replace(question(number, max_tokens=8, temperature=0.7), model=model))
+        for number in range(12)
+    ]
     with engine(url, tmp_path, concurrency=4) as running:
         replies = [reply for _, reply in running.ask_singly(requests)]
     assert {reply.problem for reply in replies} <= {"truncated", "empty", None}
     assert any(reply.text for reply in replies)
-    assert all(reply.input_tokens > 5 and 0 < reply.output_tokens <= 8 * 3 for reply in replies), "the usage that the server reports"
+    assert all(reply.input_tokens > 5 and 0 < reply.output_tokens <= 8 * 3 for reply in replies), (
+        "the usage that the server reports"
+    )
     assert all(reply.usd > 0 and not reply.cached for reply in replies)
     with engine(url, tmp_path, concurrency=4) as running:
         again = [reply for _, reply in running.ask_singly(requests)]
@@ -89,5 +122,13 @@ def test_answers_of_a_real_server_are_read_counted_and_kept(served: tuple[str, s
 def test_what_a_real_server_rejects_is_told(served: tuple[str, str], tmp_path: Path) -> None:
     """A parameter it does not know: FastAPI's 422."""
     url, model = served
-    with engine(url, tmp_path, concurrency=4) as running, pytest.raises(InputError, match=r"(?s)rejects every request.*no_such"):
-        list(running.ask_singly((number, replace(question(number, no_such_parameter=1), model=model)) for number in range(40)))
+    with (
+        engine(url, tmp_path, concurrency=4) as running,
+        pytest.raises(InputError, match=r"(?s)rejects every request.*no_such"),
+    ):
+        list(
+            running.ask_singly(
+                (number, replace(question(number, no_such_parameter=1), model=model))
+                for number in range(40)
+            )
+        )

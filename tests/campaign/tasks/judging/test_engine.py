@@ -8,7 +8,15 @@ from typing import Any
 
 from infra.process import ROOT
 from tests.fakes.chat_server import ChatServer, Fault, Request, echo
-from tests.tasks.judging.test_engine import expected, free_port, judge, questions, rating, texts, until  # noqa: F401
+from tests.tasks.judging.test_engine import (
+    expected,
+    free_port,
+    judge,
+    questions,
+    rating,
+    texts,
+    until,
+)  # noqa: F401
 
 
 def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
@@ -28,7 +36,9 @@ def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
     assert one.values()["abstained"] == 0
 
 
-def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(judge: Any) -> None:
+def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(
+    judge: Any,
+) -> None:
     port, asked = free_port(), questions(200)
     one = judge(f"http://127.0.0.1:{port}/v1")
 
@@ -47,7 +57,9 @@ def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_rulin
             running.kill()
             time.sleep(30)
             running = server()
-            assert texts(rulings.result(60)) == [echo({"messages": question.messages}) for question in asked]
+            assert texts(rulings.result(60)) == [
+                echo({"messages": question.messages}) for question in asked
+            ]
     finally:
         running.kill()
         running.wait()

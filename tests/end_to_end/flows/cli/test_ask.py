@@ -17,7 +17,16 @@ run = test_ask.run
 
 def test_ctrl_c_ends_the_process_cleanly(run: tuple[Store, RunRecord, Any]) -> None:
     """SIGINT after the first words: exit code 130, a line end, no traceback."""
-    command = [sys.executable, "-m", "flows.cli.main", "ask", "demo-1", QUESTION, "--store", run[0].uri]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.cli.main",
+        "ask",
+        "demo-1",
+        QUESTION,
+        "--store",
+        run[0].uri,
+    ]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

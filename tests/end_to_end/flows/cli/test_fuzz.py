@@ -1,6 +1,8 @@
-"""Nonsense for every command and option, in one process: exit code 0 or 2 (3 does not fit), a few lines, no traceback, nothing written.
+"""Nonsense for every command and option, in one process: exit code 0 or 2 (3 does not fit), a few
+lines, no traceback, nothing written.
 
-Seeded: a failure is the same again. Where a run would begin, it ends: what is tested is what comes before it.
+Seeded: a failure is the same again. Where a run would begin, it ends: what is tested is what comes
+before it.
 """
 
 import os
@@ -33,13 +35,54 @@ PATHS = [
         "file/x",
         "closed",
     ),
-    *(LONG, "x" * 4096, "a/" * 2000, "a\0b", "\udcff", "\ud800", "a\nb", "\x1b[31m", "\u202e", "~nobodyhere/x", "--", "tiny.toml", "pipe"),
-    *("file://", "file:///proc/x", "file:///a%00b", f"file:///{LONG}", "s3://x", "http://[", "file://[", "https://x/y"),
+    *(
+        LONG,
+        "x" * 4096,
+        "a/" * 2000,
+        "a\0b",
+        "\udcff",
+        "\ud800",
+        "a\nb",
+        "\x1b[31m",
+        "\u202e",
+        "~nobodyhere/x",
+        "--",
+        "tiny.toml",
+        "pipe",
+    ),
+    *(
+        "file://",
+        "file:///proc/x",
+        "file:///a%00b",
+        f"file:///{LONG}",
+        "s3://x",
+        "http://[",
+        "file://[",
+        "https://x/y",
+    ),
 ]
 TEXTS = [*PATHS, "1", "-1", "nan", "1e400", "9" * 5000, "[" * 30_000, "local", "v5e-8 ", "distill"]
 COMMANDS = [
-    *("runs", "gc", "doctor", "plan tiny.toml", "run tiny.toml", "why tiny.toml distill", "report r", "compare r s", "ask r q", "gate r"),
-    *("export r --to out", "scores r --to out", "rejudge r --rubric file", "promote r", "promote --history r", "promote --rollback r"),
+    *(
+        "runs",
+        "gc",
+        "doctor",
+        "plan tiny.toml",
+        "run tiny.toml",
+        "why tiny.toml distill",
+        "report r",
+        "compare r s",
+        "ask r q",
+        "gate r",
+    ),
+    *(
+        "export r --to out",
+        "scores r --to out",
+        "rejudge r --rubric file",
+        "promote r",
+        "promote --history r",
+        "promote --rollback r",
+    ),
 ]
 PLACES = [
     *(
@@ -69,16 +112,64 @@ PLACES = [
         "promote {}",
         "promote r --why {}",
     ),
-    *("promote --history {}", "promote --rollback {}", "run tiny.toml --target {}", "run tiny.toml --force {}", "run tiny.toml --data {}"),
-    *("plan tiny.toml --hours {}", "plan tiny.toml --usd {}", "plan tiny.toml --set {}", "plan tiny.toml --set model={}", "runs {}"),
+    *(
+        "promote --history {}",
+        "promote --rollback {}",
+        "run tiny.toml --target {}",
+        "run tiny.toml --force {}",
+        "run tiny.toml --data {}",
+    ),
+    *(
+        "plan tiny.toml --hours {}",
+        "plan tiny.toml --usd {}",
+        "plan tiny.toml --set {}",
+        "plan tiny.toml --set model={}",
+        "runs {}",
+    ),
 ]
 VALUES = [
-    *("9" * 5000, "0x" + "f" * 30_000, "[" * 30_000, "[" * 400 + "]" * 400, "{a=" * 300 + "1" + "}" * 300, "nan", "-inf", "1e400", "1e308"),
-    *("2147483648", "-1", "1979-05-27", "07:32:00", "true", "''", "'\ud800'", "\udcff", "\0", "{}", "[]", "[1, 'a']", "{ a.b.c = 1 }", "="),
+    *(
+        "9" * 5000,
+        "0x" + "f" * 30_000,
+        "[" * 30_000,
+        "[" * 400 + "]" * 400,
+        "{a=" * 300 + "1" + "}" * 300,
+        "nan",
+        "-inf",
+        "1e400",
+        "1e308",
+    ),
+    *(
+        "2147483648",
+        "-1",
+        "1979-05-27",
+        "07:32:00",
+        "true",
+        "''",
+        "'\ud800'",
+        "\udcff",
+        "\0",
+        "{}",
+        "[]",
+        "[1, 'a']",
+        "{ a.b.c = 1 }",
+        "=",
+    ),
     *(f"'{'x' * 100_000}'", "x" * 100_000, "[" + "1," * 100_000 + "]", "\x1b]0;owned\x07"),
 ]
 KEYS = [
-    *("", "a.b", "seed", "name", "model", "stages", "stages.distill", "stages.distill.kind", "stages.distill.inputs.x", "gate.must_win.0"),
+    *(
+        "",
+        "a.b",
+        "seed",
+        "name",
+        "model",
+        "stages",
+        "stages.distill",
+        "stages.distill.kind",
+        "stages.distill.inputs.x",
+        "gate.must_win.0",
+    ),
     *(
         "stages.distill.config.teachers",
         "stages.distill.config.teachers.0.rows.math",
@@ -89,7 +180,13 @@ KEYS = [
         "stages.rebalance.config.near_duplicates.words",
         "stages.rebalance.config.seed",
     ),
-    *("stages.rebalance.config." + "a." * 20_000 + "b", "stages.rebalance.config." + "a" * 100_000, "stages.\udcff.x", '"seed"', "tiny.x"),
+    *(
+        "stages.rebalance.config." + "a." * 20_000 + "b",
+        "stages.rebalance.config." + "a" * 100_000,
+        "stages.\udcff.x",
+        '"seed"',
+        "tiny.x",
+    ),
 ]
 BROKEN = [
     *(
@@ -145,7 +242,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def attempt(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
     """Run one command line; raises AssertionError where it does not keep the contract."""
-    before, began, worked = sorted(os.listdir(os.fsencode(os.getcwd()))), time.monotonic(), time.process_time()
+    before, began, worked = (
+        sorted(os.listdir(os.fsencode(os.getcwd()))),
+        time.monotonic(),
+        time.process_time(),
+    )
     said = " ".join(arguments)[:200]
     try:
         code = main(list(arguments))
@@ -160,9 +261,14 @@ def attempt(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
     assert len(errors) < 20_000, said
     assert len(errors.splitlines()) <= 12, (said, errors)
     assert time.process_time() - worked < 5, said
-    assert time.monotonic() - began < 60, said  # it waits for nothing, but others may use the machine
+    assert time.monotonic() - began < 60, (
+        said
+    )  # it waits for nothing, but others may use the machine
     if code:
-        assert sorted(os.listdir(os.fsencode(os.getcwd()))) == before, (said, "something was written")
+        assert sorted(os.listdir(os.fsencode(os.getcwd()))) == before, (
+            said,
+            "something was written",
+        )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -176,7 +282,11 @@ def test_any_argument(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for template in PLACES:
         for text in chance.sample(TEXTS, 12):
             store = () if template.split()[0] in ("{}", "runs") else ("--store", "none")
-            attempt(capsys, *(text if part == "{}" else part.replace("{}", text) for part in template.split()), *store)
+            attempt(
+                capsys,
+                *(text if part == "{}" else part.replace("{}", text) for part in template.split()),
+                *store,
+            )
 
 
 def test_any_value_for_set(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +319,21 @@ def test_any_file_as_a_recipe(place: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_any_environment(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(18)
-    texts = ["", "nan", "inf", "-1", "9" * 5000, "many", "\x1b[2J", "a=b,c", ",,,", "\udcff", "x" * 5000, "/proc/x", "~nobodyhere"]
+    texts = [
+        "",
+        "nan",
+        "inf",
+        "-1",
+        "9" * 5000,
+        "many",
+        "\x1b[2J",
+        "a=b,c",
+        ",,,",
+        "\udcff",
+        "x" * 5000,
+        "/proc/x",
+        "~nobodyhere",
+    ]
     names = [f"LYCEUM_{name.upper()}" for name in Settings.model_fields] + [
         f"LYCEUM_TPU_{name.upper()}" for name in TpuSettings.model_fields
     ]
@@ -237,9 +361,17 @@ def test_what_a_message_quotes_is_short(place: Path, capsys: pytest.CaptureFixtu
     ("setting", "code", "expected"),
     [
         ("stages.sft.config.batch_size=100000000000", 2, "no integer may be beyond 2147483647"),
-        ("stages.sft.config.batch_size=2000000000", 3, "batch_size 2000000000 x sequence_length 128 takes at least"),
+        (
+            "stages.sft.config.batch_size=2000000000",
+            3,
+            "batch_size 2000000000 x sequence_length 128 takes at least",
+        ),
         ("stages.base_eval.config.prompt_length=2000000000", 3, "and this machine has"),
-        ("stages.simpo.config.sampling_batch_size=2000000000", 3, "Stage simpo: sampling_batch_size"),
+        (
+            "stages.simpo.config.sampling_batch_size=2000000000",
+            3,
+            "Stage simpo: sampling_batch_size",
+        ),
     ],
 )
 def test_sizes_that_no_machine_holds_are_found_before_anything_begins(

@@ -1,4 +1,5 @@
-"""The report as people see it, in a real headless Chromium: offline, on a phone, in the dark, with its filters, however large the run.
+"""The report as people see it, in a real headless Chromium: offline, on a phone, in the dark, with
+its filters, however large the run.
 
 Pictures are kept where LYCEUM_TEST_PICTURES says, for people to look at.
 """
@@ -19,7 +20,9 @@ from flows.report.page import render_report
 from schemas.evaluation import HELDOUT
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 MOST_BYTES = 5_000_000
 
@@ -30,7 +33,9 @@ def browser() -> Iterator[Browser]:
         try:
             launched = playwright.chromium.launch(executable_path=CHROMIUM)
         except Error as error:
-            pytest.skip(f"no Chromium: install the package `chromium` ({error.message.splitlines()[0]})")
+            pytest.skip(
+                f"no Chromium: install the package `chromium` ({error.message.splitlines()[0]})"
+            )
         yield launched
         launched.close()
 
@@ -40,23 +45,35 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The report of a run with suites, samples and requests, and its comparison with two others."""
     root = tmp_path_factory.mktemp("store")
     store, record = write_run(root, suites=(HELDOUT, "gsm8k"), samples=2, requests=40)
-    others = [write_run(root, f"demo-{n}", skill={**SKILL, "grpo": 0.9 - n / 10})[1] for n in (2, 3)]
+    others = [
+        write_run(root, f"demo-{n}", skill={**SKILL, "grpo": 0.9 - n / 10})[1] for n in (2, 3)
+    ]
     comparison = render_comparison(store, compare_runs(store, record, others))
     return {"report": Path(render_report(store, record)), "comparison": Path(comparison)}
 
 
-def opened(browser: Browser, path: Path, viewport: dict[str, int], scheme: str = "light") -> tuple[Page, list[str]]:
-    """The page with all that can be unfolded unfolded, and whatever it said on the console or asked of the network."""
+def opened(
+    browser: Browser, path: Path, viewport: dict[str, int], scheme: str = "light"
+) -> tuple[Page, list[str]]:
+    """The page with all that can be unfolded unfolded, and whatever it said on the console or asked
+    of the network."""
     page = browser.new_page(viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else heard.append(request.url))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("file:", "data:")) else heard.append(request.url)
+        ),
+    )
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     directory = os.environ.get("LYCEUM_TEST_PICTURES")
     if directory:
-        page.screenshot(path=Path(directory) / f"{path.stem}-{viewport['width']}-{scheme}.png", full_page=True)
+        page.screenshot(
+            path=Path(directory) / f"{path.stem}-{viewport['width']}-{scheme}.png", full_page=True
+        )
     return page, heard
 
 
@@ -75,7 +92,10 @@ def test_it_fits_every_screen_and_asks_for_nothing(
     page, heard = opened(browser, pages[name], viewport, scheme)
     assert heard == []
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-    ink, paper = (brightness(page.evaluate(f"getComputedStyle(document.body).{what}")) for what in ("color", "backgroundColor"))
+    ink, paper = (
+        brightness(page.evaluate(f"getComputedStyle(document.body).{what}"))
+        for what in ("color", "backgroundColor")
+    )
     assert (ink > 180 and paper < 60) if scheme == "dark" else (ink < 60 and paper > 180)
     page.close()
 
@@ -85,11 +105,15 @@ def brightness(colour: str) -> float:
     return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(","))) / 3
 
 
-def test_plots_are_drawn_in_the_colours_of_the_page(browser: Browser, pages: dict[str, Path]) -> None:
+def test_plots_are_drawn_in_the_colours_of_the_page(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     shades = []
     for scheme in ("light", "dark"):
         page, _ = opened(browser, pages["report"], PHONE, scheme)
-        shades.append(brightness(page.evaluate("getComputedStyle(document.querySelector('.plot text')).fill")))
+        shades.append(
+            brightness(page.evaluate("getComputedStyle(document.querySelector('.plot text')).fill"))
+        )
         page.close()
     assert shades[0] < 60 < 180 < shades[1]
 
@@ -122,7 +146,9 @@ def test_samples_are_filtered_without_a_script(browser: Browser, pages: dict[str
     page.close()
 
 
-def test_two_models_stand_side_by_side_or_all_of_them(browser: Browser, pages: dict[str, Path]) -> None:
+def test_two_models_stand_side_by_side_or_all_of_them(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     page, _ = opened(browser, pages["report"], DESK)
     answers = page.locator(".sample").first.locator(".answer")
     left, right = (one.bounding_box() for one in answers.all() if one.is_visible())
@@ -152,21 +178,29 @@ def shown(found: Locator) -> int:
 def summaries(samples: Locator) -> list[str]:
     """The first lines of the visible samples."""
     texts: list[str] = samples.evaluate_all(
-        "all => all.filter(one => one.offsetParent !== null).map(one => one.querySelector('summary').innerText)"
+        "all => all.filter(one => one.offsetParent !== null).map(one =>"
+        " one.querySelector('summary').innerText)"
     )
     return texts
 
 
 def test_a_large_run_has_a_page_that_can_be_sent(tmp_path: Path) -> None:
-    """Long answers, full of what has to be escaped: 288 prompts could be shown, and not all of them fit."""
-    store, record = write_run(tmp_path, suites=(HELDOUT, "gsm8k", "mmlu", "mbpp"), per_domain=12, text="<b>&</b> long " * 120)
+    """Long answers, full of what has to be escaped: 288 prompts could be shown, and not all of them
+    fit."""
+    store, record = write_run(
+        tmp_path,
+        suites=(HELDOUT, "gsm8k", "mmlu", "mbpp"),
+        per_domain=12,
+        text="<b>&</b> long " * 120,
+    )
     page = Path(render_report(store, record))
     assert 2_000_000 < page.stat().st_size < MOST_BYTES
     assert 100 < page.read_text(encoding="utf-8").count('<details class="card sample') < 288
 
 
 def test_what_acts_or_hides_in_an_answer_is_seen_as_text(browser: Browser, tmp_path: Path) -> None:
-    """Raw, a NUL is a replacement character, a right-to-left override turns the line, and a zero-width space is nothing at all."""
+    """Raw, a NUL is a replacement character, a right-to-left override turns the line, and a
+    zero-width space is nothing at all."""
     store, record = write_run(tmp_path, text="A\0B\x1b[31mC\u202eD\u200bE")
     page, heard = opened(browser, Path(render_report(store, record)), DESK)
     text = page.evaluate("document.body.textContent")

@@ -1,4 +1,5 @@
-"""A run as Prefect artifacts: what they say, that no text of a model can break out of them, and that they are only a view."""
+"""A run as Prefect artifacts: what they say, that no text of a model can break out of them, and
+that they are only a view."""
 
 import base64
 import re
@@ -79,7 +80,9 @@ def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: str
         drawing = base64.b64decode(image).decode()
         xml.dom.minidom.parseString(drawing)
         assert drawing.startswith("<svg")
-        assert set(re.findall(r"var\((--[\w-]+)\)", drawing)) <= set(re.findall(r"(--[\w-]+):", drawing)), "every colour is defined"
+        assert set(re.findall(r"var\((--[\w-]+)\)", drawing)) <= set(
+            re.findall(r"(--[\w-]+):", drawing)
+        ), "every colour is defined"
 
 
 def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> None:
@@ -94,7 +97,9 @@ def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> 
 
 def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
     evil = "\n```\n````\n</details><script>alert(1)</script>\n"
-    text = publish.answers(samples(read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>"))))
+    text = publish.answers(
+        samples(read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>")))
+    )
     assert "<summary>math, right: &lt;b&gt;held&lt;/b&gt;" in text
     for block in re.findall(r"^(`{5,})text\n(.*?)\n\1$", text, re.DOTALL | re.MULTILINE):
         text = text.replace(block[1], "")
@@ -103,14 +108,20 @@ def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
 
 def test_the_page_of_a_failed_run_says_why_and_where_the_report_is(tmp_path: Path) -> None:
     _, record = write_run(tmp_path, stop_before="simpo", failure="the disk\nis full")
-    page = publish.page(record.model_copy(update={"report": "gs://bucket/runs/demo/report.html"}), "verdict")
+    page = publish.page(
+        record.model_copy(update={"report": "gs://bucket/runs/demo/report.html"}), "verdict"
+    )
     assert "# demo: failed" in page
     assert "**simpo** (failed):\n\n```text\nthe disk\nis full\n```" in page
     assert "(https://storage.cloud.google.com/bucket/runs/demo/report.html)" in page
-    assert "Report: `/here/report.html`" in publish.page(record.model_copy(update={"report": "/here/report.html"}), "verdict")
+    assert "Report: `/here/report.html`" in publish.page(
+        record.model_copy(update={"report": "/here/report.html"}), "verdict"
+    )
 
 
-def test_a_run_is_shown_under_its_own_name(prefect_api: str, results: RunResults, report: str, tmp_path: Path, tiny_recipe: Path) -> None:
+def test_a_run_is_shown_under_its_own_name(
+    prefect_api: str, results: RunResults, report: str, tmp_path: Path, tiny_recipe: Path
+) -> None:
     @flow
     def shown() -> str:
         publish.announce(results.record, resolve(str(tiny_recipe)), open_store(tmp_path / "store"))
@@ -123,7 +134,9 @@ def test_a_run_is_shown_under_its_own_name(prefect_api: str, results: RunResults
     run_id = shown()
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(run_id).name == results.record.run_id  # type: ignore[arg-type]
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id])))
+        found = client.read_artifacts(
+            artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+        )
     assert {artifact.key: artifact.type for artifact in found} == {
         "demo-plan": "markdown",
         "demo-stages": "table",
@@ -134,7 +147,9 @@ def test_a_run_is_shown_under_its_own_name(prefect_api: str, results: RunResults
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("gone"), OSError("the bucket is gone")])
-def test_it_is_only_a_view(results: RunResults, report: str, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_it_is_only_a_view(
+    results: RunResults, report: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     warnings: list[str] = []
 
     class Logger:

@@ -1,6 +1,8 @@
-"""The Prefect UI as people use it, in a real headless Chromium: the form, a stage that breaks, Retry, the artifacts, Cancel.
+"""The Prefect UI as people use it, in a real headless Chromium: the form, a stage that breaks,
+Retry, the artifacts, Cancel.
 
-Pictures of every page are kept where LYCEUM_TEST_PICTURES says, for people to look at. What other pages can do: test_server_browser.py.
+Pictures of every page are kept where LYCEUM_TEST_PICTURES says, for people to look at. What other
+pages can do: test_server_browser.py.
 """
 
 import re
@@ -12,7 +14,10 @@ import pytest
 from tests.fakes.chromium import chromium, picture
 from tests.fakes.served import PATIENCE, SLOW, Served, until
 
-from playwright.sync_api import Page, expect  # isort: skip  after chromium.py, which skips this file where it is missing
+from playwright.sync_api import (
+    Page,
+    expect,
+)  # isort: skip  after chromium.py, which skips this file where it is missing
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +34,27 @@ def page(served: Served) -> Iterator[Page]:
         made.set_default_timeout(1000 * PATIENCE)
         expect.set_options(timeout=1000 * PATIENCE)
         refused: list[str] = []
-        made.on("console", lambda message: refused.append(message.text) if "Content Security Policy" in message.text else None)
-        made.on("pageerror", lambda error: refused.append(str(error)) if "unsafe-eval" in str(error) else None)
+        made.on(
+            "console",
+            lambda message: (
+                refused.append(message.text) if "Content Security Policy" in message.text else None
+            ),
+        )
+        made.on(
+            "pageerror",
+            lambda error: refused.append(str(error)) if "unsafe-eval" in str(error) else None,
+        )
         made.goto(served.link)
         expect(made.get_by_text("What to train: one that comes with Lyceum")).to_be_visible()
         picture(made, "let-in")
         yield made
-        # Prefect's pages report what people do to amplitude.com; the hostile text is that of the last test.
-        kept_out = [text for text in refused if not re.search("amplitude.com|elsewhere.invalid|inline|javascript:", text)]
+        # Prefect's pages report what people do to amplitude.com; the hostile text is that of the
+        # last test.
+        kept_out = [
+            text
+            for text in refused
+            if not re.search("amplitude.com|elsewhere.invalid|inline|javascript:", text)
+        ]
         assert kept_out == [], "our policy breaks nothing else of Prefect's pages"
 
 
@@ -64,7 +82,9 @@ def submit(page: Page, served: Served) -> str:
     """Submit the form and open the page of the run that it made; returns the flow run's id."""
     page.get_by_role("button", name="Submit").press("Enter")
     page.wait_for_url(re.compile(r"/deployments/deployment/[0-9a-f-]*\?"))
-    run = str(served.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})[0]["id"])
+    run = str(
+        served.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})[0]["id"]
+    )
     page.goto(f"{served.ui}/v2/runs/flow-run/{run}")
     return run
 
@@ -88,9 +108,13 @@ def test_the_form_says_what_it_does_not_take(served: Served, page: Page) -> None
     picture(page, "form-refused")
 
 
-def test_a_run_breaks_is_retried_and_shows_what_it_made(served: Served, page: Page, tiny_recipe: Path) -> None:
+def test_a_run_breaks_is_retried_and_shows_what_it_made(
+    served: Served, page: Page, tiny_recipe: Path
+) -> None:
     whole = tiny_recipe.read_text(encoding="utf-8")
-    tiny_recipe.write_text(whole.replace("summarization = { train", "science = { train"), encoding="utf-8")
+    tiny_recipe.write_text(
+        whole.replace("summarization = { train", "science = { train"), encoding="utf-8"
+    )
 
     open_form(page, served)
     choose_file(page, tiny_recipe)
@@ -102,7 +126,9 @@ def test_a_run_breaks_is_retried_and_shows_what_it_made(served: Served, page: Pa
     expect(page.get_by_text("1 Completed").first).to_be_visible()
     picture(page, "failed-stages")
     page.get_by_role("tab", name="Details").click()
-    expect(page.get_by_text("stage rebalance: the quotas ask for more rows than distill produced")).to_be_visible()
+    expect(
+        page.get_by_text("stage rebalance: the quotas ask for more rows than distill produced")
+    ).to_be_visible()
     picture(page, "failed-details")
     page.get_by_role("tab", name="Logs").click()
     expect(page.get_by_text("Beginning flow run").first).to_be_visible()
@@ -121,7 +147,12 @@ def test_a_run_breaks_is_retried_and_shows_what_it_made(served: Served, page: Pa
     page.goto(artifacts)
     expect(page.get_by_role("link", name="tiny-plan").first).to_be_visible()
     picture(page, "artifacts")
-    for name, shown in (("plan", "of 2 stages will run"), ("stages", "rebalance"), ("report", "succeeded"), ("plots", "Time per stage")):
+    for name, shown in (
+        ("plan", "of 2 stages will run"),
+        ("stages", "rebalance"),
+        ("report", "succeeded"),
+        ("plots", "Time per stage"),
+    ):
         page.goto(artifacts)
         page.get_by_role("link", name=f"tiny-{name}").first.click()
         page.locator("a[href*='/artifacts/artifact/']").first.click()  # the newest of its versions
@@ -145,7 +176,15 @@ def test_cancel_leaves_nothing(served: Served, page: Page, tiny_recipe: Path) ->
     picture(page, "cancelled")
     assert served.records()[-1].status == "cancelled"
     assert "Beginning flow run" in served.logs(run)
-    until(lambda: not any("tasks.worker" in command or "engine" in command for command in served.processes().values()), seconds=60)
+    until(
+        lambda: (
+            not any(
+                "tasks.worker" in command or "engine" in command
+                for command in served.processes().values()
+            )
+        ),
+        seconds=60,
+    )
 
 
 def test_the_nightly_schedule_is_there_and_switched_off(served: Served, page: Page) -> None:
@@ -217,5 +256,7 @@ def test_text_of_a_model_runs_no_script_in_the_pages(served: Served, page: Page)
             link.click()
         page.wait_for_timeout(500)
         assert page.evaluate("window.owned") is None
-        assert page.evaluate("localStorage.getItem('prefect-password')"), "the control: a script would have found it"
+        assert page.evaluate("localStorage.getItem('prefect-password')"), (
+            "the control: a script would have found it"
+        )
     assert not [url for url in asked if "elsewhere.invalid" in url]

@@ -1,4 +1,5 @@
-"""Prefect servers of ours that are killed or hang: they are started again, and the runs that use them end as if nothing had happened."""
+"""Prefect servers of ours that are killed or hang: they are started again, and the runs that use
+them end as if nothing had happened."""
 
 import json
 import os
@@ -17,20 +18,39 @@ from infra.store.store import open_store
 from tests.fakes.served import PATIENCE, ROOT, SLOW, Served, until
 
 MARK = "LYCEUM_TEST_MARK"
-SERVER, WORKER = re.compile(r"prefect server |prefect\.server|flows\.server\.app"), re.compile(r"-m tasks\.worker")
+SERVER, WORKER = (
+    re.compile(r"prefect server |prefect\.server|flows\.server\.app"),
+    re.compile(r"-m tasks\.worker"),
+)
 
 
 class Run:
-    """`lyceum run` of the tiny recipe in a process tree of its own, which can be found by a mark."""
+    """`lyceum run` of the tiny recipe in a process tree of its own, which can be found by a
+    mark."""
 
     def __init__(self, recipe: Path, root: Path, *arguments: str, **environment: str) -> None:
         self.store_path, self.log, self._mark = root / "store", root / "run.log", f"{MARK}={root}"
-        command = [sys.executable, "-m", "flows.cli.main", "run", str(recipe), "--store", str(self.store_path), "--json", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "flows.cli.main",
+            "run",
+            str(recipe),
+            "--store",
+            str(self.store_path),
+            "--json",
+            *arguments,
+        ]
         inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
         home = {"PREFECT_HOME": str(root / "prefect"), MARK: str(root)}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**inherited, **home, **environment}, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                cwd=ROOT,
+                env={**inherited, **home, **environment},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
 
     @property
@@ -42,8 +62,15 @@ class Run:
         found = []
         for directory in Path("/proc").glob("[0-9]*"):
             try:
-                if self._mark in (directory / "environ").read_bytes().decode(errors="replace").split("\0"):
-                    command = (directory / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                if self._mark in (directory / "environ").read_bytes().decode(
+                    errors="replace"
+                ).split("\0"):
+                    command = (
+                        (directory / "cmdline")
+                        .read_bytes()
+                        .decode(errors="replace")
+                        .replace("\0", " ")
+                    )
                     found += [int(directory.name)] if what.search(command) else []
             except OSError:
                 continue
@@ -63,7 +90,10 @@ class Run:
         return value
 
     def files(self, store: Path | None = None) -> dict[str, Any]:
-        return {one.kind: one.files for one in open_store(store or self.store_path, write=False).artifacts()}
+        return {
+            one.kind: one.files
+            for one in open_store(store or self.store_path, write=False).artifacts()
+        }
 
 
 def kill(pids: list[int], number: signal.Signals) -> None:
@@ -82,26 +112,35 @@ def test_a_run_ends_well_when_its_own_server_is_killed_whenever_it_starts(
     until(lambda: run.pids(WORKER))
     run.signal_server(signal.SIGKILL)
     said = run.end()
-    assert (said["status"], [stage["status"] for stage in said["stages"]]) == ("succeeded", ["ran", "ran"])
+    assert (said["status"], [stage["status"] for stage in said["stages"]]) == (
+        "succeeded",
+        ["ran", "ran"],
+    )
     assert run.files() == run.files(finished[0])
     assert "was killed by signal 9; starting it again (1 of" in run.said
     assert "was killed by signal 9; starting it again (2 of" in run.said
     assert run.said.count("does not answer") in (1, 2)
 
 
-def test_a_run_whose_own_server_hangs_is_seconds_later(finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path) -> None:
+def test_a_run_whose_own_server_hangs_is_seconds_later(
+    finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path
+) -> None:
     """It was 7 minutes until the first stage was reported."""
     run = Run(tiny_recipe, tmp_path)
     until(lambda: run.pids(WORKER))
     run.signal_server(signal.SIGSTOP)
     began = time.monotonic()
     assert run.end()["status"] == "succeeded"
-    assert time.monotonic() - began < 20 + 3 * 20 + 60  # the stages, three bounded waits for Prefect, and a busy machine
+    assert (
+        time.monotonic() - began < 20 + 3 * 20 + 60
+    )  # the stages, three bounded waits for Prefect, and a busy machine
     assert run.files() == run.files(finished[0])
     assert run.said.count("does not answer") == 1
 
 
-def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(
+    tiny_recipe: Path, tmp_path: Path
+) -> None:
     run = Run(tiny_recipe, tmp_path, "--set", SLOW)
     until(lambda: run.pids(WORKER))
     run.signal_server(signal.SIGKILL)
@@ -114,8 +153,11 @@ def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(tiny_recipe: Path,
     assert run.pids() == []
 
 
-def test_serve_starts_its_server_again_and_the_runs_go_on(finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path) -> None:
-    """One run of its worker, one of the command line that shares the server, and one that starts afterwards."""
+def test_serve_starts_its_server_again_and_the_runs_go_on(
+    finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    """One run of its worker, one of the command line that shares the server, and one that starts
+    afterwards."""
     other = tmp_path / "other"
     other.mkdir()
     with Served(tmp_path / "served") as served:

@@ -1,4 +1,5 @@
-"""The deployments: what their forms ask for and refuse, what registering again keeps, and where they cannot be registered."""
+"""The deployments: what their forms ask for and refuse, what registering again keeps, and where
+they cannot be registered."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleUpdate, DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.actions import (
+    DeploymentScheduleUpdate,
+    DeploymentUpdate,
+    WorkPoolCreate,
+)
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -23,8 +28,11 @@ NIGHTLY, POST_TRAIN = "nightly/nightly", "post-train/post-train"
 
 
 @pytest.fixture
-def client(prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SyncPrefectClient]:
-    """A client of the session's API, which has one pool of each kind and no deployment yet; LYCEUM_STORE is set."""
+def client(
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[SyncPrefectClient]:
+    """A client of the session's API, which has one pool of each kind and no deployment yet;
+    LYCEUM_STORE is set."""
     monkeypatch.setenv("LYCEUM_STORE", str(tmp_path / "store"))
     with get_client(sync_client=True) as made:
         for name, kind in (("processes", "process"), ("images", "docker")):
@@ -38,7 +46,9 @@ def client(prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
                 continue
 
 
-def test_the_form_describes_every_parameter_and_offers_choices(client: SyncPrefectClient, tmp_path: Path) -> None:
+def test_the_form_describes_every_parameter_and_offers_choices(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
     (tmp_path / "mine.toml").touch()
     assert list(deploy("processes", tmp_path).pages) == [POST_TRAIN, NIGHTLY]
     for name in (NIGHTLY, POST_TRAIN):
@@ -66,7 +76,9 @@ def test_the_form_describes_every_parameter_and_offers_choices(client: SyncPrefe
         ({"force": "sft"}, "'force'"),
     ],
 )
-def test_the_server_refuses_what_does_not_fit_the_form(client: SyncPrefectClient, parameters: dict[str, Any], message: str) -> None:
+def test_the_server_refuses_what_does_not_fit_the_form(
+    client: SyncPrefectClient, parameters: dict[str, Any], message: str
+) -> None:
     deploy("processes")
     deployment = client.read_deployment_by_name(POST_TRAIN)
     with pytest.raises(httpx.HTTPStatusError) as refused:
@@ -74,16 +86,24 @@ def test_the_server_refuses_what_does_not_fit_the_form(client: SyncPrefectClient
     assert message in json.loads(refused.value.response.text)["detail"]
 
 
-def test_runs_find_the_flow_by_module_and_the_store_by_environment(client: SyncPrefectClient, tmp_path: Path) -> None:
+def test_runs_find_the_flow_by_module_and_the_store_by_environment(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
     """No code is pulled, and a run's own temporary directory is no place for artifacts."""
     deploy("processes")
     deployment = client.read_deployment_by_name(POST_TRAIN)
-    assert (deployment.entrypoint, deployment.pull_steps, deployment.path) == ("flows.post_train.post_train", [], None)
+    assert (deployment.entrypoint, deployment.pull_steps, deployment.path) == (
+        "flows.post_train.post_train",
+        [],
+        None,
+    )
     assert deployment.job_variables["env"] == {"LYCEUM_STORE": str(tmp_path / "store")}
     assert deployment.enforce_parameter_schema
 
 
-def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(client: SyncPrefectClient) -> None:
+def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(
+    client: SyncPrefectClient,
+) -> None:
     deploy("processes")
     nightly = client.read_deployment_by_name(NIGHTLY)
     assert nightly.global_concurrency_limit is not None
@@ -96,10 +116,14 @@ def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(client: SyncP
     assert client.read_deployment_by_name(POST_TRAIN).schedules == []
 
 
-def test_registering_again_keeps_what_people_changed_in_the_ui(client: SyncPrefectClient, tmp_path: Path) -> None:
+def test_registering_again_keeps_what_people_changed_in_the_ui(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
     first = deploy("processes")
     nightly = client.read_deployment_by_name(NIGHTLY)
-    client.update_deployment(nightly.id, DeploymentUpdate(parameters={"recipe": "open_data", "force": ["sft"]}))
+    client.update_deployment(
+        nightly.id, DeploymentUpdate(parameters={"recipe": "open_data", "force": ["sft"]})
+    )
     client.request(
         "PATCH",
         "/deployments/{id}/schedules/{schedule_id}",
@@ -109,31 +133,51 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(client: SyncPrefe
     assert deploy("processes") == first
     again = client.read_deployment_by_name(NIGHTLY)
     assert again.parameters == {"recipe": "open_data", "force": ["sft"]}
-    assert [(one.schedule, one.active) for one in again.schedules] == [(nightly.schedules[0].schedule, True)]
+    assert [(one.schedule, one.active) for one in again.schedules] == [
+        (nightly.schedules[0].schedule, True)
+    ]
     assert again.global_concurrency_limit is not None
 
 
 @pytest.mark.parametrize(
     ("pool", "message"),
     [
-        ("proceses", r"no work pool 'proceses'; `prefect work-pool create proceses --type process` makes it. Did you mean 'processes'"),
+        (
+            "proceses",
+            (
+                r"no work pool 'proceses'; `prefect work-pool create proceses --type process` makes"
+                r" it. Did you mean 'processes'"
+            ),
+        ),
         ("images", r"of type docker.* would need an image.* Valid: .*processes"),
     ],
 )
-def test_a_pool_that_cannot_run_the_flows_is_refused(client: SyncPrefectClient, pool: str, message: str) -> None:
+def test_a_pool_that_cannot_run_the_flows_is_refused(
+    client: SyncPrefectClient, pool: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         deploy(pool)
 
 
-def test_an_api_that_is_not_there_is_named(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_that_is_not_there_is_named(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/api"
-    with temporary_settings({PREFECT_API_URL: nobody}), pytest.raises(InputError, match=f"{nobody} .* does not answer"):
+    with (
+        temporary_settings({PREFECT_API_URL: nobody}),
+        pytest.raises(InputError, match=f"{nobody} .* does not answer"),
+    ):
         deploy("processes")
-    with temporary_settings(restore_defaults={PREFECT_API_URL}), pytest.raises(InputError, match="no Prefect API is configured"):
+    with (
+        temporary_settings(restore_defaults={PREFECT_API_URL}),
+        pytest.raises(InputError, match="no Prefect API is configured"),
+    ):
         deploy("processes")
 
 
-def test_what_the_worker_could_not_find_is_refused(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_the_worker_could_not_find_is_refused(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=r"--recipes .* is not a directory with recipes"):
         deploy("processes", tmp_path)
     monkeypatch.setenv("LYCEUM_STORE", "somewhere")
@@ -141,8 +185,11 @@ def test_what_the_worker_could_not_find_is_refused(client: SyncPrefectClient, mo
         deploy("processes")
 
 
-def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client: SyncPrefectClient, capsys: pytest.CaptureFixture[str]) -> None:
-    """The session's API is as Prefect starts it: it asks for no key, answers `*`, and its pool lets a run choose what is executed."""
+def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(
+    client: SyncPrefectClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The session's API is as Prefect starts it: it asks for no key, answers `*`, and its pool lets
+    a run choose what is executed."""
     assert main(["deploy", "--pool", "processes"]) == 0
     said = capsys.readouterr().out
     for weakness in (
@@ -157,7 +204,9 @@ def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client: Syn
 
 
 def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
-    client.create_work_pool(WorkPoolCreate(name="closed", type="process", base_job_template=template()))
+    client.create_work_pool(
+        WorkPoolCreate(name="closed", type="process", base_job_template=template())
+    )
     try:
         said = deploy("closed").unprotected
         assert not [one for one in said if "a run may choose" in one]
@@ -168,6 +217,11 @@ def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
 
 def test_what_a_template_lets_a_run_choose() -> None:
     assert choices(template()) == []
-    assert choices({"job_configuration": {"env": {"A": "1"}}, "variables": {}}) == ["env"], "Prefect adds a run's to it"
-    named = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}, "env": {}}}}
+    assert choices({"job_configuration": {"env": {"A": "1"}}, "variables": {}}) == ["env"], (
+        "Prefect adds a run's to it"
+    )
+    named = {
+        "job_configuration": {"command": "{{ command }}"},
+        "variables": {"properties": {"command": {}, "env": {}}},
+    }
     assert choices(named) == ["command"], "a variable that nothing uses chooses nothing"

@@ -1,4 +1,5 @@
-"""The temporary Prefect server has a key, and no command line, log, file or environment shows it."""
+"""The temporary Prefect server has a key, and no command line, log, file or environment shows
+it."""
 
 import os
 import threading
@@ -16,7 +17,9 @@ from tests.flows.server import test_key
 home = test_key.home
 
 
-def test_the_temporary_server_has_a_key_that_no_command_line_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_server_has_a_key_that_no_command_line_shows(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And no log, no file of the Prefect home, and no environment of this process."""
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "not:the-one-of-the-user")
     with prefect_server(free_port(), TEMPORARY, threading.Event(), print, print) as api:
@@ -25,7 +28,9 @@ def test_the_temporary_server_has_a_key_that_no_command_line_shows(home: Path, m
         assert key != "not:the-one-of-the-user"
         assert proves(api)
         assert exposures(api, template()) == [], "what `lyceum deploy` would say of it"
-        commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        commands = [
+            path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
+        ]
         assert any(b"flows.server.app" in one for one in commands)
         assert not any(key.encode() in one for one in commands)
         assert key not in os.environ.values()

@@ -1,4 +1,5 @@
-"""Prefect as a view: its API is cut off or hangs at chosen requests of a real run, which ends as if nothing had happened."""
+"""Prefect as a view: its API is cut off or hangs at chosen requests of a real run, which ends as if
+nothing had happened."""
 
 import json
 import os
@@ -32,9 +33,26 @@ class Command:
         self.recipe, self.store_path = recipe, root / "store"
 
     def start(self, api: str, *arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "flows.cli.main", "run", str(self.recipe), "--store", str(self.store_path), "--json", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "flows.cli.main",
+            "run",
+            str(self.recipe),
+            "--store",
+            str(self.store_path),
+            "--json",
+            *arguments,
+        ]
         environment = {**os.environ, "PREFECT_API_URL": api}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run(self, api: str) -> tuple[int, str, str, float]:
         """Exit code, standard output, messages and seconds of a run to its end."""
@@ -44,7 +62,10 @@ class Command:
         return process.returncode, out, messages, time.monotonic() - began
 
     def files(self, store: Path | None = None) -> dict[str, Any]:
-        return {one.kind: one.files for one in open_store(store or self.store_path, write=False).artifacts()}
+        return {
+            one.kind: one.files
+            for one in open_store(store or self.store_path, write=False).artifacts()
+        }
 
 
 @pytest.fixture
@@ -52,11 +73,16 @@ def command(tiny_recipe: Path, tmp_path: Path) -> Command:
     return Command(tiny_recipe, tmp_path)
 
 
-def ends_as_if_nothing_had_happened(command: Command, finished: tuple[Path, dict[str, Any]], ended: tuple[int, str, str, float]) -> None:
+def ends_as_if_nothing_had_happened(
+    command: Command, finished: tuple[Path, dict[str, Any]], ended: tuple[int, str, str, float]
+) -> None:
     code, out, messages, _ = ended
     assert code == 0, messages
     said = json.loads(out)
-    assert (said["status"], [stage["status"] for stage in said["stages"]]) == ("succeeded", ["ran", "ran"])
+    assert (said["status"], [stage["status"] for stage in said["stages"]]) == (
+        "succeeded",
+        ["ran", "ran"],
+    )
     assert Path(said["report"]).is_file()
     assert command.files() == command.files(finished[0])
     assert "Traceback" not in messages
@@ -64,8 +90,11 @@ def ends_as_if_nothing_had_happened(command: Command, finished: tuple[Path, dict
     assert messages.count(LOST) == 1
 
 
-def test_a_run_goes_on_when_its_api_goes_away_for_good(prefect_api: str, command: Command, finished: tuple[Path, dict[str, Any]]) -> None:
-    """The last thing that Prefect hears is the plan. It was 240 s and a traceback; a run takes about 20 s."""
+def test_a_run_goes_on_when_its_api_goes_away_for_good(
+    prefect_api: str, command: Command, finished: tuple[Path, dict[str, Any]]
+) -> None:
+    """The last thing that Prefect hears is the plan. It was 240 s and a traceback; a run takes
+    about 20 s."""
     with Gate(prefect_api, when=b"POST /api/artifacts/", then="refuse") as gate:
         ended = command.run(gate.url)
     ends_as_if_nothing_had_happened(command, finished, ended)
@@ -73,7 +102,9 @@ def test_a_run_goes_on_when_its_api_goes_away_for_good(prefect_api: str, command
     assert ended[3] < 20 + SLACK
 
 
-def test_a_run_goes_on_when_its_api_hangs(prefect_api: str, command: Command, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_a_run_goes_on_when_its_api_hangs(
+    prefect_api: str, command: Command, finished: tuple[Path, dict[str, Any]]
+) -> None:
     with Gate(prefect_api, when=b"POST /api/artifacts/", then="hang") as gate:
         ended = command.run(gate.url)
     ends_as_if_nothing_had_happened(command, finished, ended)
@@ -95,7 +126,12 @@ def test_what_happened_while_the_api_was_away_is_recorded_when_it_is_back(
     prefect_api: str, command: Command, finished: tuple[Path, dict[str, Any]]
 ) -> None:
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, LogFilter, LogFilterFlowRunId
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterName,
+        LogFilter,
+        LogFilterFlowRunId,
+    )
 
     with Gate(prefect_api, when=b"POST /api/artifacts/", then="refuse") as gate:
         process = command.start(gate.url)
@@ -108,10 +144,22 @@ def test_what_happened_while_the_api_was_away_is_recorded_when_it_is_back(
     assert "did not reach" not in messages
     ended = {("distill", "Completed"), ("rebalance", "Completed")}
     with get_client(sync_client=True) as client:
-        [run] = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[json.loads(out)["run_id"]])))
+        [run] = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[json.loads(out)["run_id"]]))
+        )
         assert run.state is not None
         assert run.state.is_completed()
-        until(lambda: {(one.name, one.state_name) for one in client.read_task_runs() if one.flow_run_id == run.id} == ended, SLACK)
+        until(
+            lambda: (
+                {
+                    (one.name, one.state_name)
+                    for one in client.read_task_runs()
+                    if one.flow_run_id == run.id
+                }
+                == ended
+            ),
+            SLACK,
+        )
         logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
     assert logs
 
@@ -126,7 +174,9 @@ def until_made(command: Command, process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.parametrize("then", ["refuse", "hang"])
-def test_ctrl_c_while_the_api_is_away_cancels_the_jobs(prefect_api: str, command: Command, then: Any) -> None:
+def test_ctrl_c_while_the_api_is_away_cancels_the_jobs(
+    prefect_api: str, command: Command, then: Any
+) -> None:
     with Gate(prefect_api, when=b"POST /api/artifacts/", then=then) as gate:
         process = command.start(gate.url, *LONG)
         assert gate.turned.wait(120)
@@ -141,15 +191,24 @@ def test_ctrl_c_while_the_api_is_away_cancels_the_jobs(prefect_api: str, command
     assert time.monotonic() - began < tied.STOP_SECONDS
     assert json.loads(out)["status"] == "cancelled"
     assert "Traceback" not in messages
-    jobs = [path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    jobs = [
+        path.read_bytes().decode(errors="replace")
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.exists()
+    ]
     assert not [job for job in jobs if "tasks.worker" in job and str(command.store_path) in job]
 
 
-def test_an_api_that_is_lost_before_the_flow_begins_is_one_line_within_half_a_minute(prefect_api: str, command: Command) -> None:
+def test_an_api_that_is_lost_before_the_flow_begins_is_one_line_within_half_a_minute(
+    prefect_api: str, command: Command
+) -> None:
     with Gate(prefect_api, when=b"POST /api/flow_runs/", then="refuse") as gate:
         code, out, messages, seconds = command.run(gate.url)
     assert (code, out) == (1, "")
-    assert messages.strip().splitlines()[-1] == f"lyceum: the Prefect API at {gate.url} does not answer, so the run could not begin"
+    assert (
+        messages.strip().splitlines()[-1]
+        == f"lyceum: the Prefect API at {gate.url} does not answer, so the run could not begin"
+    )
     assert "Traceback" not in messages
     assert seconds < 30 + SLACK
     assert not list(command.store_path.glob("runs/*"))
@@ -166,7 +225,9 @@ print(state.name, state.message)
 """
 
 
-def test_a_night_is_decided_although_the_api_has_gone_away(prefect_api: str, command: Command) -> None:
+def test_a_night_is_decided_although_the_api_has_gone_away(
+    prefect_api: str, command: Command
+) -> None:
     """The run within it ends, and the night judges it, with the same outcome as with an API."""
     outcomes = []
     for then in ("forward", "refuse"):

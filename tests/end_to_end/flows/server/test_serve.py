@@ -1,4 +1,5 @@
-"""`lyceum serve` as people use it: runs start, fail, are retried, cancelled and killed; Ctrl-C leaves nothing behind."""
+"""`lyceum serve` as people use it: runs start, fail, are retried, cancelled and killed; Ctrl-C
+leaves nothing behind."""
 
 import json
 import os
@@ -34,9 +35,13 @@ def flow_processes(served: Served) -> list[int]:
     return [pid for pid, command in served.processes().items() if "flows.server.engine" in command]
 
 
-def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(served: Served, tiny_recipe: Path) -> None:
+def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(
+    served: Served, tiny_recipe: Path
+) -> None:
     whole = tiny_recipe.read_text(encoding="utf-8")
-    tiny_recipe.write_text(whole.replace("summarization = { train", "science = { train"), encoding="utf-8")
+    tiny_recipe.write_text(
+        whole.replace("summarization = { train", "science = { train"), encoding="utf-8"
+    )
     run = served.start(recipe=str(tiny_recipe))
     state = served.ended(run)
     assert state["type"] == "FAILED"
@@ -56,7 +61,10 @@ def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(served: Ser
 def test_bad_input_is_one_message_and_no_traceback(served: Served) -> None:
     run = served.start(recipe="quickstat")
     state = served.ended(run)
-    assert (state["type"], state["message"].partition(".")[0]) == ("FAILED", "unknown recipe 'quickstat'")
+    assert (state["type"], state["message"].partition(".")[0]) == (
+        "FAILED",
+        "unknown recipe 'quickstat'",
+    )
     assert "Traceback" not in served.logs(run)
 
 
@@ -84,12 +92,19 @@ def test_a_killed_flow_is_crashed_and_retry_continues_it(served: Served, tiny_re
     assert served.ended(run)["type"] == "CANCELLED"
 
 
-def test_a_night_that_begins_while_another_goes_on_is_skipped(served: Served, tiny_recipe: Path) -> None:
-    first = served.start("nightly", recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=2", SLOW])
+def test_a_night_that_begins_while_another_goes_on_is_skipped(
+    served: Served, tiny_recipe: Path
+) -> None:
+    first = served.start(
+        "nightly", recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=2", SLOW]
+    )
     until(lambda: jobs(served))
     second = served.start("nightly", recipe=str(tiny_recipe))
     state = served.ended(second)
-    assert (state["type"], state["message"]) == ("CANCELLED", "Deployment concurrency limit reached.")
+    assert (state["type"], state["message"]) == (
+        "CANCELLED",
+        "Deployment concurrency limit reached.",
+    )
     served.cancel(first)
     assert served.ended(first)["type"] == "CANCELLED"
     assert jobs(served) == []
@@ -110,7 +125,12 @@ def test_there_is_one_serve_per_prefect_home(served: Served) -> None:
     assert f"A new link into it: {served.ui}/lyceum/enter#" in second.stderr
 
 
-CHOSEN = {"command": "/bin/sh -c 'touch /tmp/chosen'", "env": {"PYTHONPATH": "/tmp"}, "working_dir": "/tmp", "env.LD_PRELOAD": "/tmp/x.so"}
+CHOSEN = {
+    "command": "/bin/sh -c 'touch /tmp/chosen'",
+    "env": {"PYTHONPATH": "/tmp"},
+    "working_dir": "/tmp",
+    "env.LD_PRELOAD": "/tmp/x.so",
+}
 
 
 @pytest.mark.parametrize("name", list(CHOSEN))
@@ -124,15 +144,34 @@ def test_the_server_refuses_a_run_that_chooses_how_it_is_started(served: Served,
     assert deployment["job_variables"] == {}
 
 
-def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(served: Served, tiny_recipe: Path) -> None:
-    """`lyceum run` proves the server and uses it, without and with PREFECT_API_URL. Command lines, jobs, logs and files hold no key."""
+def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(
+    served: Served, tiny_recipe: Path
+) -> None:
+    """`lyceum run` proves the server and uses it, without and with PREFECT_API_URL. Command lines,
+    jobs, logs and files hold no key."""
     key = served.reach.key or ""
     command = [sys.executable, "-m", "flows.cli.main", "run", str(tiny_recipe), "--json"]
-    for environment in (served.environment, {**served.environment, "PREFECT_API_URL": f"http://localhost:{served.port}/api"}):
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    for environment in (
+        served.environment,
+        {**served.environment, "PREFECT_API_URL": f"http://localhost:{served.port}/api"},
+    ):
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
         assert f"Prefect API: {served.api}" in done.stderr
         name = json.loads(done.stdout)["run_id"]
-        assert served.ask("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})[0]["state"]["type"] == "COMPLETED"
+        assert (
+            served.ask("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})[0]["state"][
+                "type"
+            ]
+            == "COMPLETED"
+        )
         assert key not in done.stderr
 
     run = served.start(recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=5", SLOW])
@@ -141,10 +180,18 @@ def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(served: Served, ti
         assert b"PREFECT_" not in Path(f"/proc/{pid}/environ").read_bytes(), "a job has no key"
     [flow] = flow_processes(served)
     assert key.encode() in Path(f"/proc/{flow}/environ").read_bytes(), "the control: its flow has"
-    assert not [command for command in served.processes().values() if key in command or as_header(key) in command]
+    assert not [
+        command
+        for command in served.processes().values()
+        if key in command or as_header(key) in command
+    ]
     served.cancel(run)
     served.ended(run)
-    for path in [path for path in served.root.rglob("*") if path.is_file() and path.name != "lyceum-serve.env"]:
+    for path in [
+        path
+        for path in served.root.rglob("*")
+        if path.is_file() and path.name != "lyceum-serve.env"
+    ]:
         data = path.read_bytes()
         assert key.encode() not in data, path
         assert as_header(key).encode() not in data, path
@@ -153,18 +200,27 @@ def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(served: Served, ti
 def test_a_pool_of_an_earlier_version_is_closed_when_it_starts(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         key = served.reach.key
-        opened = {"base_job_template": {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}}
+        opened = {
+            "base_job_template": {
+                "job_configuration": {"command": "{{ command }}"},
+                "variables": {"properties": {"command": {}}},
+            }
+        }
         served.ask(f"/work_pools/{POOL}", opened, "PATCH")
         deployment = served.ask("/deployments/name/nightly/nightly")["id"]
         served.ask(f"/deployments/{deployment}", {"job_variables": {"command": "true"}}, "PATCH")
     with Served(tmp_path) as again:
-        assert again.ask(f"/work_pools/{POOL}")["base_job_template"] == {**template(), "job_configuration": closed(again)}
+        assert again.ask(f"/work_pools/{POOL}")["base_job_template"] == {
+            **template(),
+            "job_configuration": closed(again),
+        }
         assert again.ask("/deployments/name/nightly/nightly")["job_variables"] == {}
         assert again.reach.key != key, "a key lives as long as its server"
 
 
 def closed(served: Served) -> dict[str, object]:
-    """What is fixed in the template of a `lyceum serve` that works in another directory than this process."""
+    """What is fixed in the template of a `lyceum serve` that works in another directory than this
+    process."""
     return {**template()["job_configuration"], "working_dir": str(served.work)}
 
 
@@ -181,7 +237,9 @@ def test_ctrl_c_cancels_what_runs_and_leaves_nothing(tmp_path: Path, tiny_recipe
         assert again.state(run)["type"] == "CANCELLED"
 
 
-def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(
+    tmp_path: Path, tiny_recipe: Path
+) -> None:
     """A nightly run, because it holds its deployment's only slot."""
     with Served(tmp_path) as served:
         run = served.start("nightly", recipe=str(tiny_recipe), overrides=[SLOW])
@@ -192,7 +250,10 @@ def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(tmp_p
     until(lambda: not served.processes(), seconds=60)
     with Served(tmp_path) as again:
         state = again.state(run)
-        assert (state["type"], state["message"]) == ("CRASHED", "its process ended with `lyceum serve`; Retry continues it")
+        assert (state["type"], state["message"]) == (
+            "CRASHED",
+            "its process ended with `lyceum serve`; Retry continues it",
+        )
         again.retry(run)
         until(lambda: jobs(again))
         again.stop()
@@ -201,14 +262,18 @@ def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(tmp_p
 
 def test_behind_tls_it_answers_to_the_name_of_the_proxy(tmp_path: Path) -> None:
     """What a proxy passes on: the browser's Host and Origin. Our own processes use the address."""
-    with Served(tmp_path, "--host", "0.0.0.0", "--behind-tls", "https://lyceum.example.org") as served:
+    with Served(
+        tmp_path, "--host", "0.0.0.0", "--behind-tls", "https://lyceum.example.org"
+    ) as served:
         assert served.link.startswith("https://lyceum.example.org/lyceum/enter#")
         for host, origin, code in (
             ("lyceum.example.org", "https://lyceum.example.org", 200),
             ("lyceum.example.org", "http://lyceum.example.org", 403),
             ("0.0.0.0.example", "https://lyceum.example.org", 421),
         ):
-            request = urllib.request.Request(f"{served.ui}/ui-settings", headers={"Host": host, "Origin": origin})
+            request = urllib.request.Request(
+                f"{served.ui}/ui-settings", headers={"Host": host, "Origin": origin}
+            )
             try:
                 answer = urllib.request.urlopen(request, timeout=60).status
             except urllib.error.HTTPError as error:

@@ -1,6 +1,8 @@
-"""Which pages may use a server of ours, in a real Chromium: none of another origin, nor one whose name was rebound to us.
+"""Which pages may use a server of ours, in a real Chromium: none of another origin, nor one whose
+name was rebound to us.
 
-`attack.js` is what the hostile page does. The last test is the control: against a server as `prefect server start` starts it, it works.
+`attack.js` is what the hostile page does. The last test is the control: against a server as
+`prefect server start` starts it, it works.
 """
 
 import os
@@ -60,7 +62,8 @@ def elsewhere() -> Iterator[int]:
 def test_a_foreign_page_gets_nothing_and_changes_nothing(
     served: Served, browser: Browser, elsewhere: int, kind: str, tmp_path: Path
 ) -> None:
-    """Of a rebound name the page has the very origin that it asks, `http://evil.test:PORT`, and no CORS rule holds it back."""
+    """Of a rebound name the page has the very origin that it asks, `http://evil.test:PORT`, and no
+    CORS rule holds it back."""
     rebound = f"http://evil.test:{served.port}"
     (tmp_path / "page.html").write_text("<!doctype html><body>", encoding="utf-8")
     origin, api = {
@@ -71,33 +74,55 @@ def test_a_foreign_page_gets_nothing_and_changes_nothing(
     }[kind]
     page = browser.new_page()
     if kind == "a rebound name":  # what the name stood for before
-        page.route(f"{rebound}/", lambda route: route.fulfill(body="<!doctype html><body>", content_type="text/html"))
+        page.route(
+            f"{rebound}/",
+            lambda route: route.fulfill(body="<!doctype html><body>", content_type="text/html"),
+        )
     page.goto(origin)
     mark = served.root / f"mark of {kind}".replace(" ", "-")
     found = page.evaluate(ATTACK.replace("MARK", str(mark)), api)
     page.close()
     assert len(found) > 30, "the script came to its end"
     assert {name: got for name, got in found.items() if got is not None} == {}
-    assert [flow["name"] for flow in served.ask("/flows/filter", {"flows": {"name": {"any_": ["attack"]}}})] == []
+    assert [
+        flow["name"]
+        for flow in served.ask("/flows/filter", {"flows": {"name": {"any_": ["attack"]}}})
+    ] == []
     assert served.ask("/flow_runs/filter", {"flow_runs": {"name": {"any_": ["attack"]}}}) == []
     assert [one["value"] for one in served.ask("/variables/filter", {})] == ["as it was"]
     assert served.ask("/events/filter", {"filter": {"event": {"name": ["attack"]}}})["events"] == []
     assert not mark.exists()
 
 
-def test_the_attack_works_on_a_server_that_is_open(browser: Browser, elsewhere: int, tmp_path: Path) -> None:
+def test_the_attack_works_on_a_server_that_is_open(
+    browser: Browser, elsewhere: int, tmp_path: Path
+) -> None:
     """What the tests above would show if the guard and the key did nothing."""
     port = free_port()
-    environment = {**os.environ, **QUIET, "PREFECT_HOME": str(tmp_path), "PREFECT_SERVER_API_PORT": str(port)}
+    environment = {
+        **os.environ,
+        **QUIET,
+        "PREFECT_HOME": str(tmp_path),
+        "PREFECT_SERVER_API_PORT": str(port),
+    }
     api = f"http://127.0.0.1:{port}/api"
     with tempfile.TemporaryFile() as log:
-        server = tied.start("prefect", "server", "start", "--port", str(port), environment=environment, log=log)
+        server = tied.start(
+            "prefect", "server", "start", "--port", str(port), environment=environment, log=log
+        )
         try:
             until(lambda: answers(api))
             page, found = browser.new_page(), []
-            for origin, asked in ((f"http://evil.test:{elsewhere}", api), (f"http://evil.test:{port}", f"http://evil.test:{port}/api")):
+            for origin, asked in (
+                (f"http://evil.test:{elsewhere}", api),
+                (f"http://evil.test:{port}", f"http://evil.test:{port}/api"),
+            ):
                 body = b'{"name": "victim", "value": "1"}'
-                urllib.request.urlopen(urllib.request.Request(f"{api}/variables/", body, {"Content-Type": "application/json"})).close()
+                urllib.request.urlopen(
+                    urllib.request.Request(
+                        f"{api}/variables/", body, {"Content-Type": "application/json"}
+                    )
+                ).close()
                 page.goto(origin)
                 found.append(page.evaluate(ATTACK, asked))
         finally:

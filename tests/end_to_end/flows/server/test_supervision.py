@@ -29,7 +29,8 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Healthy).serve_forever()
 
 
 class Lab:
-    """A small server with the health of Prefect's, kept up; what was said, and every process that was started."""
+    """A small server with the health of Prefect's, kept up; what was said, and every process that
+    was started."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -38,17 +39,29 @@ class Lab:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, stop: threading.Event) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen([sys.executable, "-c", self.program, str(self.port)], start_new_session=True, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-c", self.program, str(self.port)],
+            start_new_session=True,
+            stderr=subprocess.DEVNULL,
+        )
         self.started.append(process)
         while not answers(self.url):
             if process.poll() is not None:
-                raise StageFailed(f"the server did not start (exit code {process.poll()}). Its log ends:\nlong")
+                raise StageFailed(
+                    f"the server did not start (exit code {process.poll()}). Its log ends:\nlong"
+                )
             time.sleep(0.02)
         return process
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
-        with kept_up(self.start, lambda: answers(self.url), threading.Event(), self.said.append, self.gone.append):
+        with kept_up(
+            self.start,
+            lambda: answers(self.url),
+            threading.Event(),
+            self.said.append,
+            self.gone.append,
+        ):
             yield
 
 
@@ -63,19 +76,28 @@ def test_a_killed_server_is_started_again_on_its_port_each_time(lab: Lab) -> Non
         for number in (1, 2):
             os.kill(lab.started[-1].pid, signal.SIGKILL)
             until(lambda number=number: len(lab.started) == number + 1 and answers(lab.url))
-        assert lab.said[0] == "the Prefect server was killed by signal 9; starting it again (1 of at most 5 times)"
+        assert (
+            lab.said[0]
+            == "the Prefect server was killed by signal 9; starting it again (1 of at most 5 times)"
+        )
         # The second kill may come before the keeper has seen that the server answers.
-        assert [said.partition("; ")[2] for said in lab.said[1:]] == ["starting it again (2 of at most 5 times)"]
+        assert [said.partition("; ")[2] for said in lab.said[1:]] == [
+            "starting it again (2 of at most 5 times)"
+        ]
     assert not answers(lab.url)
     assert all(process.poll() is not None for process in lab.started)
 
 
-def test_a_hanging_server_is_killed_and_started_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_server_is_killed_and_started_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervision, "HUNG_SECONDS", 3.0)
     with lab.kept_up():
         os.kill(lab.started[0].pid, signal.SIGSTOP)
         until(lambda: len(lab.started) == 2 and answers(lab.url))
-    assert lab.said == ["the Prefect server has not answered for 3 s; starting it again (1 of at most 5 times)"]
+    assert lab.said == [
+        "the Prefect server has not answered for 3 s; starting it again (1 of at most 5 times)"
+    ]
 
 
 def test_a_server_that_hangs_when_it_is_needed_no_more_is_not_waited_for(lab: Lab) -> None:
@@ -86,15 +108,22 @@ def test_a_server_that_hangs_when_it_is_needed_no_more_is_not_waited_for(lab: La
     assert lab.started[0].poll() is not None
 
 
-def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
     with lab.kept_up():
         lab.program = "raise SystemExit(3)"
         os.kill(lab.started[0].pid, signal.SIGKILL)
         until(lambda: lab.gone)
     assert len(lab.started) == 1 + supervision.MOST_RESTARTS == len(lab.said) + 1
-    assert lab.said[1] == "the server did not start (exit code 3); starting it again (2 of at most 5 times)"
-    assert lab.gone == ["the server did not start (exit code 3); after 5 restarts it is not started again"]
+    assert (
+        lab.said[1]
+        == "the server did not start (exit code 3); starting it again (2 of at most 5 times)"
+    )
+    assert lab.gone == [
+        "the server did not start (exit code 3); after 5 restarts it is not started again"
+    ]
 
 
 def test_a_server_that_is_killed_while_it_starts_is_started_once_more(lab: Lab) -> None:

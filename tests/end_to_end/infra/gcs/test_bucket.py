@@ -1,4 +1,5 @@
-"""A bucket is a place for objects: every method of the contract, against the fake of Cloud Storage, beside another client library."""
+"""A bucket is a place for objects: every method of the contract, against the fake of Cloud Storage,
+beside another client library."""
 
 import errno
 import functools
@@ -51,7 +52,9 @@ def tree(tmp_path: Path) -> Tree:
     """Makes a directory of files, by default three small ones; returns it and its entries."""
 
     def make(directory: str = "tree", **sizes: int) -> tuple[Path, Sequence[FileEntry]]:
-        files = {name: os.urandom(size) for name, size in sizes.items()} or dict(zip(NAMES, (b"{}", os.urandom(5000), b""), strict=True))
+        files = {name: os.urandom(size) for name, size in sizes.items()} or dict(
+            zip(NAMES, (b"{}", os.urandom(5000), b""), strict=True)
+        )
         for name, data in files.items():
             path = tmp_path / directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +110,9 @@ def test_set_aside_renames_only_the_expected_bytes(bucket: Bucket) -> None:
     assert (bucket.read("m.json"), bucket.read("m.old.json")) == (None, b"now")
 
 
-def test_set_aside_never_removes_what_came_meanwhile(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_aside_never_removes_what_came_meanwhile(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody replaces the object after it was read: the new one stays."""
     bucket.write("m.json", b"old")
     upload = Bucket.upload
@@ -157,14 +162,21 @@ def test_remove_takes_the_object_and_all_below_it_and_nothing_else(bucket: Bucke
     assert not any(".hidden" in blob.name for blobs, _ in bucket._pages("") for blob in blobs)
 
 
-def test_more_objects_than_a_page_holds(bucket: Bucket, gcs: Emulator, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "list_blobs", functools.partialmethod(Client.list_blobs, page_size=2))
+def test_more_objects_than_a_page_holds(
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Client, "list_blobs", functools.partialmethod(Client.list_blobs, page_size=2)
+    )
     names = ["many/a", "many/b", "many/c/1", "many/c/2", "many/c/3", "many/d", "many/e"]
     for name in names:
         bucket.write(name, b"1")
     assert bucket.children("many") == ["a", "b", "c", "d", "e"]
     assert [one.name for one in bucket.objects("many")] == names
-    entries = [FileEntry(path=name.removeprefix("many/"), size=1, sha256="", crc32c=crc32c(b"1")) for name in names]
+    entries = [
+        FileEntry(path=name.removeprefix("many/"), size=1, sha256="", crc32c=crc32c(b"1"))
+        for name in names
+    ]
     gcs.forget_requests()
     assert bucket.check_tree("many", entries) == []
     assert gcs.requests() == {"GET list": 4}
@@ -172,7 +184,9 @@ def test_more_objects_than_a_page_holds(bucket: Bucket, gcs: Emulator, gcs_bucke
     assert gcs.objects(gcs_bucket) == {}
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "", "a/../b", ".x", "a/", "x\n", "gs://other/x"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/x", "a//b", "", "a/../b", ".x", "a/", "x\n", "gs://other/x"]
+)
 def test_names_that_leave_the_prefix_are_refused(bucket: Bucket, gcs: Emulator, name: str) -> None:
     actions: list[Callable[[], object]] = [
         lambda: bucket.read(name),
@@ -205,9 +219,20 @@ def test_prepare_leaves_nothing_behind(bucket: Bucket, gcs: Emulator, gcs_bucket
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
-    [("Team", ""), ("ab", ""), ("a/b", ""), ("-ab", ""), ("a" * 64, ""), ("a..b", ""), ("team", "../x"), ("team", "a//b")],
+    [
+        ("Team", ""),
+        ("ab", ""),
+        ("a/b", ""),
+        ("-ab", ""),
+        ("a" * 64, ""),
+        ("a..b", ""),
+        ("team", "../x"),
+        ("team", "a//b"),
+    ],
 )
-def test_impossible_buckets_are_refused_without_a_request(tmp_path: Path, name: str, prefix: str) -> None:
+def test_impossible_buckets_are_refused_without_a_request(
+    tmp_path: Path, name: str, prefix: str
+) -> None:
     with pytest.raises(InputError, match="store gs://"):
         Bucket(name, prefix, tmp_path, Settings())
 
@@ -223,19 +248,29 @@ def test_the_location_of_a_bucket(gcs: Emulator, gcs_bucket: str, tmp_path: Path
         "region": {"location": "europe-west4"},
         "multi": {"location": "US"},
         "dual": {"location": "NAM4", "locationType": "dual-region"},
-        "two": {"location": "US", "locationType": "dual-region", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}},
+        "two": {
+            "location": "US",
+            "locationType": "dual-region",
+            "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]},
+        },
     }.items():
         gcs._post("/storage/v1/b", {"name": f"{gcs_bucket}-{name}", **resource})
-    found = [Bucket(f"{gcs_bucket}-{name}", "", tmp_path, Settings()).location() for name in ("region", "multi", "dual", "two")]
+    found = [
+        Bucket(f"{gcs_bucket}-{name}", "", tmp_path, Settings()).location()
+        for name in ("region", "multi", "dual", "two")
+    ]
     assert found == ["EUROPE-WEST4", "US", "NAM4", "US-EAST1+US-WEST1"]
 
 
 def test_who_pays_is_named(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
-    """Every kind of request names the billing project; without one the message says which variable to set."""
+    """Every kind of request names the billing project; without one the message says which variable
+    to set."""
     name = gcs.create_bucket(f"{gcs_bucket}-pays", requester_pays=True)
     with pytest.raises(InputError, match="LYCEUM_BILLING_PROJECT"):
         Bucket(name, "", tmp_path / "cache", Settings()).prepare()
-    paying = Bucket(name, "", tmp_path / "cache", Settings(billing_project="we-pay", store_seconds=5))
+    paying = Bucket(
+        name, "", tmp_path / "cache", Settings(billing_project="we-pay", store_seconds=5)
+    )
     paying.prepare()
     paying.require()
     paying.create("a", b"")
@@ -251,7 +286,9 @@ def test_who_pays_is_named(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree:
 # Trees
 
 
-def test_a_tree_goes_there_and_back(bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str) -> None:
+def test_a_tree_goes_there_and_back(
+    bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str
+) -> None:
     directory, entries = tree()
     expected = digests(directory, entries)
     bucket.put_tree(directory, "data/1", entries)
@@ -265,7 +302,9 @@ def test_a_tree_goes_there_and_back(bucket: Bucket, tree: Tree, gcs: Emulator, g
     assert gcs.requests() == {}
 
 
-def test_large_files_go_in_pieces(bucket: Bucket, tree: Tree, gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_go_in_pieces(
+    bucket: Bucket, tree: Tree, gcs: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gcs_upload, "CHUNK", 2 * MB)
     monkeypatch.setattr(gcs_download, "SLICE", MB)
     directory, entries = tree(**{"exact": 6 * MB, "odd": 5 * MB + 1, "small": 4 * MB})
@@ -307,7 +346,8 @@ def test_nothing_is_put_over_another_file(bucket: Bucket, tree: Tree, size: int)
 def test_a_file_that_changed_after_it_was_entered_is_not_stored(
     bucket: Bucket, tree: Tree, gcs: Emulator, size: int, attempts: int
 ) -> None:
-    """The service refuses to make an object of a large one, which might have been damaged on its way."""
+    """The service refuses to make an object of a large one, which might have been damaged on its
+    way."""
     directory, entries = tree("tree", file=size)
     (directory / "file").write_bytes(b"x" * size)
     with pytest.raises(Damaged, match="file: "):
@@ -327,7 +367,11 @@ def test_what_check_tree_finds(bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bu
     bucket.upload("team/lyceum/t/", b"")
     flipped, gone, more, short = bucket.check_tree("t", entries)
     assert flipped.startswith("flipped: has crc32c ")
-    assert (gone, more, short) == ("gone: is missing", "more: is not in the manifest", "short: has 3 bytes instead of 10")
+    assert (gone, more, short) == (
+        "gone: is missing",
+        "more: is not in the manifest",
+        "short: has 3 bytes instead of 10",
+    )
 
 
 def test_a_tree_that_is_gone_is_damaged(bucket: Bucket, tree: Tree) -> None:
@@ -338,8 +382,12 @@ def test_a_tree_that_is_gone_is_damaged(bucket: Bucket, tree: Tree) -> None:
     assert damaged.value.problems == [f"{name}: is missing" for name in NAMES]
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["rot behind the service's back", "another content"])
-def test_wrong_bytes_never_arrive(bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str, recompute: bool) -> None:
+@pytest.mark.parametrize(
+    "recompute", [False, True], ids=["rot behind the service's back", "another content"]
+)
+def test_wrong_bytes_never_arrive(
+    bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str, recompute: bool
+) -> None:
     directory, entries = tree("tree", good=100, bad=100)
     bucket.put_tree(directory, "t", entries)
     gcs.corrupt(gcs_bucket, "team/lyceum/t/bad", recompute=recompute)
@@ -351,8 +399,12 @@ def test_wrong_bytes_never_arrive(bucket: Bucket, tree: Tree, gcs: Emulator, gcs
     assert bucket.get_tree("t", entries, ["good"])
 
 
-@pytest.mark.parametrize("damage", [b"", b"x" * 100, b"x" * 101], ids=["emptied", "changed", "longer"])
-def test_a_damaged_copy_is_downloaded_again(bucket: Bucket, tree: Tree, gcs: Emulator, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    "damage", [b"", b"x" * 100, b"x" * 101], ids=["emptied", "changed", "longer"]
+)
+def test_a_damaged_copy_is_downloaded_again(
+    bucket: Bucket, tree: Tree, gcs: Emulator, damage: bytes
+) -> None:
     directory, entries = tree("tree", one=100, two=100)
     expected = digests(directory, entries)
     bucket.put_tree(directory, "t", entries)
@@ -363,8 +415,15 @@ def test_a_damaged_copy_is_downloaded_again(bucket: Bucket, tree: Tree, gcs: Emu
     assert gcs.requests() == {"GET list": 1, "GET download": 1}
 
 
-def test_stores_do_not_share_copies(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
-    places = [(gcs_bucket, "a"), (gcs_bucket, "a/b"), (gcs_bucket, ""), (gcs.create_bucket(f"{gcs_bucket}-a"), "")]
+def test_stores_do_not_share_copies(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree
+) -> None:
+    places = [
+        (gcs_bucket, "a"),
+        (gcs_bucket, "a/b"),
+        (gcs_bucket, ""),
+        (gcs.create_bucket(f"{gcs_bucket}-a"), ""),
+    ]
     roots = set()
     for number, (name, prefix) in enumerate(places):
         bucket = Bucket(name, prefix, tmp_path / "cache", Settings(store_seconds=5))
@@ -396,7 +455,9 @@ def test_a_cache_that_cannot_be_written_is_explained(bucket: Bucket, tree: Tree)
         bucket.get_tree("t", entries)
 
 
-def test_a_full_cache_disk_is_explained(bucket: Bucket, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_disk_is_explained(
+    bucket: Bucket, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory, entries = tree()
     bucket.put_tree(directory, "t", entries)
 
@@ -411,7 +472,9 @@ def test_a_full_cache_disk_is_explained(bucket: Bucket, tree: Tree, monkeypatch:
 # Two client libraries
 
 
-def test_gcsfs_reads_and_writes_the_same_objects(bucket: Bucket, gcs_fs: Any, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
+def test_gcsfs_reads_and_writes_the_same_objects(
+    bucket: Bucket, gcs_fs: Any, gcs_bucket: str, tmp_path: Path, tree: Tree
+) -> None:
     root = f"{gcs_bucket}/team/lyceum"
     bucket.create("ours.json", b"ours")
     assert gcs_fs.cat_file(f"{root}/ours.json") == b"ours"
@@ -435,11 +498,16 @@ def test_gcsfs_reads_and_writes_the_same_objects(bucket: Bucket, gcs_fs: Any, gc
 
 
 def run(script: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_importing_it_loads_no_client_library() -> None:
-    loaded = "sorted({'google.cloud.storage', 'google.auth', 'google.api_core', 'requests', 'urllib3', 'gcsfs'} & set(sys.modules))"
+    loaded = (
+        "sorted({'google.cloud.storage', 'google.auth', 'google.api_core', 'requests', 'urllib3',"
+        " 'gcsfs'} & set(sys.modules))"
+    )
     output, _ = run(f"import sys, infra.gcs.bucket; print({loaded})").communicate(timeout=60)
     assert output.strip() == "[]"
 
@@ -457,12 +525,22 @@ print(bucket.get_tree("t", [FileEntry(**entry) for entry in json.loads(entries)]
 """
 
 
-def receive(name: str, cache: Path, entries: Sequence[FileEntry], parallel: int = gcs_download.PARALLEL) -> subprocess.Popen[str]:
+def receive(
+    name: str, cache: Path, entries: Sequence[FileEntry], parallel: int = gcs_download.PARALLEL
+) -> subprocess.Popen[str]:
     """A process that gets the tree `t` of a bucket, and prints where it is."""
-    return run(RECEIVE, name, str(cache), json.dumps([entry.model_dump() for entry in entries]), str(parallel))
+    return run(
+        RECEIVE,
+        name,
+        str(cache),
+        json.dumps([entry.model_dump() for entry in entries]),
+        str(parallel),
+    )
 
 
-def test_a_killed_download_is_continued(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
+def test_a_killed_download_is_continued(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree
+) -> None:
     """SIGKILL after two of five slices: the successor fetches the other three."""
     bucket = Bucket(gcs_bucket, "", tmp_path / "cache", Settings(store_seconds=20))
     directory, entries = tree("tree", large=5 * gcs_download.SLICE)
@@ -480,14 +558,19 @@ def test_a_killed_download_is_continued(gcs: Emulator, gcs_bucket: str, tmp_path
     assert gcs.requests() == {"GET list": 1, "GET download": 3}
 
 
-def test_processes_that_want_the_same_tree_download_it_once(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
+def test_processes_that_want_the_same_tree_download_it_once(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree
+) -> None:
     directory, entries = tree("tree", large=2 * gcs_download.SLICE, small=10)
     expected = digests(directory, entries)
-    Bucket(gcs_bucket, "", tmp_path / "cache", Settings(store_seconds=20)).put_tree(directory, "t", entries)
+    Bucket(gcs_bucket, "", tmp_path / "cache", Settings(store_seconds=20)).put_tree(
+        directory, "t", entries
+    )
     gcs.faults.add("slow", kind="download", delay=1.0)
     gcs.forget_requests()
     places = [
-        process.communicate(timeout=60)[0].strip() for process in [receive(gcs_bucket, tmp_path / "cache", entries) for _ in range(2)]
+        process.communicate(timeout=60)[0].strip()
+        for process in [receive(gcs_bucket, tmp_path / "cache", entries) for _ in range(2)]
     ]
     assert len(set(places)) == 1
     assert digests(Path(places[0]), entries) == expected
@@ -515,7 +598,8 @@ print(json.dumps([up, peak() - before]))
 
 
 def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path) -> None:
-    """A process that moves a file of 64 MB in slices of 1 MB grows by little more than the slices in flight."""
+    """A process that moves a file of 64 MB in slices of 1 MB grows by little more than the slices
+    in flight."""
     directory = tmp_path / "tree"
     directory.mkdir()
     block = os.urandom(MB)
@@ -523,7 +607,9 @@ def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path) -> None:
     with (directory / "large").open("wb") as out:
         for _ in range(64):
             out.write(block)
-    output, _ = run(MEMORY, gcs_bucket, str(directory), str(tmp_path / "cache"), "1").communicate(timeout=120)
+    output, _ = run(MEMORY, gcs_bucket, str(directory), str(tmp_path / "cache"), "1").communicate(
+        timeout=120
+    )
     up, both = json.loads(output)
     assert up < 20
     assert both < 20 + 12

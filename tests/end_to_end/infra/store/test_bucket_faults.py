@@ -1,4 +1,5 @@
-"""A bucket keeps its promises when the service or the network does not: lost answers, outages, broken bodies, refusals."""
+"""A bucket keeps its promises when the service or the network does not: lost answers, outages,
+broken bodies, refusals."""
 
 import hashlib
 import logging
@@ -50,7 +51,8 @@ def label(fault: dict[str, Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def _small_and_quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Files of a megabyte are large, delays are short, and where answers are slow they are not waited for."""
+    """Files of a megabyte are large, delays are short, and where answers are slow they are not
+    waited for."""
     monkeypatch.setattr(gcs_requests, "FIRST_DELAY", 0.01)
     monkeypatch.setattr(gcs_upload, "SMALL", 100 * KB)
     monkeypatch.setattr(gcs_upload, "CHUNK", 512 * KB)
@@ -74,15 +76,21 @@ def tree(tmp_path: Path) -> tuple[Path, Sequence[FileEntry]]:
 
 
 def are_intact(directory: Path, entries: Sequence[FileEntry]) -> bool:
-    return all(hashlib.sha256((directory / entry.path).read_bytes()).hexdigest() == entry.sha256 for entry in entries)
+    return all(
+        hashlib.sha256((directory / entry.path).read_bytes()).hexdigest() == entry.sha256
+        for entry in entries
+    )
 
 
 # Single objects
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=label)
-def test_every_method_outlasts_a_passing_fault(bucket: Bucket, gcs: Emulator, gcs_bucket: str, fault: dict[str, Any]) -> None:
-    """The fault strikes the first request of each. A create whose acknowledgement was lost knows that it has won."""
+def test_every_method_outlasts_a_passing_fault(
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, fault: dict[str, Any]
+) -> None:
+    """The fault strikes the first request of each. A create whose acknowledgement was lost knows
+    that it has won."""
 
     def struck(action: Callable[[], object]) -> object:
         gcs.faults.clear()
@@ -105,7 +113,9 @@ def test_every_method_outlasts_a_passing_fault(bucket: Bucket, gcs: Emulator, gc
     assert struck(bucket.location) == "US-CENTRAL1"
     left = set(gcs.objects(gcs_bucket))
     assert {name for name in left if "probe" not in name} == {"p/b"}
-    assert len(left) == 1 or fault["action"] == "slow"  # a request that was given up may be executed all the same, later
+    assert (
+        len(left) == 1 or fault["action"] == "slow"
+    )  # a request that was given up may be executed all the same, later
 
 
 def test_the_bytes_of_others_are_no_victory(bucket: Bucket, gcs: Emulator) -> None:
@@ -122,7 +132,9 @@ def test_of_sixteen_creators_one_wins_whatever_is_lost(bucket: Bucket, gcs: Emul
     for round_ in range(3):
         barrier = threading.Barrier(16)
 
-        def race(number: int, name: str = f"won-{round_}", barrier: threading.Barrier = barrier) -> bool:
+        def race(
+            number: int, name: str = f"won-{round_}", barrier: threading.Barrier = barrier
+        ) -> bool:
             barrier.wait()
             return bucket.create(name, b"%d" % number)
 
@@ -150,7 +162,8 @@ def test_a_broken_body_is_read_again(bucket: Bucket, gcs: Emulator, fault: dict[
 
 
 def test_an_object_that_is_replaced_between_two_attempts_is_read(bucket: Bucket) -> None:
-    """The second attempt must not ask for the generation that the first one saw: a heartbeat may have replaced it."""
+    """The second attempt must not ask for the generation that the first one saw: a heartbeat may
+    have replaced it."""
     bucket.write("lease.json", b"old")
 
     def damaged_and_replaced(data: bytes) -> str:
@@ -163,14 +176,18 @@ def test_an_object_that_is_replaced_between_two_attempts_is_read(bucket: Bucket)
         assert bucket.read("lease.json") == b"new"
 
 
-def test_set_aside_outlasts_a_lost_acknowledgement_of_the_deletion(bucket: Bucket, gcs: Emulator) -> None:
+def test_set_aside_outlasts_a_lost_acknowledgement_of_the_deletion(
+    bucket: Bucket, gcs: Emulator
+) -> None:
     bucket.write("m.json", b"old")
     gcs.faults.add("reset_after", kind="delete", times=1)
     assert bucket.set_aside("m.json", "m.old.json", b"old")
     assert (bucket.read("m.json"), bucket.read("m.old.json")) == (None, b"old")
 
 
-def test_set_aside_never_removes_what_came_between_two_attempts(bucket: Bucket, gcs: Emulator) -> None:
+def test_set_aside_never_removes_what_came_between_two_attempts(
+    bucket: Bucket, gcs: Emulator
+) -> None:
     bucket.write("m.json", b"old")
     gcs.faults.add("status", code=503, kind="delete", times=1)
     delay = random.uniform
@@ -205,10 +222,17 @@ def test_a_listing_that_breaks_in_the_middle_is_still_complete(
 # Trees
 
 
-@pytest.mark.parametrize("fault", [*PASSING, {"action": "partial"}, {"action": "partial", "keep": 0}], ids=label)
+@pytest.mark.parametrize(
+    "fault", [*PASSING, {"action": "partial"}, {"action": "partial", "keep": 0}], ids=label
+)
 @pytest.mark.parametrize("place", ["the first request", "the last chunk"])
 def test_put_tree_outlasts_a_passing_fault(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: tuple[Path, Sequence[FileEntry]], fault: dict[str, Any], place: str
+    bucket: Bucket,
+    gcs: Emulator,
+    gcs_bucket: str,
+    tree: tuple[Path, Sequence[FileEntry]],
+    fault: dict[str, Any],
+    place: str,
 ) -> None:
     directory, entries = tree
     strike = {"name": "large", "method": "PUT", "skip": 2} if place == "the last chunk" else {}
@@ -219,15 +243,22 @@ def test_put_tree_outlasts_a_passing_fault(
     assert gcs.faults.fired(number) == 1
     assert not directory.exists()
     gcs.faults.clear()
-    assert {name: gcs.read(gcs_bucket, f"p/t/{name}") for name in ("small", "empty")}.keys() == {"small", "empty"}
+    assert {name: gcs.read(gcs_bucket, f"p/t/{name}") for name in ("small", "empty")}.keys() == {
+        "small",
+        "empty",
+    }
     assert len(gcs.objects(gcs_bucket)) == 3
     assert are_intact(bucket.get_tree("t", entries), entries)
 
 
 def test_a_broken_upload_goes_on_where_it_ended(
-    bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket,
+    gcs: Emulator,
+    tree: tuple[Path, Sequence[FileEntry]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second of three chunks is refused: the service is asked how much it has, and gets the rest."""
+    """The second of three chunks is refused: the service is asked how much it has, and gets the
+    rest."""
     directory, entries = tree
     ranges, put = [], gcs_upload._Upload._put
 
@@ -251,7 +282,9 @@ def test_an_upload_of_which_nothing_arrives_is_given_up(
         bucket.put_tree(tree[0], "t", tree[1])
 
 
-def test_an_upload_that_the_service_forgot_begins_anew(bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]]) -> None:
+def test_an_upload_that_the_service_forgot_begins_anew(
+    bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]]
+) -> None:
     directory, entries = tree
     gcs.faults.add("status", code=404, message="Not Found", method="PUT", skip=1, times=1)
     bucket.put_tree(directory, "t", entries[:1])
@@ -260,9 +293,14 @@ def test_an_upload_that_the_service_forgot_begins_anew(bucket: Bucket, gcs: Emul
 
 
 def test_a_failed_put_leaves_nothing(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: tuple[Path, Sequence[FileEntry]], caplog: pytest.LogCaptureFixture
+    bucket: Bucket,
+    gcs: Emulator,
+    gcs_bucket: str,
+    tree: tuple[Path, Sequence[FileEntry]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The last chunk of the large file is refused when the others are there already; clean-up outlasts a fault of its own."""
+    """The last chunk of the large file is refused when the others are there already; clean-up
+    outlasts a fault of its own."""
     directory, entries = tree
     gcs.faults.add("status", code=507, method="PUT", name="large", skip=2)
     gcs.faults.add("slow", method="PUT", delay=0.2)
@@ -274,7 +312,9 @@ def test_a_failed_put_leaves_nothing(
     assert not caplog.records
 
 
-def test_a_failure_ends_the_other_uploads(bucket: Bucket, gcs: Emulator, gcs_bucket: str, tmp_path: Path) -> None:
+def test_a_failure_ends_the_other_uploads(
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tmp_path: Path
+) -> None:
     """The large file has sixteen chunks."""
     directory = tmp_path / "tree"
     directory.mkdir()
@@ -283,13 +323,18 @@ def test_a_failure_ends_the_other_uploads(bucket: Bucket, gcs: Emulator, gcs_buc
     gcs.faults.add("slow", name="large", delay=0.1)
     gcs.faults.add("status", code=507, kind="upload", name="refused")
     with pytest.raises(InputError, match="quota"):
-        bucket.put_tree(directory, "t", [file_entry(directory, name) for name in ("large", "refused")])
+        bucket.put_tree(
+            directory, "t", [file_entry(directory, name) for name in ("large", "refused")]
+        )
     assert gcs.requests().get("PUT upload", 0) < 8
     assert gcs.objects(gcs_bucket) == {}
 
 
 def test_what_a_failed_put_may_leave_is_told(
-    bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], caplog: pytest.LogCaptureFixture
+    bucket: Bucket,
+    gcs: Emulator,
+    tree: tuple[Path, Sequence[FileEntry]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     directory, entries = tree
     gcs.faults.add("status", code=507, method="PUT", name="large")
@@ -303,7 +348,8 @@ def test_what_a_failed_put_may_leave_is_told(
 def test_get_tree_outlasts_a_passing_fault(
     bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], fault: dict[str, Any]
 ) -> None:
-    """Only one slice is fetched again, except where its bytes were changed: the file's sha256 tells, not which slice."""
+    """Only one slice is fetched again, except where its bytes were changed: the file's sha256
+    tells, not which slice."""
     directory, entries = tree
     bucket.put_tree(directory, "t", entries)
     number = gcs.faults.add(kind="download", name="large", skip=2, times=1, **fault)
@@ -330,9 +376,14 @@ def test_a_storm(bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileE
 
 
 def test_a_listing_that_lags_behind_deceives_nobody(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: tuple[Path, Sequence[FileEntry]], tmp_path: Path
+    bucket: Bucket,
+    gcs: Emulator,
+    gcs_bucket: str,
+    tree: tuple[Path, Sequence[FileEntry]],
+    tmp_path: Path,
 ) -> None:
-    """It lacks what has just come and shows what has just gone; one look corrects each. A file that has just gone is missed on reading."""
+    """It lacks what has just come and shows what has just gone; one look corrects each. A file that
+    has just gone is missed on reading."""
     directory, entries = tree
     bucket.put_tree(directory, "t", entries)
     gcs.faults.add("stale", changes=3)
@@ -351,8 +402,11 @@ def test_a_listing_that_lags_behind_deceives_nobody(
         bucket.get_tree("t", entries)
 
 
-def test_one_generation_is_read(bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], tmp_path: Path) -> None:
-    """The object is replaced by the same bytes while it is read: the second attempt reads the new generation alone."""
+def test_one_generation_is_read(
+    bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], tmp_path: Path
+) -> None:
+    """The object is replaced by the same bytes while it is read: the second attempt reads the new
+    generation alone."""
     directory, entries = tree
     content = (directory / "large").read_bytes()
     bucket.put_tree(directory, "t", entries)
@@ -397,13 +451,19 @@ def test_an_outage_is_told_once_and_so_is_its_end(
                 write.result()
         begin, *again, end = caplog.records
         assert len(again) % 2 == 0  # one may have heard of the end before another has spoken
-        assert begin.message == f"{bucket.uri} does not answer (503 Service Unavailable); trying again for up to 60 s"
+        assert (
+            begin.message
+            == f"{bucket.uri} does not answer (503 Service Unavailable); trying again for up to"
+            " 60 s"
+        )
         assert end.message.startswith(f"{bucket.uri} answers again after ")
         assert begin.levelno == end.levelno == logging.WARNING
         caplog.clear()
 
 
-def test_patience_ends(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]) -> None:
+def test_patience_ends(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]
+) -> None:
     bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.5))
     directory, entries = tree
     gcs.faults.add("status", code=503)
@@ -418,14 +478,20 @@ def test_patience_ends(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tup
         bucket.prepare,
     ):
         started = time.monotonic()
-        with pytest.raises(ConnectionError, match=r"did not answer for 0.5 s \(503 Service Unavailable\)"):
+        with pytest.raises(
+            ConnectionError, match=r"did not answer for 0.5 s \(503 Service Unavailable\)"
+        ):
             action()
         assert time.monotonic() - started < 30
     assert are_intact(directory, entries)
 
 
-@pytest.mark.parametrize("fault", [{"action": "status", "code": 503}, {"action": "slow", "delay": 30.0}], ids=label)
-def test_a_writer_may_have_less_patience(bucket: Bucket, gcs: Emulator, fault: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fault", [{"action": "status", "code": 503}, {"action": "slow", "delay": 30.0}], ids=label
+)
+def test_a_writer_may_have_less_patience(
+    bucket: Bucket, gcs: Emulator, fault: dict[str, Any]
+) -> None:
     gcs.faults.add(**fault)
     started = time.monotonic()
     with pytest.raises(OSError, match=r"did not answer for 0\.3 s"):
@@ -442,17 +508,28 @@ def test_the_service_says_when_to_come_again(bucket: Bucket, gcs: Emulator) -> N
 
 def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match=r"gs://team-store/p did not answer for 0.3 s \(Connection refused\)"):
+    with pytest.raises(
+        ConnectionError, match=r"gs://team-store/p did not answer for 0.3 s \(Connection refused\)"
+    ):
         Bucket("team-store", "p", tmp_path, Settings(store_seconds=0.3)).require()
 
 
 def test_the_secret_of_an_upload_is_not_told(
-    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]], caplog: pytest.LogCaptureFixture
+    gcs: Emulator,
+    gcs_bucket: str,
+    tmp_path: Path,
+    tree: tuple[Path, Sequence[FileEntry]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The URL of a resumable upload lets anybody write: neither an outage nor a refusal may quote it."""
+    """The URL of a resumable upload lets anybody write: neither an outage nor a refusal may quote
+    it."""
     bucket = Bucket(gcs_bucket, "p", tmp_path / "cache", Settings(store_seconds=0.5))
     caplog.set_level(logging.DEBUG, "lyceum")
-    for fault in ({"action": "reset_before"}, {"action": "slow", "delay": 5.0}, {"action": "status", "code": 418}):
+    for fault in (
+        {"action": "reset_before"},
+        {"action": "slow", "delay": 5.0},
+        {"action": "status", "code": 418},
+    ):
         gcs.faults.clear()
         gcs.faults.add(method="PUT", **fault)
         with pytest.raises((ConnectionError, InputError)) as failed:
@@ -468,38 +545,87 @@ def test_the_secret_of_an_upload_is_not_told(
     [
         ({"code": 404}, ["there is no bucket", "gcloud storage buckets create gs://lyceum-test-"]),
         (
-            {"code": 403, "message": "ada@example.com does not have storage.objects.create access to the Google Cloud Storage object."},
+            {
+                "code": 403,
+                "message": (
+                    "ada@example.com does not have storage.objects.create access to the Google"
+                    " Cloud Storage object."
+                ),
+            },
             [
                 "ada@example.com lacks the permission storage.objects.create",
                 "--member=user:ada@example.com --role=roles/storage.objectAdmin",
             ],
         ),
         (
-            {"code": 403, "message": "tpu@team.iam.gserviceaccount.com does not have storage.buckets.get access to the bucket."},
-            ["--member=serviceAccount:tpu@team.iam.gserviceaccount.com --role=roles/storage.bucketViewer"],
+            {
+                "code": 403,
+                "message": (
+                    "tpu@team.iam.gserviceaccount.com does not have storage.buckets.get access to"
+                    " the bucket."
+                ),
+            },
+            [
+                "--member=serviceAccount:tpu@team.iam.gserviceaccount.com"
+                " --role=roles/storage.bucketViewer"
+            ],
         ),
-        ({"code": 403}, ["the account in use lacks a permission", "Permission denied", "--role=roles/storage.objectAdmin"]),
-        ({"code": 403, "message": "Request had insufficient authentication scopes."}, ["--scopes=cloud-platform"]),
-        ({"code": 401}, ["no valid Google Cloud credentials", "gcloud auth application-default login"]),
+        (
+            {"code": 403},
+            [
+                "the account in use lacks a permission",
+                "Permission denied",
+                "--role=roles/storage.objectAdmin",
+            ],
+        ),
+        (
+            {"code": 403, "message": "Request had insufficient authentication scopes."},
+            ["--scopes=cloud-platform"],
+        ),
+        (
+            {"code": 401},
+            ["no valid Google Cloud credentials", "gcloud auth application-default login"],
+        ),
         ({"code": 400}, ["requester pays", "LYCEUM_BILLING_PROJECT=PROJECT"]),
         (
-            {"code": 403, "message": "ada@example.com does not have serviceusage.services.use access to the Google Cloud project."},
+            {
+                "code": 403,
+                "message": (
+                    "ada@example.com does not have serviceusage.services.use access to the Google"
+                    " Cloud project."
+                ),
+            },
             ["LYCEUM_BILLING_PROJECT", "serviceUsageConsumer"],
         ),
         ({"code": 507}, ["full or over its quota", "lyceum gc"]),
-        ({"code": 403, "message": "Quota exceeded for this bucket."}, ["full or over its quota (Quota exceeded for this bucket.)"]),
         (
-            {"code": 403, "reason": "accountDisabled", "message": "The billing account for the owning project is disabled."},
+            {"code": 403, "message": "Quota exceeded for this bucket."},
+            ["full or over its quota (Quota exceeded for this bucket.)"],
+        ),
+        (
+            {
+                "code": 403,
+                "reason": "accountDisabled",
+                "message": "The billing account for the owning project is disabled.",
+            },
             ["billing is disabled for the project"],
         ),
-        ({"code": 418, "reason": "odd", "message": "I am a teapot."}, ["the service refuses the request (418: I am a teapot.)"]),
+        (
+            {"code": 418, "reason": "odd", "message": "I am a teapot."},
+            ["the service refuses the request (418: I am a teapot.)"],
+        ),
     ],
     ids=lambda value: label(value)[:40] if isinstance(value, dict) else "",
 )
 def test_refusals_say_what_to_do(
-    bucket: Bucket, gcs: Emulator, tree: tuple[Path, Sequence[FileEntry]], fault: dict[str, Any], parts: list[str]
+    bucket: Bucket,
+    gcs: Emulator,
+    tree: tuple[Path, Sequence[FileEntry]],
+    fault: dict[str, Any],
+    parts: list[str],
 ) -> None:
-    """At once, with the store's name, without a traceback's worth of URL, and from every kind of request."""
+    """At once, with the store's name, without a traceback's worth of URL, and from every kind of
+    request."""
     directory, entries = tree
     gcs.faults.add("status", **fault)
     for action in (
@@ -523,7 +649,9 @@ def test_refusals_say_what_to_do(
         assert "\n" not in message
 
 
-def test_a_bucket_that_does_not_exist(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]) -> None:
+def test_a_bucket_that_does_not_exist(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: tuple[Path, Sequence[FileEntry]]
+) -> None:
     """For every method, because `read` tells a missing object from a missing bucket."""
     bucket = Bucket("no-such-bucket", "p", tmp_path / "cache", Settings(store_seconds=5))
     for action in (
@@ -558,13 +686,17 @@ def test_credentials_that_are_not_there(tmp_path: Path, monkeypatch: pytest.Monk
     ],
     ids=["expired", "asked again", "unreachable"],
 )
-def test_credentials_that_cannot_be_refreshed(bucket: Bucket, error: Exception, expected: type[Exception]) -> None:
+def test_credentials_that_cannot_be_refreshed(
+    bucket: Bucket, error: Exception, expected: type[Exception]
+) -> None:
     def call(timeout: object) -> None:
         raise error
 
     with pytest.raises(expected) as failed:
         bucket.ask(call, seconds=0.1)
-    assert ("gcloud auth application-default login" in str(failed.value)) == (expected is InputError)
+    assert ("gcloud auth application-default login" in str(failed.value)) == (
+        expected is InputError
+    )
 
 
 def test_the_metadata_server_may_be_away_for_a_moment(bucket: Bucket) -> None:

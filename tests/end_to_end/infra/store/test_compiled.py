@@ -1,4 +1,5 @@
-"""Compiled programs travel through a bucket: a new machine loads what another one compiled, unless it is damaged."""
+"""Compiled programs travel through a bucket: a new machine loads what another one compiled, unless
+it is damaged."""
 
 import subprocess
 import sys
@@ -29,16 +30,26 @@ with compiled.Compiled(open_store(sys.argv[1]), "compiled/v5e-8/sft", directory)
 
 def compute(store: str, directory: Path) -> tuple[float, int]:
     """What a fresh process computes, and how many programs it found compiled."""
-    environment = {**process._environment(str(directory)), "JAX_COMPILATION_CACHE_DIR": str(directory)}  # whatever this process was told
+    environment = {
+        **process._environment(str(directory)),
+        "JAX_COMPILATION_CACHE_DIR": str(directory),
+    }  # whatever this process was told
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, store, str(directory)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, store, str(directory)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     value, hits = done.stdout.split()
     return float(value), int(hits)
 
 
-def test_another_machine_loads_what_one_compiled_unless_it_is_damaged(tmp_path: Path, gcs_bucket: str) -> None:
+def test_another_machine_loads_what_one_compiled_unless_it_is_damaged(
+    tmp_path: Path, gcs_bucket: str
+) -> None:
     store = f"gs://{gcs_bucket}/lyceum"
     value, hits = compute(store, tmp_path / "first")
     assert hits == 0

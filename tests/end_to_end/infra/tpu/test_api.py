@@ -25,7 +25,12 @@ def api(target: str = "v5e-8", **settings: object) -> TpuApi:
 
 def create(one: TpuApi, short: str = "lyceum-1", zone: str = ZONE, **more: float) -> str:
     name = one.name(zone, short)
-    one.create(name, LABELS, {"startup-script": "exec sleep 600", "lyceum-job": "work/k/1/job.json"}, more.get("seconds", 3600))
+    one.create(
+        name,
+        LABELS,
+        {"startup-script": "exec sleep 600", "lyceum-job": "work/k/1/job.json"},
+        more.get("seconds", 3600),
+    )
     return name
 
 
@@ -77,8 +82,13 @@ def test_every_setting_reaches_the_service(tpu: FakeTpu, monkeypatch: pytest.Mon
         return order["tpu"]["node_spec"][0]["node"]
 
     plain = asked()
-    assert (node(plain)["accelerator_type"], node(plain)["runtime_version"]) == ("v5litepod-8", "v2-alpha-tpuv5-lite")
-    assert node(plain)["service_account"]["scope"] == ["https://www.googleapis.com/auth/cloud-platform"]
+    assert (node(plain)["accelerator_type"], node(plain)["runtime_version"]) == (
+        "v5litepod-8",
+        "v2-alpha-tpuv5-lite",
+    )
+    assert node(plain)["service_account"]["scope"] == [
+        "https://www.googleapis.com/auth/cloud-platform"
+    ]
     assert node(plain)["network_config"]["enable_external_ips"] is True
     assert plain["queueing_policy"]["valid_until_duration"] == "77s"
     assert "spot" in plain
@@ -110,8 +120,11 @@ def test_every_setting_reaches_the_service(tpu: FakeTpu, monkeypatch: pytest.Mon
         ("reset_after", {}),
     ],
 )
-def test_short_troubles_of_every_call_pass_unnoticed(tpu: FakeTpu, action: str, parameters: dict) -> None:
-    """Among them answers that were lost: the second create finds the first one's resource, the second delete finds nothing."""
+def test_short_troubles_of_every_call_pass_unnoticed(
+    tpu: FakeTpu, action: str, parameters: dict
+) -> None:
+    """Among them answers that were lost: the second create finds the first one's resource, the
+    second delete finds nothing."""
     one = api()
     fault = tpu.faults.add(action, method="*", times=None, probability=0.4, seed=3, **parameters)
     name = create(one)
@@ -166,7 +179,9 @@ def test_somebody_elses_resource_of_our_name_is_not_taken_for_ours(tpu: FakeTpu)
     with pytest.raises(ApiError, match="is not this job's") as raised:
         one.create(name, {**LABELS, "lyceum-store": "s2"}, {}, 60)
     assert raised.value.problem.kind == "invalid"
-    assert "gcloud compute tpus queued-resources delete lyceum-1 --zone=us-central1-a" in str(raised.value)
+    assert "gcloud compute tpus queued-resources delete lyceum-1 --zone=us-central1-a" in str(
+        raised.value
+    )
 
 
 def test_a_request_that_failed_says_why(tpu: FakeTpu) -> None:
@@ -177,7 +192,9 @@ def test_a_request_that_failed_says_why(tpu: FakeTpu) -> None:
     problem = one.look(name).problem
     assert problem is not None
     assert problem.kind == "stockout"
-    assert problem.text.startswith("v5e-8 (spot) in us-central1-a: the zone has no free TPUs (There is no more capacity")
+    assert problem.text.startswith(
+        "v5e-8 (spot) in us-central1-a: the zone has no free TPUs (There is no more capacity"
+    )
 
 
 def test_a_request_expires_by_itself_when_nobody_is_left_to_give_it_up(tpu: FakeTpu) -> None:
@@ -198,7 +215,10 @@ def test_nodes_without_a_request_are_listed_and_removed(tpu: FakeTpu) -> None:
         tpu.wait(short, "READY")
     tpu.strike("vanish", "lyceum-2", what="request")
     tpu.wait("lyceum-2", "READY")
-    found = {seen.name.rsplit("/", 2)[1] + "/" + seen.name.rsplit("/", 1)[1]: seen for seen in one.list(ZONE)}
+    found = {
+        seen.name.rsplit("/", 2)[1] + "/" + seen.name.rsplit("/", 1)[1]: seen
+        for seen in one.list(ZONE)
+    }
     assert sorted(found) == ["nodes/lyceum-2", "queuedResources/lyceum-1"]
     assert (found["nodes/lyceum-2"].request, found["nodes/lyceum-2"].node) == (GONE, "READY")
     assert LABELS.items() <= found["nodes/lyceum-2"].labels.items()
@@ -210,9 +230,27 @@ def test_nodes_without_a_request_are_listed_and_removed(tpu: FakeTpu) -> None:
 @pytest.mark.parametrize(
     ("target", "zone", "settings", "words"),
     [
-        ("v5e-8", "us-central9-z", {}, "us-central9-z is no zone that this project may take TPUs from .* LYCEUM_ZONES"),
-        ("v5e-8", "us-central2-b", {}, "v5litepod-8 is not to be had in us-central2-b .* offered in us-central2-b: v4-8, v4-16"),
-        ("v5e-8", ZONE, {"runtime": "tpu-vm-v9"}, "the runtime version 'tpu-vm-v9' does not exist .* Valid: v2-alpha-tpuv5-lite"),
+        (
+            "v5e-8",
+            "us-central9-z",
+            {},
+            "us-central9-z is no zone that this project may take TPUs from .* LYCEUM_ZONES",
+        ),
+        (
+            "v5e-8",
+            "us-central2-b",
+            {},
+            (
+                "v5litepod-8 is not to be had in us-central2-b .* offered in us-central2-b: v4-8,"
+                " v4-16"
+            ),
+        ),
+        (
+            "v5e-8",
+            ZONE,
+            {"runtime": "tpu-vm-v9"},
+            "the runtime version 'tpu-vm-v9' does not exist .* Valid: v2-alpha-tpuv5-lite",
+        ),
         (
             "v5e-8",
             ZONE,
@@ -221,7 +259,9 @@ def test_nodes_without_a_request_are_listed_and_removed(tpu: FakeTpu) -> None:
         ),
     ],
 )
-def test_what_cannot_be_had_is_refused_with_what_can(tpu: FakeTpu, target: str, zone: str, settings: dict, words: str) -> None:
+def test_what_cannot_be_had_is_refused_with_what_can(
+    tpu: FakeTpu, target: str, zone: str, settings: dict, words: str
+) -> None:
     with pytest.raises(ApiError, match=words) as raised:
         create(api(target, **settings), zone=zone)
     assert raised.value.problem.kind == "invalid"
@@ -229,7 +269,12 @@ def test_what_cannot_be_had_is_refused_with_what_can(tpu: FakeTpu, target: str, 
 
 def test_quota_is_told_from_too_many_requests(tpu: FakeTpu) -> None:
     tpu.set_quota("spot", 4)
-    with pytest.raises(ApiError, match=r"no quota left .*TPUV5sPreemptibleLitepod.*console.cloud.google.com/iam-admin/quotas") as raised:
+    with pytest.raises(
+        ApiError,
+        match=(
+            r"no quota left .*TPUV5sPreemptibleLitepod.*console.cloud.google.com/iam-admin/quotas"
+        ),
+    ) as raised:
         create(api())
     assert raised.value.problem.kind == "quota"
 
@@ -241,25 +286,68 @@ CASES: list[tuple[str, str, Kind, str]] = [
         "stockout",
         "no free TPUs",
     ),
-    ("RESOURCE_EXHAUSTED", "Insufficient reserved capacity. Contact customer support", "stockout", "no free TPUs"),
+    (
+        "RESOURCE_EXHAUSTED",
+        "Insufficient reserved capacity. Contact customer support",
+        "stockout",
+        "no free TPUs",
+    ),
     ("INTERNAL", "ZONE_RESOURCE_POOL_EXHAUSTED", "stockout", "no free TPUs"),
-    ("DEADLINE_EXCEEDED", "The start timing constraint 'valid until' of the request has expired.", "stockout", "no free TPUs"),
-    ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in region us-east5.", "quota", "lyceum gc --target v5e-8"),
-    ("RESOURCE_EXHAUSTED", "Quota 'TPUV4s' exhausted. Limit 20800 in region us-central2", "quota", "LYCEUM_TPU_TIER"),
-    ("RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'", "transient", "does not answer"),
-    ("RESOURCE_EXHAUSTED", "Maximum number of CreateNode requests per minute", "transient", "does not answer"),
+    (
+        "DEADLINE_EXCEEDED",
+        "The start timing constraint 'valid until' of the request has expired.",
+        "stockout",
+        "no free TPUs",
+    ),
+    (
+        "RESOURCE_EXHAUSTED",
+        "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in region us-east5.",
+        "quota",
+        "lyceum gc --target v5e-8",
+    ),
+    (
+        "RESOURCE_EXHAUSTED",
+        "Quota 'TPUV4s' exhausted. Limit 20800 in region us-central2",
+        "quota",
+        "LYCEUM_TPU_TIER",
+    ),
+    (
+        "RESOURCE_EXHAUSTED",
+        "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'",
+        "transient",
+        "does not answer",
+    ),
+    (
+        "RESOURCE_EXHAUSTED",
+        "Maximum number of CreateNode requests per minute",
+        "transient",
+        "does not answer",
+    ),
     ("UNAVAILABLE", "The service is currently unavailable.", "transient", "UNAVAILABLE"),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded", "transient", "DEADLINE_EXCEEDED"),
     ("UNKNOWN", "", "transient", "no reason given"),
     ("ABORTED", "The operation was aborted.", "transient", "ABORTED"),
-    ("UNAUTHENTICATED", "Request had invalid authentication credentials.", "credentials", "gcloud auth application-default login"),
+    (
+        "UNAUTHENTICATED",
+        "Request had invalid authentication credentials.",
+        "credentials",
+        "gcloud auth application-default login",
+    ),
     (
         "PERMISSION_DENIED",
-        "Cloud TPU API has not been used in project 12 before or it is disabled. Enable it by visiting https://x then retry.",
+        (
+            "Cloud TPU API has not been used in project 12 before or it is disabled. Enable it by"
+            " visiting https://x then retry."
+        ),
         "disabled",
         "gcloud services enable tpu.googleapis.com --project=p",
     ),
-    ("PERMISSION_DENIED", "This API method requires billing to be enabled.", "disabled", "billing is not enabled"),
+    (
+        "PERMISSION_DENIED",
+        "This API method requires billing to be enabled.",
+        "disabled",
+        "billing is not enabled",
+    ),
     ("PERMISSION_DENIED", "Project 'p' not found or deleted.", "disabled", "LYCEUM_TPU_PROJECT"),
     (
         "PERMISSION_DENIED",
@@ -274,24 +362,53 @@ CASES: list[tuple[str, str, Kind, str]] = [
         "roles/iam.serviceAccountUser",
     ),
     ("PERMISSION_DENIED", "The caller does not have permission", "permission", "roles/tpu.admin"),
-    ("PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a' (or it may not exist).", "invalid", "is no zone"),
-    ("INVALID_ARGUMENT", "The subnetwork 'projects/p/regions/r/subnetworks/s' does not exist", "invalid", "LYCEUM_TPU_SUBNETWORK"),
+    (
+        "PERMISSION_DENIED",
+        "Permission denied on 'locations/us-central1-a' (or it may not exist).",
+        "invalid",
+        "is no zone",
+    ),
+    (
+        "INVALID_ARGUMENT",
+        "The subnetwork 'projects/p/regions/r/subnetworks/s' does not exist",
+        "invalid",
+        "LYCEUM_TPU_SUBNETWORK",
+    ),
     ("NOT_FOUND", "Reservation r1 was not found", "invalid", "LYCEUM_TPU_RESERVATION"),
-    ("INVALID_ARGUMENT", "Cloud TPU received a bad request. [EID: 0x1]", "invalid", "refuses the request: Cloud TPU received"),
-    ("FAILED_PRECONDITION", "delete is not supported while in state DELETING", "unknown", "answers FAILED_PRECONDITION"),
+    (
+        "INVALID_ARGUMENT",
+        "Cloud TPU received a bad request. [EID: 0x1]",
+        "invalid",
+        "refuses the request: Cloud TPU received",
+    ),
+    (
+        "FAILED_PRECONDITION",
+        "delete is not supported while in state DELETING",
+        "unknown",
+        "answers FAILED_PRECONDITION",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("code", "words", "kind", "said"), CASES)
-def test_refusals_have_one_meaning_and_say_what_to_do(code: str, words: str, kind: Kind, said: str) -> None:
+def test_refusals_have_one_meaning_and_say_what_to_do(
+    code: str, words: str, kind: Kind, said: str
+) -> None:
     problem = explain(code, words, ZONE, "p", V5E, TpuSettings(project="p"))
     assert problem.kind == kind
     assert said in problem.text
     assert words in problem.text
 
 
-def test_without_credentials_or_a_project_one_is_told_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("LYCEUM_TPU_ENDPOINT", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "LYCEUM_TPU_PROJECT"):
+def test_without_credentials_or_a_project_one_is_told_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (
+        "LYCEUM_TPU_ENDPOINT",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_CLOUD_PROJECT",
+        "LYCEUM_TPU_PROJECT",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -303,7 +420,12 @@ def test_without_credentials_or_a_project_one_is_told_how_to_get_them(monkeypatc
 
 def test_what_people_type_to_delete_by_hand() -> None:
     place = "projects/p/locations/us-west4-a"
-    assert deletion_command(f"{place}/queuedResources/q") == (
-        "gcloud compute tpus queued-resources delete q --zone=us-west4-a --project=p --force --quiet"
+    assert (
+        deletion_command(f"{place}/queuedResources/q")
+        == "gcloud compute tpus queued-resources delete q --zone=us-west4-a --project=p --force"
+        " --quiet"
     )
-    assert deletion_command(f"{place}/nodes/n") == "gcloud compute tpus tpu-vm delete n --zone=us-west4-a --project=p --quiet"
+    assert (
+        deletion_command(f"{place}/nodes/n")
+        == "gcloud compute tpus tpu-vm delete n --zone=us-west4-a --project=p --quiet"
+    )

@@ -1,7 +1,9 @@
-"""The TPU backend against the fake of Cloud TPU, over real gRPC, with a store in the fake of Cloud Storage.
+"""The TPU backend against the fake of Cloud TPU, over real gRPC, with a store in the fake of Cloud
+Storage.
 
-In most of these tests the VM does nothing, and the test says in its place what a host would say in the store; so every fault strikes at a
-known moment. `tests/end_to_end/infra/tpu/test_vm.py` runs the real startup script, agent and worker.
+In most of these tests the VM does nothing, and the test says in its place what a host would say in
+the store; so every fault strikes at a known moment. `tests/end_to_end/infra/tpu/test_vm.py` runs
+the real startup script, agent and worker.
 """
 
 import json
@@ -24,7 +26,8 @@ from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running,
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
     backend = shop.backend(tpu_usd_per_chip_hour=450.0)
-    backend._api.connect()  # once per process: the import of Google's client, and the archive of the code
+    # once per process: the import of Google's client, and the archive of the code
+    backend._api.connect()
     ship_source(shop.store)
     handle = backend.submit(shop.spec())
     until(lambda: shop.tpu.requests().get("CreateQueuedResource"))
@@ -56,7 +59,13 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
     assert backend.close() == []
     assert shop.tpu.leaked() == []
     record = shop.record(handle)
-    assert (record.state, record.reason, record.target, record.tier, record.run) == ("deleted", "succeeded", "v5e-8", "spot", "run-1")
+    assert (record.state, record.reason, record.target, record.tier, record.run) == (
+        "deleted",
+        "succeeded",
+        "v5e-8",
+        "spot",
+        "run-1",
+    )
     assert record.ended is not None
     assert record.active is not None
     assert backend.poll(handle).cost_usd == pytest.approx(record.cost_usd(0))
@@ -70,14 +79,20 @@ def test_a_full_zone_gives_way_to_the_next_and_is_left_empty(shop: Workshop) -> 
     """The first zone says so, the second keeps the request waiting, the third has a TPU."""
     shop.tpu.faults.add("fail", state="WAITING_FOR_RESOURCES", name="us-central1-a")
     shop.tpu.faults.add("stuck", state="WAITING_FOR_RESOURCES", name="us-west4-a")
-    backend = shop.backend(zones=("us-central1-a", "us-west4-a", "us-south1-a"), far_bucket=True, tpu_queue_seconds=1.0)
+    backend = shop.backend(
+        zones=("us-central1-a", "us-west4-a", "us-south1-a"), far_bucket=True, tpu_queue_seconds=1.0
+    )
     handle = backend.submit(shop.spec())
     assert booted(shop, backend, handle).zone == "us-south1-a"
     assert "us-south1-a" in backend.poll(handle).phase
     for zone in ("us-central1-a", "us-west4-a"):
         shop.tpu.wait(f"{zone}/queuedResources", "GONE")
     record = shop.record(handle)
-    assert [name.split("/")[3] for name in record.resources] == ["us-central1-a", "us-west4-a", "us-south1-a"]
+    assert [name.split("/")[3] for name in record.resources] == [
+        "us-central1-a",
+        "us-west4-a",
+        "us-south1-a",
+    ]
     shop.says("succeeded", artifact=REF.model_dump())
     assert final(backend, handle).state == "succeeded"
 
@@ -87,7 +102,12 @@ def test_when_no_zone_has_a_tpu_the_job_is_lost_and_each_zone_says_why(shop: Wor
     shop.tpu.set_quota("spot", 0, "us-west4-a")
     backend = shop.backend(zones=("us-central1-a", "us-west4-a"), far_bucket=True)
     status = final(backend, backend.submit(shop.spec()))
-    assert (status.state, status.lost, status.exit_code, status.cost_usd) == ("failed", True, 1, 0.0)
+    assert (status.state, status.lost, status.exit_code, status.cost_usd) == (
+        "failed",
+        True,
+        1,
+        0.0,
+    )
     assert status.error is not None
     assert "v5e-8 (spot) in us-central1-a: the zone has no free TPUs" in status.error
     assert "v5e-8 (spot) in us-west4-a: project lyceum-test has no quota left" in status.error
@@ -97,7 +117,10 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
     assert shop.backend()._zones_near(shop.store) == ("us-central1-a",)
     assert shop.backend(far_bucket=True)._zones_near(shop.store) == TPU_TYPES["v5e-8"].zones
     assert shop.backend("v6e-8", far_bucket=True)._zones_near(shop.store)[0] == "us-central1-b"
-    with pytest.raises(InputError, match=r"v4-8 is offered in us-central2-b\. store gs://.* lies in the region us-central1"):
+    with pytest.raises(
+        InputError,
+        match=r"v4-8 is offered in us-central2-b\. store gs://.* lies in the region us-central1",
+    ):
         shop.backend("v4-8").submit(shop.spec())
     with pytest.raises(InputError, match="zone us-west4-a"):
         shop.backend(zones=("us-central1-a", "us-west4-a")).submit(shop.spec())
@@ -139,7 +162,9 @@ def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
     assert final(backend, again).artifact == REF
 
 
-def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(shop: Workshop) -> None:
+def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(
+    shop: Workshop,
+) -> None:
     """The machine succeeds, and is preempted before anybody has looked at the store again."""
     backend = shop.backend()
     handle = backend.submit(shop.spec())
@@ -166,11 +191,21 @@ def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
     ("code", "message", "words"),
     [
         ("PERMISSION_DENIED", None, "roles/tpu.admin"),
-        ("INVALID_ARGUMENT", 'The requested runtime version, "x", could not be found', "Valid: v2-alpha-tpuv5-lite"),
-        ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.", "no quota left"),
+        (
+            "INVALID_ARGUMENT",
+            'The requested runtime version, "x", could not be found',
+            "Valid: v2-alpha-tpuv5-lite",
+        ),
+        (
+            "RESOURCE_EXHAUSTED",
+            "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.",
+            "no quota left",
+        ),
     ],
 )
-def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code: str, message: str | None, words: str) -> None:
+def test_a_refusal_that_a_person_must_resolve_is_bad_input(
+    shop: Workshop, code: str, message: str | None, words: str
+) -> None:
     shop.tpu.faults.add("status", method="CreateQueuedResource", code=code, message=message)
     backend = shop.backend()
     status = final(backend, backend.submit(shop.spec()))
@@ -181,7 +216,9 @@ def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop, code:
 # Cancelling
 
 
-@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "running"])
+@pytest.mark.parametrize(
+    "state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE", "running"]
+)
 def test_cancelling_deletes_in_every_state(shop: Workshop, state: str) -> None:
     if state in ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"):
         shop.tpu.faults.add("stuck", state=state)
@@ -205,7 +242,9 @@ def test_a_run_that_has_spent_its_budget_starts_no_more(shop: Workshop) -> None:
     handle = backend.submit(shop.spec())
     running(shop, backend, handle)
     until(lambda: (backend.poll(handle).cost_usd or 0) > 0.6)
-    with pytest.raises(StageFailed, match=r"has spent 0\.\d\d dollars .* may spend 0\.50: .*LYCEUM_MAX_USD"):
+    with pytest.raises(
+        StageFailed, match=r"has spent 0\.\d\d dollars .* may spend 0\.50: .*LYCEUM_MAX_USD"
+    ):
         backend.submit(shop.spec("2"))
     assert backend.submit(shop.spec()) == handle
     other = backend.submit(shop.spec("1", "cd" * 32, run="run-2"))
@@ -225,15 +264,23 @@ def test_a_store_that_a_tpu_cannot_reach_is_refused(shop: Workshop, tmp_path: Pa
 def test_labels_that_cannot_be_are_refused() -> None:
     for labels in ({"Team": "x"}, {"team": "X Y"}, {"lyceum-key": "x"}):
         with pytest.raises(InputError, match="LYCEUM_TPU_LABELS"):
-            CloudTpuBackend(TPU_TYPES["v5e-8"], Settings(), TpuSettings(endpoint="127.0.0.1:9", project="p", labels=labels))
+            CloudTpuBackend(
+                TPU_TYPES["v5e-8"],
+                Settings(),
+                TpuSettings(endpoint="127.0.0.1:9", project="p", labels=labels),
+            )
 
 
-def test_vms_are_told_what_they_need(shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vms_are_told_what_they_need(
+    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LYCEUM_CHECKPOINT_STEPS", "7")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_text("{}\n")
     backend = shop.backend(tpu_labels={"team": "nlp"})
-    handle = backend.submit(shop.spec(run="2026 Run").model_copy(update={"data": str(tmp_path / "data")}))
+    handle = backend.submit(
+        shop.spec(run="2026 Run").model_copy(update={"data": str(tmp_path / "data")})
+    )
     resource = booted(shop, backend, handle)
     told = resource.metadata
     assert told["lyceum-store"] == shop.store.uri
@@ -242,7 +289,10 @@ def test_vms_are_told_what_they_need(shop: Workshop, tmp_path: Path, monkeypatch
     assert told["lyceum-resource"] == resource.name
     assert told["lyceum-silence"] == "60"
     environment = json.loads(told["lyceum-environment"])
-    assert (environment["LYCEUM_CHECKPOINT_STEPS"], environment["LYCEUM_HEARTBEAT_SECONDS"]) == ("7", "0.3")
+    assert (environment["LYCEUM_CHECKPOINT_STEPS"], environment["LYCEUM_HEARTBEAT_SECONDS"]) == (
+        "7",
+        "0.3",
+    )
     assert resource.labels == {
         "lyceum": "job",
         "lyceum-key": KEY[:24],

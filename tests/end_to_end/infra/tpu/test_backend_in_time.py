@@ -1,4 +1,5 @@
-"""The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an API that fails for a while."""
+"""The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an
+API that fails for a while."""
 
 import time
 
@@ -50,7 +51,9 @@ def test_a_request_that_is_stuck_is_given_up(shop: Workshop, state: str) -> None
     assert state in str(status.error)
 
 
-def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = shop.backend()
     monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))
     backend._stores[shop.store.uri] = shop.store
@@ -74,7 +77,9 @@ def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -
     assert shop.tpu.leaked() == []
 
 
-def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(shop: Workshop) -> None:
+def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
+    shop: Workshop,
+) -> None:
     backend = shop.backend(tpu_delete_seconds=1.0)
     handle = backend.submit(shop.spec())
     resource = running(shop, backend, handle)
@@ -84,13 +89,17 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(sho
     left = backend.close()
     assert len(left) == 1
     assert resource.name in left[0]
-    assert f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
+    assert (
+        f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
+    )
     shop.tpu.forget()
     backend._jobs.clear()
 
 
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
-def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(
+    shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of all calls fail for longer than one is repeated; some of them were executed."""
     monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
     fault = shop.tpu.faults.add(action, method="*", probability=0.5, seed=1)

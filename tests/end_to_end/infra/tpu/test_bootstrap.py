@@ -1,4 +1,5 @@
-"""The startup script of a TPU VM, run as it is: from metadata to a running agent, and what is told when that does not work out."""
+"""The startup script of a TPU VM, run as it is: from metadata to a running agent, and what is told
+when that does not work out."""
 
 import json
 import os
@@ -64,7 +65,8 @@ Deletions = tuple[str, list[tuple[str, str | None]]]
 
 @pytest.fixture
 def deletions() -> Iterator[Deletions]:
-    """The address of a stand-in for the REST API of Cloud TPU, and the deletions that it was asked for: path, authorization."""
+    """The address of a stand-in for the REST API of Cloud TPU, and the deletions that it was asked
+    for: path, authorization."""
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -86,7 +88,8 @@ def deletions() -> Iterator[Deletions]:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Callable[..., str]:
-    """Stand-ins for programs by name, each a line of bash; returns a PATH on which they come first. `sleep` takes no time."""
+    """Stand-ins for programs by name, each a line of bash; returns a PATH on which they come first.
+    `sleep` takes no time."""
 
     def make(**programs: str) -> str:
         place = tmp_path / "tools"
@@ -100,11 +103,22 @@ def tools(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_the_script_is_sound(tmp_path: Path) -> None:
-    """It is text for metadata (256 KiB at most), and bash takes it. shellcheck looks at it where there is one."""
+    """It is text for metadata (256 KiB at most), and bash takes it. shellcheck looks at it where
+    there is one."""
     assert SCRIPT.stat().st_size < 100_000
-    assert subprocess.run(["bash", "-n", str(SCRIPT)], capture_output=True, text=True, check=False).stderr == ""
+    assert (
+        subprocess.run(
+            ["bash", "-n", str(SCRIPT)], capture_output=True, text=True, check=False
+        ).stderr
+        == ""
+    )
     if shellcheck := shutil.which("shellcheck"):
-        found = subprocess.run([shellcheck, "--severity=warning", str(SCRIPT)], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            [shellcheck, "--severity=warning", str(SCRIPT)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert found.stdout == ""
 
 
@@ -120,7 +134,9 @@ def test_a_machine_runs_a_real_stage_with_the_code_it_was_sent_and_a_second_boot
     assert manifest.execution["git"] is None  # it was no checkout that ran
     assert manifest.execution["target"] == "v5e-8"
     log = vm.log(final=True)
-    assert log.splitlines()[0].endswith(f"bootstrap: host 0 of 1, job {store.uri}/work/{spec.key}/1/job.json")
+    assert log.splitlines()[0].endswith(
+        f"bootstrap: host 0 of 1, job {store.uri}/work/{spec.key}/1/job.json"
+    )
     assert "starting the agent" in log
     assert vm.children() == ["job.json", "log.txt", "status.json"]
     [directory] = (vm.root / "src").iterdir()
@@ -136,7 +152,8 @@ def test_a_machine_runs_a_real_stage_with_the_code_it_was_sent_and_a_second_boot
 
 
 def failure(vm: Vm, asked: list[tuple[str, str | None]]) -> str:
-    """Wait for a script that fails; returns the error that it left in the store. The machine has deleted itself."""
+    """Wait for a script that fails; returns the error that it left in the store. The machine has
+    deleted itself."""
     assert vm.boot().wait() != 0
     status = vm.status()
     assert status is not None
@@ -147,7 +164,12 @@ def failure(vm: Vm, asked: list[tuple[str, str | None]]) -> str:
 
 
 def test_a_damaged_archive_is_refused(
-    machine: Machine, store: Store, gcs: Emulator, gcs_bucket: str, deletions: Deletions, tools: Callable[..., str]
+    machine: Machine,
+    store: Store,
+    gcs: Emulator,
+    gcs_bucket: str,
+    deletions: Deletions,
+    tools: Callable[..., str],
 ) -> None:
     archive = ship_source(store)
     gcs.corrupt(gcs_bucket, f"a/b+c/{archive}", recompute=True)
@@ -159,7 +181,9 @@ def test_a_damaged_archive_is_refused(
     assert vm.log(final=True).count("fetch failed") == 4
 
 
-def test_a_missing_archive_is_told_at_once_and_another_host_speaks_for_itself(machine: Machine, store: Store, deletions: Deletions) -> None:
+def test_a_missing_archive_is_told_at_once_and_another_host_speaks_for_itself(
+    machine: Machine, store: Store, deletions: Deletions
+) -> None:
     vm = machine(archive=f"src/{'0' * 64}.tar.gz", host=1, hosts=2, LYCEUM_VM_TPU_API=deletions[0])
     error = failure(vm, deletions[1])
     assert error.startswith(f"host 1: {store.uri}/src/{'0' * 64}.tar.gz is missing")
@@ -168,17 +192,24 @@ def test_a_missing_archive_is_told_at_once_and_another_host_speaks_for_itself(ma
     assert "once more in" not in vm.serial
 
 
-def test_metadata_that_are_missing_are_named(machine: Machine, deletions: Deletions, tools: Callable[..., str]) -> None:
+def test_metadata_that_are_missing_are_named(
+    machine: Machine, deletions: Deletions, tools: Callable[..., str]
+) -> None:
     vm = machine(LYCEUM_VM_TPU_API=deletions[0])
     del vm.metadata._values["instance/attributes/lyceum-source"]
     assert "reading the metadata attribute lyceum-source failed" in failure(vm, deletions[1])
 
 
-def test_a_machine_that_does_not_know_its_store_says_so_on_its_console(machine: Machine, tools: Callable[..., str]) -> None:
+def test_a_machine_that_does_not_know_its_store_says_so_on_its_console(
+    machine: Machine, tools: Callable[..., str]
+) -> None:
     vm = machine()
     del vm.metadata._values["instance/attributes/lyceum-store"]
     assert vm.boot().wait() != 0
-    assert "reading the metadata attribute lyceum-store failed, so nobody can be told of it" in vm.serial
+    assert (
+        "reading the metadata attribute lyceum-store failed, so nobody can be told of it"
+        in vm.serial
+    )
     assert vm.status() is None
 
 
@@ -207,10 +238,13 @@ def stub(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def installer(tools: Callable[..., str], tmp_path: Path, stub: Path) -> Callable[..., str]:
-    """A PATH with a stand-in for uv, whose environments have `stub` for an interpreter; what it was asked is in the file `uv`."""
+    """A PATH with a stand-in for uv, whose environments have `stub` for an interpreter; what it was
+    asked is in the file `uv`."""
 
     def make(install: str = ":", **programs: str) -> str:
-        return tools(uv=INSTALLER.format(record=tmp_path / "uv", python=stub, install=install), **programs)
+        return tools(
+            uv=INSTALLER.format(record=tmp_path / "uv", python=stub, install=install), **programs
+        )
 
     return make
 
@@ -225,10 +259,16 @@ def test_a_store_that_does_not_answer_for_a_moment_is_asked_again(
 
 
 def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
-    machine: Machine, store: Store, installer: Callable[..., str], tmp_path: Path, gcs: Emulator, gcs_bucket: str
+    machine: Machine,
+    store: Store,
+    installer: Callable[..., str],
+    tmp_path: Path,
+    gcs: Emulator,
+    gcs_bucket: str,
 ) -> None:
-    """The second boot finds it on the disk, the next machine in the store; one that is damaged there is installed and replaced.
-    While it is packed Python writes bytecode into it, of which tar says that a directory changed, with exit code 1."""
+    """The second boot finds it on the disk, the next machine in the store; one that is damaged
+    there is installed and replaced. While it is packed Python writes bytecode into it, of which tar
+    says that a directory changed, with exit code 1."""
     tar = f'{shutil.which("tar")} "$@" || exit; if [[ $1 == -cf ]]; then exit 1; fi'
     vm = machine(LYCEUM_VM_PYTHON="", PATH=installer(tar=tar))
 
@@ -247,10 +287,14 @@ def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     assert f"--python {sys.version_info.major}.{sys.version_info.minor} " in asked
     [code] = (vm.root / "src").iterdir()
     files = {"-r": "requirements.txt", "-c": "constraints.txt", "--overrides": "overrides.txt"}
-    assert " ".join(f"{option} {code}/environment/{name}" for option, name in files.items()) in asked
+    assert (
+        " ".join(f"{option} {code}/environment/{name}" for option, name in files.items()) in asked
+    )
     first = until(kept)
     assert installs() == 1
-    assert "environment" not in (vm.root / "boot.log").read_text().partition("LYCEUM_")[0]  # neither installed nor fetched
+    assert (
+        "environment" not in (vm.root / "boot.log").read_text().partition("LYCEUM_")[0]
+    )  # neither installed nor fetched
     shutil.rmtree(vm.root)
     assert installs() == 1
     assert "another machine has left in the store" in (vm.root / "boot.log").read_text()
@@ -264,21 +308,35 @@ def test_an_environment_that_cannot_be_installed_is_told_with_the_last_words(
     machine: Machine, installer: Callable[..., str], deletions: Deletions, tmp_path: Path
 ) -> None:
     words = r"""printf 'No solution: "jax" \\ https://u:secret@mirror × \t1\n' >&2; exit 2"""
-    vm = machine(LYCEUM_VM_PYTHON="", PATH=installer(words), LYCEUM_VM_TPU_API=deletions[0], silence=7.0)
+    vm = machine(
+        LYCEUM_VM_PYTHON="", PATH=installer(words), LYCEUM_VM_TPU_API=deletions[0], silence=7.0
+    )
     error = failure(vm, deletions[1])
-    assert error.startswith("host 0: preparing the Python environment failed with exit code 2\nthe end of its log:\n")
+    assert error.startswith(
+        "host 0: preparing the Python environment failed with exit code 2\nthe end of its log:\n"
+    )
     assert 'No solution: "jax" \\ https://***@mirror  \t1\n' in error
     assert "secret" not in vm.log(final=True)
     assert (tmp_path / "uv").read_text().count("uv pip install") == 5
     assert (tmp_path / "slept").read_text().split() == ["1", "3", "9", "20", "7"]
 
 
-def test_a_full_disk_is_called_by_its_name(machine: Machine, tools: Callable[..., str], deletions: Deletions) -> None:
-    vm = machine(PATH=tools(tar="echo 'tar: x: Cannot write: No space left on device' >&2; exit 2"), LYCEUM_VM_TPU_API=deletions[0])
-    assert f"host 0: getting the code failed with exit code 2\nthe disk of {vm.root} is full: " in failure(vm, deletions[1])
+def test_a_full_disk_is_called_by_its_name(
+    machine: Machine, tools: Callable[..., str], deletions: Deletions
+) -> None:
+    vm = machine(
+        PATH=tools(tar="echo 'tar: x: Cannot write: No space left on device' >&2; exit 2"),
+        LYCEUM_VM_TPU_API=deletions[0],
+    )
+    assert (
+        f"host 0: getting the code failed with exit code 2\nthe disk of {vm.root} is full: "
+        in failure(vm, deletions[1])
+    )
 
 
-def test_an_agent_that_dies_is_spoken_for(machine: Machine, deletions: Deletions, tmp_path: Path) -> None:
+def test_an_agent_that_dies_is_spoken_for(
+    machine: Machine, deletions: Deletions, tmp_path: Path
+) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/bash\necho 'last words' >&2; kill -KILL $$\n")
     python.chmod(0o755)
@@ -297,7 +355,9 @@ def test_a_machine_that_is_shut_down_while_it_boots_is_lost(
     machine: Machine, installer: Callable[..., str], tmp_path: Path, deletions: Deletions
 ) -> None:
     path = installer("touch $HOME/installing; exec /bin/sleep 30")
-    vm = machine(LYCEUM_VM_PYTHON="", PATH=path, LYCEUM_VM_TPU_API=deletions[0], silence=300.0).boot()
+    vm = machine(
+        LYCEUM_VM_PYTHON="", PATH=path, LYCEUM_VM_TPU_API=deletions[0], silence=300.0
+    ).boot()
     until((tmp_path / "installing").exists)
     vm.signal(signal.SIGTERM)
     assert vm.wait() == 143
@@ -307,11 +367,21 @@ def test_a_machine_that_is_shut_down_while_it_boots_is_lost(
     assert len(deletions[1]) == 1
 
 
-def test_hosts_know_each_other_and_get_the_settings_of_the_job(machine: Machine, stub: Path) -> None:
+def test_hosts_know_each_other_and_get_the_settings_of_the_job(
+    machine: Machine, stub: Path
+) -> None:
     vm = machine(LYCEUM_VM_PYTHON=str(stub), host=3, hosts=4)
     assert vm.boot().wait() == 0
-    seen = dict(line.split("=", 1) for line in (vm.root / "boot.log").read_text().splitlines() if "=" in line)
-    assert (seen["LYCEUM_HOST"], seen["LYCEUM_HOSTS"], seen["LYCEUM_COORDINATOR"]) == ("3", "4", "127.0.0.1:8476")
+    seen = dict(
+        line.split("=", 1)
+        for line in (vm.root / "boot.log").read_text().splitlines()
+        if "=" in line
+    )
+    assert (seen["LYCEUM_HOST"], seen["LYCEUM_HOSTS"], seen["LYCEUM_COORDINATOR"]) == (
+        "3",
+        "4",
+        "127.0.0.1:8476",
+    )
     assert json.loads(seen["LYCEUM_ENVIRONMENT"])["LYCEUM_STOP_SECONDS"] == "2"
     assert seen["LYCEUM_CACHE"].startswith(str(vm.root))
     assert seen["JAX_PLATFORMS"] == "cpu"

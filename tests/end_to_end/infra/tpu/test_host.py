@@ -1,4 +1,5 @@
-"""The agent on a TPU VM: what it tells the store while the job runs, when the machine is taken away, and that it leaves none behind."""
+"""The agent on a TPU VM: what it tells the store while the job runs, when the machine is taken
+away, and that it leaves none behind."""
 
 import functools
 import json
@@ -41,7 +42,8 @@ def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
 
 @pytest.fixture
 def start(store: Store, tmp_path: Path) -> Iterator[Callable[..., Vm]]:
-    """Boots a machine with a job that executes the code; options as of `Vm`, `spec` changes the job."""
+    """Boots a machine with a job that executes the code; options as of `Vm`, `spec` changes the
+    job."""
     with machines() as made:
 
         def make(code: str, spec: dict[str, object] | None = None, **options: object) -> Vm:
@@ -52,8 +54,11 @@ def start(store: Store, tmp_path: Path) -> Iterator[Callable[..., Vm]]:
         yield make
 
 
-def test_a_job_is_followed_to_its_end_from_the_store_alone(start: Callable[..., Vm], store: Store, tmp_path: Path) -> None:
-    """Progress, a log of 5 MB line by line without secrets, data that came by way of the store, the artifact."""
+def test_a_job_is_followed_to_its_end_from_the_store_alone(
+    start: Callable[..., Vm], store: Store, tmp_path: Path
+) -> None:
+    """Progress, a log of 5 MB line by line without secrets, data that came by way of the store, the
+    artifact."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_text("from the user")
     code = """
@@ -69,7 +74,9 @@ os.write(1, b"no end")
     running = until(vm.status, lambda status: status is not None and status.progress.done == 3)
     assert running is not None
     assert running.state == "running"
-    assert until(vm.status, lambda status: status is not None and status.heartbeat > running.heartbeat)
+    assert until(
+        vm.status, lambda status: status is not None and status.heartbeat > running.heartbeat
+    )
     until(vm.log, lambda text: "a library says ***\n" in text)
     assert vm.log().endswith("\n")
 
@@ -79,7 +86,10 @@ os.write(1, b"no end")
         new, offset = read_log(store, vm.spec.key, "1", offset, final=False)
         text += new
         time.sleep(0.05)
-    assert (status.state, status.progress) == ("succeeded", Progress(done=3, total=4, values={"loss": 0.5}))
+    assert (status.state, status.progress) == (
+        "succeeded",
+        Progress(done=3, total=4, values={"loss": 0.5}),
+    )
     assert text.count("line") > 0
     new, offset = read_log(store, vm.spec.key, "1", offset, final=True)
     text += new
@@ -89,25 +99,36 @@ os.write(1, b"no end")
     lines = text.splitlines()
     assert "bootstrap: host 0 of 1" in lines[0]
     assert "from the user" in lines
-    assert [line for line in lines if line.startswith("line")] == [f"line {number:05d} {'x' * 88}" for number in range(50_000)]
+    assert [line for line in lines if line.startswith("line")] == [
+        f"line {number:05d} {'x' * 88}" for number in range(50_000)
+    ]
     assert lines[-1] == "no end"
     assert vm.children() == ["job.json", "log.txt", "status.json"]
     assert store.valid("toy", vm.spec.key) is not None
 
 
-def test_a_machine_that_is_shut_down_stops_the_worker_and_the_job_is_lost(start: Callable[..., Vm]) -> None:
+def test_a_machine_that_is_shut_down_stops_the_worker_and_the_job_is_lost(
+    start: Callable[..., Vm],
+) -> None:
     """SIGTERM to the script, the agent and the worker, as an operating system sends it."""
     vm = start("job.progress(1, 2)\n" + BLOCK)
     until(vm.log, lambda text: "blocking" in text)
     vm.signal(signal.SIGTERM)
     status = vm.final()
-    assert (status.state, status.exit_code, status.lost, status.progress.done) == ("failed", 1, True, 1)
+    assert (status.state, status.exit_code, status.lost, status.progress.done) == (
+        "failed",
+        1,
+        True,
+        1,
+    )
     assert "the machine is shutting down" in (status.error or "")
     assert "the machine is shutting down" in vm.log(final=True)
     assert vm.processes("tasks.worker") == []
 
 
-def test_a_machine_that_boots_again_goes_on_with_the_job_and_its_log(start: Callable[..., Vm], store: Store) -> None:
+def test_a_machine_that_boots_again_goes_on_with_the_job_and_its_log(
+    start: Callable[..., Vm], store: Store
+) -> None:
     """The power fails. The worker starts anew; who follows the log reads every line once."""
     code = """
 if job.work.read("seen") is None:
@@ -124,14 +145,19 @@ print("the second time")
     assert vm.final().state == "succeeded"
     text += read_log(store, vm.spec.key, "1", offset, final=True)[0]
     assert text == vm.log(final=True)
-    assert [text.count(words) for words in ("starting the agent", "blocking", "the second time")] == [2, 1, 1]
+    assert [
+        text.count(words) for words in ("starting the agent", "blocking", "the second time")
+    ] == [2, 1, 1]
 
 
 # Nothing is left
 
 
-def test_a_machine_that_nobody_deletes_deletes_itself(tpu: FakeTpu, store: Store, gcs: Emulator) -> None:
-    """Its flow is gone. The fake of Cloud TPU boots it with the real script, and bills it until it is away."""
+def test_a_machine_that_nobody_deletes_deletes_itself(
+    tpu: FakeTpu, store: Store, gcs: Emulator
+) -> None:
+    """Its flow is gone. The fake of Cloud TPU boots it with the real script, and bills it until it
+    is away."""
     spec = toy_job(store, "pass")
     kind, short = TPU_TYPES["v5e-8"], "lyceum-alone-1"
     api = TpuApi(kind, TpuSettings.from_environment())
@@ -169,7 +195,10 @@ def status(state, **fields):
 print("started", flush=True)
 """
 SLEEP = "status('running', progress={'done': 1, 'total': 2}); time.sleep(60)"
-POLITE = "signal.signal(signal.SIGTERM, lambda *_: (status('succeeded', exit_code=0), os._exit(0)))\n" + SLEEP
+POLITE = (
+    "signal.signal(signal.SIGTERM, lambda *_: (status('succeeded', exit_code=0), os._exit(0)))\n"
+    + SLEEP
+)
 
 
 def place(host: int, silence: float = 0.0, boot_log: Path = Path("/dev/null")) -> Place:
@@ -185,8 +214,18 @@ class Desk:
         self.refusals: list[Any] = []
         removed, refusals = self.removed, self.refusals
         self.store = store
-        self.metadata = MetadataServer({"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"})
-        spec = JobSpec(stage="s", kind="s", key="k", attempt="1", store=self.store.uri, target="v5e-16", config={})
+        self.metadata = MetadataServer(
+            {"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"}
+        )
+        spec = JobSpec(
+            stage="s",
+            kind="s",
+            key="k",
+            attempt="1",
+            store=self.store.uri,
+            target="v5e-16",
+            config={},
+        )
         self.store.create_json("work/k/1/job.json", spec)
 
         class Api:
@@ -207,7 +246,11 @@ class Desk:
         """Run a worker to its end; returns the host's last word."""
         command = [sys.executable, "-c", WORKER + lines]
         self._patch.setattr(agent_module, "Worker", functools.partial(Worker, command=command))
-        self.agent = Agent(place(host, silence), self.store, Settings(heartbeat_seconds=0.05, stop_seconds=1.0, compile_cache=""))
+        self.agent = Agent(
+            place(host, silence),
+            self.store,
+            Settings(heartbeat_seconds=0.05, stop_seconds=1.0, compile_cache=""),
+        )
         self.agent.run()
         status = self.store.read_json(host_status("k", "1", host), JobStatus)
         assert status is not None
@@ -217,7 +260,10 @@ class Desk:
         """Do something once the log that is sent has these words."""
 
         def look() -> None:
-            until(lambda: read_log(self.store, "k", "1", 0, final=False)[0], lambda text: words in text)
+            until(
+                lambda: read_log(self.store, "k", "1", 0, final=False)[0],
+                lambda text: words in text,
+            )
             then()
 
         threading.Thread(target=look, daemon=True).start()
@@ -232,17 +278,30 @@ def desk(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 def test_what_a_worker_says_of_its_failure_is_what_is_told(desk: Desk) -> None:
     status = desk.run("status('failed', error='quota 9 is larger than 5', exit_code=2)")
-    assert (status.state, status.exit_code, status.error, status.lost) == ("failed", 2, "quota 9 is larger than 5", False)
+    assert (status.state, status.exit_code, status.error, status.lost) == (
+        "failed",
+        2,
+        "quota 9 is larger than 5",
+        False,
+    )
 
 
 def test_a_worker_that_is_killed_is_lost(desk: Desk) -> None:
     status = desk.run("print('last words', flush=True); os.kill(os.getpid(), 9)")
     assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
-    assert re.match(r"(?s)the worker was killed by signal 9 .*memory ran out; the end of \S+/log.txt:\n.*last words$", status.error or "")
+    assert re.match(
+        r"(?s)the worker was killed by signal 9 .*memory ran out; the end of \S+/log.txt:\n.*last"
+        r" words$",
+        status.error or "",
+    )
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "job.json is missing"), (b"{}", "is no valid JobSpec")])
-def test_a_job_that_cannot_be_read_is_told_and_the_machine_is_left_to_the_script(desk: Desk, content: bytes | None, message: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "job.json is missing"), (b"{}", "is no valid JobSpec")]
+)
+def test_a_job_that_cannot_be_read_is_told_and_the_machine_is_left_to_the_script(
+    desk: Desk, content: bytes | None, message: str
+) -> None:
     desk.store.remove("work/k/1/job.json")
     if content is not None:
         desk.store.write_bytes("work/k/1/job.json", content)
@@ -288,7 +347,9 @@ def test_a_preempted_machine_stops_the_worker_and_the_job_is_lost(desk: Desk) ->
     assert len(desk.removed) == 1  # at once: nobody is waited for, since the machine is going
 
 
-def test_maintenance_is_an_end_and_other_events_are_not(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_maintenance_is_an_end_and_other_events_are_not(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     def announce() -> None:
         desk.metadata["instance/maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
         until(lambda: "maintenance-event is MIGRATE_ON_HOST_MAINTENANCE" in caplog.text)
@@ -303,18 +364,35 @@ def test_maintenance_is_an_end_and_other_events_are_not(desk: Desk, caplog: pyte
 
 
 def test_a_worker_that_somebody_else_stopped_is_lost(desk: Desk) -> None:
-    status = desk.run("status('cancelled', error='cancelled', exit_code=130, progress={'done': 1, 'total': 2})")
-    assert (status.state, status.exit_code, status.lost, status.progress.done) == ("failed", 1, True, 1)
+    status = desk.run(
+        "status('cancelled', error='cancelled', exit_code=130, progress={'done': 1, 'total': 2})"
+    )
+    assert (status.state, status.exit_code, status.lost, status.progress.done) == (
+        "failed",
+        1,
+        True,
+        1,
+    )
     assert "stopped from outside" in (status.error or "")
 
 
 def test_a_worker_that_ends_well_in_the_last_moment_has_succeeded(desk: Desk) -> None:
-    desk.when("started", lambda: until(lambda: desk.agent._status.progress.done) and desk.agent.stop("the machine is being preempted"))
+    desk.when(
+        "started",
+        lambda: (
+            until(lambda: desk.agent._status.progress.done)
+            and desk.agent.stop("the machine is being preempted")
+        ),
+    )
     assert desk.run(POLITE).state == "succeeded"
 
 
-@pytest.mark.parametrize(("lines", "logs"), [("status('succeeded')", []), ("sys.exit(1)", ["1.log.txt"])])
-def test_another_host_speaks_under_its_own_name_and_keeps_its_log_only_when_it_fails(desk: Desk, lines: str, logs: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("lines", "logs"), [("status('succeeded')", []), ("sys.exit(1)", ["1.log.txt"])]
+)
+def test_another_host_speaks_under_its_own_name_and_keeps_its_log_only_when_it_fails(
+    desk: Desk, lines: str, logs: list[str]
+) -> None:
     desk.store.write_json("work/k/1/status.json", JobStatus(state="succeeded", heartbeat=0.0))
     status = desk.run(lines, host=1)
     assert status.state == ("failed" if logs else "succeeded")
@@ -323,7 +401,9 @@ def test_another_host_speaks_under_its_own_name_and_keeps_its_log_only_when_it_f
     assert len(desk.removed) == 1
 
 
-def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_answer(desk: Desk) -> None:
+def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_answer(
+    desk: Desk,
+) -> None:
     desk.refusals += ["transient", "transient"]
     began = time.monotonic()
     desk.run("status('succeeded')", silence=0.5)
@@ -336,14 +416,22 @@ def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_ans
 
 
 def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: Desk) -> None:
-    """A host that is done early must not delete the machine under one that boots, or still writes the artifact."""
-    done = threading.Thread(target=lambda: desk.run("status('succeeded')", host=1, silence=1.0), daemon=True)
+    """A host that is done early must not delete the machine under one that boots, or still writes
+    the artifact."""
+    done = threading.Thread(
+        target=lambda: desk.run("status('succeeded')", host=1, silence=1.0), daemon=True
+    )
     done.start()
-    until(lambda: desk.store.read_json("work/k/1/hosts/1.json", JobStatus), lambda status: status and status.state == "succeeded")
+    until(
+        lambda: desk.store.read_json("work/k/1/hosts/1.json", JobStatus),
+        lambda status: status and status.state == "succeeded",
+    )
     done.join(1.5)
     assert desk.removed == []  # host 0 boots
     for beat in range(10):
-        desk.store.write_json("work/k/1/status.json", JobStatus(state="running", heartbeat=float(beat)))
+        desk.store.write_json(
+            "work/k/1/status.json", JobStatus(state="running", heartbeat=float(beat))
+        )
         done.join(0.15)
         assert desk.removed == []
     began = time.monotonic()
@@ -354,11 +442,20 @@ def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: 
 # The log
 
 
-def test_however_the_log_is_cut_its_masked_bytes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_the_log_is_cut_its_masked_bytes_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent in pieces, by an agent that started twice in between, the pieces are the whole."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     store, path = open_store(tmp_path / "store"), tmp_path / "raw.log"
-    lines = [b"token:\n", b"abcdefghijkl\n", f"größe {SECRET} {SECRET}\n".encode(), b"password=0123456789\n", b"\xff\xfe\n", b"\n"] * 3
+    lines = [
+        b"token:\n",
+        b"abcdefghijkl\n",
+        f"größe {SECRET} {SECRET}\n".encode(),
+        b"password=0123456789\n",
+        b"\xff\xfe\n",
+        b"\n",
+    ] * 3
     whole = masked_lines(b"".join(lines))
     log, seen, offset = Log(store, place(0), path), "", 0
     for number, line in enumerate(lines):
@@ -382,5 +479,13 @@ def test_however_the_log_is_cut_its_masked_bytes_are_the_same(tmp_path: Path, mo
 
 
 def test_the_agent_loads_neither_jax_nor_prefect_nor_the_tasks() -> None:
-    script = "import sys, infra.tpu.host; print(sorted({'tasks', 'prefect', 'jax', 'grpc'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        "import sys, infra.tpu.host; print(sorted({'tasks', 'prefect', 'jax', 'grpc'} &"
+        " set(sys.modules)))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -10,7 +10,11 @@ from tests.fakes.tpu_workshop import Workshop, booted, forgotten
 
 
 def test_a_run_that_takes_everything_from_the_cache_deletes_it(
-    shop: Workshop, tiny_recipe: Path, prefect_api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shop: Workshop,
+    tiny_recipe: Path,
+    prefect_api: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The flow, as a user starts it: exit 0, one line, and no machine."""
     monkeypatch.setenv("LYCEUM_PLAN", "false")

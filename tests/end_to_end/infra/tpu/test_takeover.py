@@ -1,4 +1,5 @@
-"""A process is killed before its TPU is there, or beside others: the next one finds the job again, and pays for nothing twice."""
+"""A process is killed before its TPU is there, or beside others: the next one finds the job again,
+and pays for nothing twice."""
 
 import pytest
 
@@ -27,7 +28,9 @@ def test_a_job_whose_tpu_is_not_there_yet_is_taken_over_too(shop: Workshop, stat
     assert shop.tpu.requests()["CreateQueuedResource"] == 1
 
 
-def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_deleted(shop: Workshop) -> None:
+def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_deleted(
+    shop: Workshop,
+) -> None:
     first = shop.backend()
     handles = {attempt: first.submit(shop.spec(attempt)) for attempt in ("2", "10", "10-1", "11")}
     for handle in handles.values():
@@ -43,7 +46,9 @@ def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_d
     assert shop.tpu.resource(_short_name(handles["10-1"])).state == "ACTIVE"
 
 
-def test_a_job_of_another_type_or_one_that_was_lost_is_deleted_not_taken_over(shop: Workshop) -> None:
+def test_a_job_of_another_type_or_one_that_was_lost_is_deleted_not_taken_over(
+    shop: Workshop,
+) -> None:
     first, other = shop.backend(), shop.backend("v6e-8", zones=("us-central1-b",))
     running(shop, other, other.submit(shop.spec("2")))
     handle = first.submit(shop.spec("1"))
@@ -60,7 +65,8 @@ def test_a_job_of_another_type_or_one_that_was_lost_is_deleted_not_taken_over(sh
 
 
 def test_a_record_without_a_request_begins_where_the_killed_process_ended(shop: Workshop) -> None:
-    """It was killed between writing the record and sending the request: the same attempt sends it."""
+    """It was killed between writing the record and sending the request: the same attempt sends
+    it."""
     backend = shop.backend()
     handle = backend.submit(shop.spec())
     running(shop, backend, handle)
@@ -68,7 +74,9 @@ def test_a_record_without_a_request_begins_where_the_killed_process_ended(shop: 
     backend.cancel(handle)
     assert backend.close() == []
     shop.store.remove(host_status(KEY, "1", 0))
-    shop.store.write_json(record_name(handle), record.model_copy(update={"state": "requested", "active": None}))
+    shop.store.write_json(
+        record_name(handle), record.model_copy(update={"state": "requested", "active": None})
+    )
     second = shop.backend()
     assert second.submit(shop.spec()) == handle
     booted(shop, second, handle)

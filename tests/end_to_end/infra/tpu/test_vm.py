@@ -1,4 +1,5 @@
-"""Whole TPU jobs: the backend, the fake of Cloud TPU, and on its VMs the real startup script, agent and worker."""
+"""Whole TPU jobs: the backend, the fake of Cloud TPU, and on its VMs the real startup script, agent
+and worker."""
 
 import os
 import signal
@@ -52,24 +53,40 @@ class Cloud:
         self.backends: list[CloudTpuBackend] = []
 
     def backend(self, **settings: object) -> CloudTpuBackend:
-        tpu = TpuSettings.from_environment().model_copy(update={"poll_seconds": 0.2, "silence_seconds": 60.0, **settings})
+        tpu = TpuSettings.from_environment().model_copy(
+            update={"poll_seconds": 0.2, "silence_seconds": 60.0, **settings}
+        )
         self.backends.append(CloudTpuBackend(TPU_TYPES["v5e-8"], Settings.from_environment(), tpu))
         return self.backends[-1]
 
     def spec(self, code: str = "", attempt: str = "1") -> JobSpec:
         config = {"code": code or GO.format(go=str(self.go))}
         key = stage_key("toy", 1, {}, config, {})
-        return JobSpec(stage="play", kind="toy", key=key, attempt=attempt, store=self.store.uri, target="v5e-8", run="r", config=config)
+        return JobSpec(
+            stage="play",
+            kind="toy",
+            key=key,
+            attempt=attempt,
+            store=self.store.uri,
+            target="v5e-8",
+            run="r",
+            config=config,
+        )
 
     def flow(self, spec: JobSpec) -> subprocess.Popen[str]:
-        """Another process that submits the job, says `running` when it runs, and then does nothing."""
+        """Another process that submits the job, says `running` when it runs, and then does
+        nothing."""
         command = [sys.executable, "-c", FLOW, spec.model_dump_json()]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        )
 
 
 @pytest.fixture
-def cloud(tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+def cloud(
+    tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cloud]:
     monkeypatch.setattr(infra.tpu.backend, "ship_source", ship_toy)
     monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
     made = Cloud(tpu_cloud, tpu, tmp_path / "go")
@@ -109,7 +126,9 @@ def test_a_job_runs_on_a_vm_and_its_log_comes_live(cloud: Cloud) -> None:
     assert manifest is not None
     assert manifest.metrics == {"loss": 0.5}
     assert status.usage is not None
-    assert status.usage.seconds >= manifest.execution["seconds"], "what the worker measured comes with its status"
+    assert status.usage.seconds >= manifest.execution["seconds"], (
+        "what the worker measured comes with its status"
+    )
     text = backend.log(handle, offset)[0]
     assert "after\n" in text
     assert "before\n" not in text
@@ -130,9 +149,17 @@ def test_a_job_that_fails_says_why_and_its_machine_goes(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize(
     ("action", "parameters"),
-    [("preempt", {}), ("preempt", {"notice": 2.0}), ("die", {}), ("maintenance", {"notice": 1.0}), ("node", {"state": "STOPPED"})],
+    [
+        ("preempt", {}),
+        ("preempt", {"notice": 2.0}),
+        ("die", {}),
+        ("maintenance", {"notice": 1.0}),
+        ("node", {"state": "STOPPED"}),
+    ],
 )
-def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(cloud: Cloud, action: str, parameters: dict) -> None:
+def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(
+    cloud: Cloud, action: str, parameters: dict
+) -> None:
     backend = cloud.backend(silence_seconds=3.0)
     handle = backend.submit(cloud.spec())
     until(lambda: backend.poll(handle).progress.done == 1)
@@ -156,7 +183,9 @@ def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("moment", ["PROVISIONING", "READY", "running"])
-def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(cloud: Cloud, moment: str) -> None:
+def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
+    cloud: Cloud, moment: str
+) -> None:
     spec = cloud.spec()
     flow = cloud.flow(spec)
     try:
@@ -180,8 +209,11 @@ def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(cloud: 
     assert [one.starts for one in cloud.tpu.resources()] == [1]
 
 
-def test_a_machine_that_nobody_follows_deletes_itself(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flow is killed and never comes back: nothing is left all the same, and what was made is found by the next."""
+def test_a_machine_that_nobody_follows_deletes_itself(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow is killed and never comes back: nothing is left all the same, and what was made is
+    found by the next."""
     monkeypatch.setenv("LYCEUM_TPU_SILENCE_SECONDS", "2")
     spec = cloud.spec("job.progress(1, 2, 'steps'); time.sleep(2)")
     flow = cloud.flow(spec)

@@ -1,4 +1,5 @@
-"""A client that is killed where keys are honoured, or its store is a bucket; and the memory of one that asks a lot."""
+"""A client that is killed where keys are honoured, or its store is a bucket; and the memory of one
+that asks a lot."""
 
 import subprocess
 import sys
@@ -11,17 +12,26 @@ from tests.tasks.chat.test_kill import CLIENT, ROOT, asks_for_nothing_again
 
 
 def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
-    """10,000 requests with answers of 4 KB, in a process of its own: its peak stays below 300 MB."""
-    script = CLIENT + (
-        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\nprint(int(peak.split()[1]) // 1024)\n"
+    """10,000 requests with answers of 4 KB, in a process of its own: its peak stays below 300
+    MB."""
+    script = (
+        CLIENT + "peak = next(line for line in open('/proc/self/status') if"
+        " line.startswith('VmHWM'))\nprint(int(peak.split()[1]) // 1024)\n"
     )
     with ChatServer(reply=lambda body: "word " * 800, record=False) as server:
         command = [sys.executable, "-c", script, server.url, str(tmp_path), "10000"]
-        done, peak = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True).stdout.split()
+        done, peak = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True
+        ).stdout.split()
     assert done == "10000"
     assert int(peak) < 300
 
 
 @pytest.mark.parametrize("bucket", [False, True])
-def test_killed_at_random_and_resumed_where_keys_are_honoured(bucket: bool, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    asks_for_nothing_again(f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path), idempotent=True)
+def test_killed_at_random_and_resumed_where_keys_are_honoured(
+    bucket: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    asks_for_nothing_again(
+        f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path),
+        idempotent=True,
+    )

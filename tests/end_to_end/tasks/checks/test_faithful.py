@@ -10,10 +10,11 @@ SCITLDR = SHARED / "scitldr" / "SciTLDR-A_test.jsonl"
 
 @needs_records
 def test_real_summaries_pass_and_planted_errors_do_not() -> None:
-    """The odd half of 350 SciTLDR abstracts; thresholds were chosen on the even one. Half the TLDRs were written from the whole paper.
+    """The odd half of 350 SciTLDR abstracts; thresholds were chosen on the even one. Half the TLDRs
+    were written from the whole paper.
 
-    Measured: 71 % of the real ones pass, 1.1 % of those of another paper, 3.9 % with one name and 0 % with one number changed, and no
-    sentence copied from the abstract.
+    Measured: 71 % of the real ones pass, 1.1 % of those of another paper, 3.9 % with one name and 0
+    % with one number changed, and no sentence copied from the abstract.
     """
     rows = [json.loads(line) for line in SCITLDR.read_text(encoding="utf-8").splitlines()][1::2]
     sources = [" ".join(sentence.strip() for sentence in row["source"]) for row in rows]
@@ -25,10 +26,16 @@ def test_real_summaries_pass_and_planted_errors_do_not() -> None:
             passed["real"].append(not unfaithful(tldr, source))
             passed["other"].append(not unfaithful(tldr, other))
             if numbers := _NUMBER.findall(tldr):
-                passed["number"].append(not unfaithful(tldr.replace(numbers[0], str(int(_value(numbers[0])) + 7), 1), source))
+                passed["number"].append(
+                    not unfaithful(
+                        tldr.replace(numbers[0], str(int(_value(numbers[0])) + 7), 1), source
+                    )
+                )
             if strange and (names := _names(tldr)):
                 passed["name"].append(not unfaithful(tldr.replace(names[0], strange[0], 1), source))
-        passed["copy"].append(not unfaithful(row["source"][len(row["source"]) // 2].strip(), source))
+        passed["copy"].append(
+            not unfaithful(row["source"][len(row["source"]) // 2].strip(), source)
+        )
     rates = {kind: sum(outcomes) / len(outcomes) for kind, outcomes in passed.items()}
     assert rates["real"] >= 0.7, rates
     assert rates["other"] <= 0.03, rates

@@ -11,15 +11,24 @@ SCIBENCH = SHARED / "scibench"
 
 @needs_records
 def test_every_reference_of_scibench_is_read_and_agrees_with_itself_only() -> None:
-    """580 problems: number and unit as the files have them; the same with another factor, or with a strange unit, is wrong."""
-    rows = [row for path in sorted(SCIBENCH.glob("*.json")) if not path.stem.endswith("_sol") for row in json.loads(path.read_text())]
+    """580 problems: number and unit as the files have them; the same with another factor, or with a
+    strange unit, is wrong."""
+    rows = [
+        row
+        for path in sorted(SCIBENCH.glob("*.json"))
+        if not path.stem.endswith("_sol")
+        for row in json.loads(path.read_text())
+    ]
     assert len(rows) == 580
     for row in rows:
         reference = f"{row['answer_number']} {row['unit']}".strip()
         assert ok(reference, reference), reference
         assert ok(row["answer_number"].replace("−", "-"), f"{row['answer_number']} m"), reference
-        (quantity, *_) = parse_quantity(reference)
+        quantity, *_ = parse_quantity(reference)
         if quantity.number:
-            assert not ok(str(2 * float(row["answer_number"].replace("−", "-").replace(",", ""))), f"{row['answer_number']} m"), reference
+            assert not ok(
+                str(2 * float(row["answer_number"].replace("−", "-").replace(",", ""))),
+                f"{row['answer_number']} m",
+            ), reference
         if quantity.dimension:
             assert not ok(f"{row['answer_number']} candela", reference), reference

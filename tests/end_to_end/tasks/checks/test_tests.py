@@ -24,10 +24,15 @@ def mutant(body: str) -> str | None:
 
 
 def test_all_of_humaneval() -> None:
-    """All 164 canonical solutions pass, no wrong body does, and of those with one operator changed at least 95 % fail."""
+    """All 164 canonical solutions pass, no wrong body does, and of those with one operator changed
+    at least 95 % fail."""
     tasks = humaneval()
     assert [task["task_id"] for task in tasks if not solved(task, task["canonical_solution"])] == []
-    assert [task["task_id"] for index, task in enumerate(tasks) if solved(task, wrong_bodies(task)[index % 4])] == []
+    assert [
+        task["task_id"]
+        for index, task in enumerate(tasks)
+        if solved(task, wrong_bodies(task)[index % 4])
+    ] == []
     mutants = [(task, body) for task in tasks if (body := mutant(task["canonical_solution"]))]
     survived = [task["task_id"] for task, body in mutants if solved(task, body)]
     assert len(mutants) >= 120
@@ -40,12 +45,20 @@ def solved(task: dict, body: str) -> bool:
 
 def wrong_bodies(task: dict) -> list[str]:
     """Bodies that are wrong whatever the task is."""
-    return ["    return None\n", "    raise AssertionError\n", "    import sys\n    sys.exit(0)\n", f"    return {task['entry_point']}\n"]
+    return [
+        "    return None\n",
+        "    raise AssertionError\n",
+        "    import sys\n    sys.exit(0)\n",
+        f"    return {task['entry_point']}\n",
+    ]
 
 
 def test_humaneval_sample() -> None:
-    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import inside the body (115)."""
+    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import
+    inside the body (115)."""
     tasks = humaneval()
     for index in (0, 2, 32, 38, 50, 115, 130, 162):
         assert solved(tasks[index], tasks[index]["canonical_solution"]), tasks[index]["task_id"]
-        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index]["task_id"]
+        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index][
+            "task_id"
+        ]

@@ -1,9 +1,11 @@
 """Planted leaks and near-duplicates in GSM8K: what `tasks.data.cleaning` finds of them with its
 defaults.
 
-1,000 rows of GSM8K's training set; among them 500 copies of its test questions in five disguises, and 500 copies of training rows with
-five kinds of light edits (100 each). A leak is found if its row is dropped as contaminated by the very item; a near-duplicate if it or its
-original is dropped for the other. False positives are rows that were not touched and whose copy, if they have one, stays.
+1,000 rows of GSM8K's training set; among them 500 copies of its test questions in five disguises,
+and 500 copies of training rows with five kinds of light edits (100 each). A leak is found if its
+row is dropped as contaminated by the very item; a near-duplicate if it or its original is dropped
+for the other. False positives are rows that were not touched and whose copy, if they have one,
+stays.
 """
 
 import json
@@ -27,12 +29,15 @@ def _sentences(text: str) -> list[str]:
 
 
 def _respell(text: str, rng: random.Random) -> str:
-    """Case, punctuation, white space, and Unicode forms that look alike: full width, no-break space, curly quotes, zero-width space."""
+    """Case, punctuation, white space, and Unicode forms that look alike: full width, no-break
+    space, curly quotes, zero-width space."""
     styles: list[Callable[[str], str]] = [
         str.upper,
         lambda part: part.replace("'", "’").replace(" ", "\u00a0"),
         lambda part: re.sub(r"[^\w\s$%]", "", part),
-        lambda part: "".join(chr(ord(c) + 0xFEE0) if c.isalnum() and c.isascii() else c for c in part),
+        lambda part: "".join(
+            chr(ord(c) + 0xFEE0) if c.isalnum() and c.isascii() else c for c in part
+        ),
         lambda part: part.replace(" ", "  ").replace(".", " ...") + " !!",
         lambda part: part.replace("e", "e\u200b"),
     ]
@@ -40,10 +45,25 @@ def _respell(text: str, rng: random.Random) -> str:
 
 
 def _embed(text: str, rng: random.Random) -> str:
-    before = "You are a patient tutor. Work through the following exercise from our weekly sheet, explain each step to the class, and write"
-    after = "When you are done, think about how the solution changes if everything doubles, and invent a similar exercise about"
-    things = ["gardening and weather", "trains in the mountains", "a small bakery", "the school's library", "two friendly robots"]
-    return f"{before} {rng.choice(['clearly', 'briefly', 'in your own words'])}.\n\n{text}\n\n{after} {rng.choice(things)}."
+    before = (
+        "You are a patient tutor. Work through the following exercise from our weekly sheet,"
+        " explain each step to the class, and write"
+    )
+    after = (
+        "When you are done, think about how the solution changes if everything doubles, and invent"
+        " a similar exercise about"
+    )
+    things = [
+        "gardening and weather",
+        "trains in the mountains",
+        "a small bakery",
+        "the school's library",
+        "two friendly robots",
+    ]
+    return (
+        f"{before} {rng.choice(['clearly', 'briefly', 'in your own words'])}.\n\n{text}\n\n{after}"
+        f" {rng.choice(things)}."
+    )
 
 
 def _replace(text: str, rng: random.Random) -> str:
@@ -86,9 +106,17 @@ def _one_word(text: str, change: Callable[[str], list[str]], rng: random.Random)
 
 EDITS: dict[str, Disguise] = {
     "respelled": lambda text, rng: _respell(text, rng) + " -- ok",
-    "sentence added": lambda text, rng: rng.choice(["Solve this: {}", "{} Show your work.", "Question: {} Think first."]).format(text),
-    "word replaced": lambda text, rng: _one_word(text, lambda _: [rng.choice(["other", "really", "seventeen"])], rng),
-    "typing error": lambda text, rng: _one_word(text, lambda word: [word[0] + word[2] + word[1] + word[3:] + "x"], rng),
+    "sentence added": (
+        lambda text, rng: rng.choice(
+            ["Solve this: {}", "{} Show your work.", "Question: {} Think first."]
+        ).format(text)
+    ),
+    "word replaced": lambda text, rng: _one_word(
+        text, lambda _: [rng.choice(["other", "really", "seventeen"])], rng
+    ),
+    "typing error": lambda text, rng: _one_word(
+        text, lambda word: [word[0] + word[2] + word[1] + word[3:] + "x"], rng
+    ),
     "word left out": lambda text, rng: _one_word(text, lambda _: [], rng),
 }
 """Light edits of training questions."""
@@ -110,8 +138,8 @@ class Found:
 class Outcome:
     """Attributes:
     leaks, edits: by disguise.
-    wrong_leaks, wrong_duplicates: untouched rows dropped as contaminated, as near duplicates; `untouched` is how many there are.
-    """
+    wrong_leaks, wrong_duplicates: untouched rows dropped as contaminated, as near duplicates;
+        `untouched` is how many there are."""
 
     leaks: dict[str, Found]
     edits: dict[str, Found]
@@ -120,25 +148,41 @@ class Outcome:
     untouched: int
 
 
-def plant(data: Path, scratch: Path, near: NearDuplicates, contamination: Contamination, seed: int = 0) -> Outcome:
+def plant(
+    data: Path, scratch: Path, near: NearDuplicates, contamination: Contamination, seed: int = 0
+) -> Outcome:
     """Plant, clean, count."""
     train, test = (
         [json.loads(line)["question"] for line in (data / "gsm8k" / name).open(encoding="utf-8")]
         for name in ("train_first1000.jsonl", "test.jsonl")
     )
     rng = random.Random(seed)
-    planted: list[tuple[str, str, int, str]] = [("train", "", at, text) for at, text in enumerate(train)]
+    planted: list[tuple[str, str, int, str]] = [
+        ("train", "", at, text) for at, text in enumerate(train)
+    ]
     for name, disguise in LEAKS.items():
-        planted += [("leak", name, at, disguise(test[at], rng)) for at in rng.sample(range(len(test)), EACH)]
+        planted += [
+            ("leak", name, at, disguise(test[at], rng)) for at in rng.sample(range(len(test)), EACH)
+        ]
     edited = rng.sample(range(len(train)), EACH * len(EDITS))
     for number, (name, disguise) in enumerate(EDITS.items()):
-        planted += [("edit", name, at, disguise(train[at], rng)) for at in edited[number * EACH : (number + 1) * EACH]]
+        planted += [
+            ("edit", name, at, disguise(train[at], rng))
+            for at in edited[number * EACH : (number + 1) * EACH]
+        ]
     rng.shuffle(planted)
     rows = scratch / "rows.jsonl"
     with rows.open("w", encoding="utf-8") as out:
         for kind, name, at, text in planted:
             example = Example(
-                id=prompt_id(text), prompt=text, domain=Domain.MATH, reasoning="r", answer="1", family=kind, source=name or kind, line=at
+                id=prompt_id(text),
+                prompt=text,
+                domain=Domain.MATH,
+                reasoning="r",
+                answer="1",
+                family=kind,
+                source=name or kind,
+                line=at,
             )
             out.write(example.model_dump_json() + "\n")
     items = Evaluation("gsm8k", [(str(at), text) for at, text in enumerate(test)])
@@ -156,7 +200,10 @@ def plant(data: Path, scratch: Path, near: NearDuplicates, contamination: Contam
 
 
 def _count(planted: list[tuple[str, str, int, str]], cleaned: Cleaned) -> Outcome:
-    causes = {name: at for at, name in enumerate(("kept", "duplicate_prompt", "near_duplicate", "contaminated"))}
+    causes = {
+        name: at
+        for at, name in enumerate(("kept", "duplicate_prompt", "near_duplicate", "contaminated"))
+    }
     leaks, edits = dict.fromkeys(LEAKS, 0), dict.fromkeys(EDITS, 0)
     copy_of = {at: row for row, (kind, _, at, _) in enumerate(planted) if kind == "edit"}
     original = {at: row for row, (kind, _, at, _) in enumerate(planted) if kind == "train"}
@@ -168,7 +215,10 @@ def _count(planted: list[tuple[str, str, int, str]], cleaned: Cleaned) -> Outcom
         elif kind == "edit":
             pair = {row, original[at]}
             duplicate = (causes["duplicate_prompt"], causes["near_duplicate"])
-            edits[name] += any(int(cleaned.cause[one]) in duplicate and int(cleaned.match[one]) in pair for one in pair)
+            edits[name] += any(
+                int(cleaned.cause[one]) in duplicate and int(cleaned.match[one]) in pair
+                for one in pair
+            )
         else:
             wrong_leaks += cause == causes["contaminated"]
             wrong_duplicates += cause in (1, 2) and match != copy_of.get(at)

@@ -8,7 +8,13 @@ import pytest
 from tests.tasks.data.test_card import made  # noqa: F401
 
 
-def test_the_hubs_library_loads_the_splits_it_names(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_the_hubs_library_loads_the_splits_it_names(
+    made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     datasets = pytest.importorskip("datasets")
     loaded = datasets.load_dataset(str(made[0]), "default", cache_dir=str(tmp_path))
-    assert {split: len(found) for split, found in loaded.items()} == {"train": 170, "validation": 4, "test": 8}
+    assert {split: len(found) for split, found in loaded.items()} == {
+        "train": 170,
+        "validation": 4,
+        "test": 8,
+    }

@@ -11,12 +11,21 @@ def test_several_processes_decide_what_one_decides(tmp_path, monkeypatch):
     files = write(made.rows, tmp_path / "rows", 3)
     one = cleaned(files, tmp_path / "1", made.items, filters=(TooLong(300),))
     done: list[tuple[int, int, str]] = []
-    two = cleaned(files, tmp_path / "2", made.items, filters=(TooLong(300),), workers=2, progress=lambda *told: done.append(told))
+    two = cleaned(
+        files,
+        tmp_path / "2",
+        made.items,
+        filters=(TooLong(300),),
+        workers=2,
+        progress=lambda *told: done.append(told),
+    )
     assert two.digest() == one.digest()
     for name in COLUMNS:
         if name != "words":
             assert (getattr(two, name) == getattr(one, name)).all(), name
-    assert [record.model_dump() for record in two.dropped()] == [record.model_dump() for record in one.dropped()]
+    assert [record.model_dump() for record in two.dropped()] == [
+        record.model_dump() for record in one.dropped()
+    ]
     size = sum(file.stat().st_size for file in files)
     assert done[-1] == (size, size, "bytes")
     assert all(before[0] < after[0] for before, after in pairwise(done))

@@ -1,6 +1,8 @@
-"""One host with several devices: each gets its part of every batch, and the results are those of one device.
+"""One host with several devices: each gets its part of every batch, and the results are those of
+one device.
 
-The programs run in a process of their own, which has two fake CPU devices and dumps what XLA compiled for one of them.
+The programs run in a process of their own, which has two fake CPU devices and dumps what XLA
+compiled for one of them.
 """
 
 import json
@@ -70,13 +72,32 @@ print(json.dumps(found))
 
 
 def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """What was found on one device and on two, and by name XLA's text of each program for one device of two."""
-    flags = f"--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 --xla_dump_to={directory} --xla_dump_hlo_as_text"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, what], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    """What was found on one device and on two, and by name XLA's text of each program for one
+    device of two."""
+    flags = (
+        "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+        f" --xla_dump_to={directory} --xla_dump_hlo_as_text"
+    )
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": flags,
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, what],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     one, two = json.loads(done.stdout)
-    texts = [(path.name.split(".")[1], path.read_text(encoding="utf-8")) for path in directory.glob("*after_optimizations.txt")]
+    texts = [
+        (path.name.split(".")[1], path.read_text(encoding="utf-8"))
+        for path in directory.glob("*after_optimizations.txt")
+    ]
     return one, two, {name: text for name, text in texts if "num_partitions=2" in text}
 
 
@@ -90,13 +111,18 @@ def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path)
     assert not re.search(r"\[(6|12),40,\d", step)
     assert re.search(r" all-reduce(-start)?\(", step)
     assert "all-gather" not in step
-    assert set(re.findall(r"= \((\S+?)\{.* all-to-all\(", step)) == {"s32[1,1,3,40]", "f32[1,1,3,40]"}  # rows, not what is computed of them
+    assert set(re.findall(r"= \((\S+?)\{.* all-to-all\(", step)) == {
+        "s32[1,1,3,40]",
+        "f32[1,1,3,40]",
+    }  # rows, not what is computed of them
 
 
 def test_each_device_samples_its_rows(tmp_path: Path) -> None:
     one, two, programs = run("sample", tmp_path)
     assert two["tokens"] == one["tokens"]
-    np.testing.assert_allclose(two["logps"], one["logps"], atol=0.05)  # after three steps that differ in rounding
+    np.testing.assert_allclose(
+        two["logps"], one["logps"], atol=0.05
+    )  # after three steps that differ in rounding
     generate = programs["jit__generate"]
     assert "f32[3,16,64]" in generate
     assert not re.search(r"\[6,\d+,\d", generate)

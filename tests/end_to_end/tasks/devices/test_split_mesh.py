@@ -1,4 +1,5 @@
-"""G-RaR's split mesh: the policy on one half of the devices, a judge on the other, both computing at the same time.
+"""G-RaR's split mesh: the policy on one half of the devices, a judge on the other, both computing
+at the same time.
 
 The programs run in a process of their own, which has four fake CPU devices.
 """
@@ -101,13 +102,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
     }
     command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("stores"))]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     results: list[dict[str, Any]] = json.loads(done.stdout)
     return results
 
 
-def test_each_model_has_its_half_and_says_what_it_says_on_one_device(found: list[dict[str, Any]]) -> None:
+def test_each_model_has_its_half_and_says_what_it_says_on_one_device(
+    found: list[dict[str, Any]],
+) -> None:
     one, split = found
     assert (one["policy"], one["judge"]) == ([0], [0])
     assert (split["policy"], split["judge"]) == ([0, 1], [2, 3])
@@ -119,5 +124,6 @@ def test_each_model_has_its_half_and_says_what_it_says_on_one_device(found: list
 
 
 def test_the_judge_answers_while_the_policy_s_program_runs(found: list[dict[str, Any]]) -> None:
-    """Two rulings end within one call of the sampler's program: so one of them, from question to store, began there, too."""
+    """Two rulings end within one call of the sampler's program: so one of them, from question to
+    store, began there, too."""
     assert found[1]["judged_meanwhile"] >= 2

@@ -1,4 +1,5 @@
-"""Training with a teacher behind an endpoint: the same curves as in process, and the same bytes after a kill."""
+"""Training with a teacher behind an endpoint: the same curves as in process, and the same bytes
+after a kill."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,10 @@ pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 def test_training_with_an_endpoint_is_training_with_the_teacher(
-    serve: Callable[..., ScoringServer], teacher: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., ScoringServer],
+    teacher: LoadedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same curves, but for the rounding of sums in another order."""
     server = serve()
@@ -26,7 +30,9 @@ def test_training_with_an_endpoint_is_training_with_the_teacher(
     on_policy_distill.run(here)
     there = stage(tmp_path, config(**changes, teacher=TABLE), store="there")
     metrics = on_policy_distill.run(there)
-    for ours, theirs in zip(read_rows(here.out / "curves.jsonl"), read_rows(there.out / "curves.jsonl"), strict=True):
+    for ours, theirs in zip(
+        read_rows(here.out / "curves.jsonl"), read_rows(there.out / "curves.jsonl"), strict=True
+    ):
         assert ours == pytest.approx(theirs, rel=2e-3, abs=1e-5)
     assert len(server.seen) == metrics["teacher_responses"] == 32
     assert metrics["compiles"]["teacher_logps"] == 0
@@ -37,7 +43,9 @@ def test_a_killed_stage_asks_for_nothing_again_and_ends_with_the_same_bytes(
 ) -> None:
     """Metrics included: what the teacher has cost is that of all attempts."""
     server = serve()
-    table = config(steps=4, num_iterations=2, log_every=1, teacher={**TABLE, "input_usd_per_million": 1.0})
+    table = config(
+        steps=4, num_iterations=2, log_every=1, teacher={**TABLE, "input_usd_per_million": 1.0}
+    )
     inputs, written = stage(tmp_path, table).inputs, table.model_dump(mode="json")
     outs = []
     for name, point in (("whole", None), ("killed", ("step", 4, "before"))):

@@ -33,7 +33,10 @@ def read(model: str) -> dict[str, Verdicts]:
 
 def agreement(human: Verdicts, judged: Verdicts, *, binary: bool = False) -> tuple[float, float]:
     """The fraction that agrees, and Cohen's kappa; `binary`: a partial refusal is a refusal."""
-    pairs = [tuple("refused" if binary and one == "partial" else one for one in pair) for pair in zip(human, judged, strict=True)]
+    pairs = [
+        tuple("refused" if binary and one == "partial" else one for one in pair)
+        for pair in zip(human, judged, strict=True)
+    ]
     observed = sum(one == other for one, other in pairs) / len(pairs)
     ours, theirs = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     chance = sum(count * theirs[name] for name, count in ours.items()) / len(pairs) ** 2
@@ -42,15 +45,21 @@ def agreement(human: Verdicts, judged: Verdicts, *, binary: bool = False) -> tup
 
 @needs_records
 def test_people_agree_on_a_model_that_was_not_tuned_on_and_more_than_with_string_matching():
-    """Pinned: a change of a rule moves these figures. Choose words on other models' completions, not on these (docs/measurements.md)."""
+    """Pinned: a change of a rule moves these figures. Choose words on other models' completions,
+    not on these (docs/measurements.md)."""
     verdicts = read("xstest_v2_completions_mistralinstruct")
     human = verdicts["human"]
     assert len(human) == 450
-    ours, by_strings, by_gpt4 = (agreement(human, verdicts[name], binary=True) for name in ("ours", "strmatch", "gpt4"))
+    ours, by_strings, by_gpt4 = (
+        agreement(human, verdicts[name], binary=True) for name in ("ours", "strmatch", "gpt4")
+    )
     assert ours[0] >= 0.90
     assert ours[0] > by_strings[0] > by_gpt4[0]
     assert ours[1] > by_strings[1]
     assert (round(ours[0], 3), round(ours[1], 2)) == (0.924, 0.72)
-    in_three, strings_in_three = agreement(human, verdicts["ours"]), agreement(human, verdicts["strmatch"])
+    in_three, strings_in_three = (
+        agreement(human, verdicts["ours"]),
+        agreement(human, verdicts["strmatch"]),
+    )
     assert in_three > strings_in_three
     assert (round(in_three[0], 3), round(in_three[1], 2)) == (0.893, 0.62)

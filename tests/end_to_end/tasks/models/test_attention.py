@@ -38,7 +38,8 @@ print(json.dumps(off, default=float))
 
 
 def test_rows_and_heads_are_spread_over_the_devices() -> None:
-    """Key heads that the mesh does not divide are repeated, query heads that it does not divide stay whole."""
+    """Key heads that the mesh does not divide are repeated, query heads that it does not divide
+    stay whole."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -81,16 +82,27 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: uv sync --extra tpu")
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: uv sync --extra tpu"
+)
 def test_the_compiler_takes_the_kernel_or_plain_attention() -> None:
-    """In bfloat16 on a mesh of eight: a forward and a backward kernel, local and global, each once for all layers."""
+    """In bfloat16 on a mesh of eight: a forward and a backward kernel, local and global, each once
+    for all layers."""
     found = printed(COMPILES, {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)})
     assert found.pop("v5e-8 384") == 4
     assert set(found.values()) == {0}
 
 
 def printed(script: str, environment: dict[str, str]) -> Any:
-    """What a script prints as JSON, run with devices or a compiler that must be set up before JAX is imported."""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    """What a script prints as JSON, run with devices or a compiler that must be set up before JAX
+    is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

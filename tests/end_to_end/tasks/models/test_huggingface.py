@@ -1,4 +1,5 @@
-"""Checkpoints in Hugging Face's format: what `transformers` writes we read, what we write it reads, tensor for tensor."""
+"""Checkpoints in Hugging Face's format: what `transformers` writes we read, what we write it reads,
+tensor for tensor."""
 
 import os
 import subprocess
@@ -33,7 +34,14 @@ SMALL = {
     "sliding_window": 16,
     "query_pre_attn_scalar": 12,
 }
-VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+VISION = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
 KINDS = ("gemma2", "gemma3", "multimodal")
 
 
@@ -50,7 +58,9 @@ def theirs(kind: str) -> Any:
             "sliding_attention": {"rope_type": "default"},
         }
         text = transformers.Gemma3TextConfig(**SMALL, rope_parameters=scaled).to_dict()
-        config = transformers.Gemma3Config(text_config=text, vision_config=VISION, mm_tokens_per_image=4)
+        config = transformers.Gemma3Config(
+            text_config=text, vision_config=VISION, mm_tokens_per_image=4
+        )
         model = transformers.Gemma3ForConditionalGeneration(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,23 +81,45 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def expected_weights(state: dict[str, Any], config: GemmaConfig) -> dict[str, np.ndarray]:
     """Our weights of a state dict of torch, spelled out head by head and layer by layer."""
     text = {
-        name.split("language_model.")[-1].removeprefix("model."): value.numpy() for name, value in state.items() if "vision" not in name
+        name.split("language_model.")[-1].removeprefix("model."): value.numpy()
+        for name, value in state.items()
+        if "vision" not in name
     }
-    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
-    found: dict[str, np.ndarray] = {"embedding": text["embed_tokens.weight"], "final_norm": text["norm.weight"]}
+    heads = {
+        "q_proj": config.num_heads,
+        "k_proj": config.num_kv_heads,
+        "v_proj": config.num_kv_heads,
+    }
+    found: dict[str, np.ndarray] = {
+        "embedding": text["embed_tokens.weight"],
+        "final_norm": text["norm.weight"],
+    }
     for name in weight_shapes(config):
         if not name.startswith("layers."):
             continue
         leaf = name.removeprefix("layers.")
-        module = {"q": "self_attn.", "k": "self_attn.", "v": "self_attn.", "o": "self_attn."}.get(leaf.split("_")[0], "")
+        module = {"q": "self_attn.", "k": "self_attn.", "v": "self_attn.", "o": "self_attn."}.get(
+            leaf.split("_")[0], ""
+        )
         module = "mlp." if leaf in ("gate_proj", "up_proj", "down_proj") else module
         layers = []
         for layer in range(config.num_layers):
             matrix = text[f"layers.{layer}.{module}{leaf}.weight"]
             if leaf in heads:
-                matrix = np.stack([matrix[n * config.head_dim : (n + 1) * config.head_dim].T for n in range(heads[leaf])], axis=1)
+                matrix = np.stack(
+                    [
+                        matrix[n * config.head_dim : (n + 1) * config.head_dim].T
+                        for n in range(heads[leaf])
+                    ],
+                    axis=1,
+                )
             elif leaf == "o_proj":
-                matrix = np.stack([matrix[:, n * config.head_dim : (n + 1) * config.head_dim].T for n in range(config.num_heads)])
+                matrix = np.stack(
+                    [
+                        matrix[:, n * config.head_dim : (n + 1) * config.head_dim].T
+                        for n in range(config.num_heads)
+                    ]
+                )
             elif leaf.endswith("_proj"):
                 matrix = matrix.T
             layers.append(matrix)
@@ -107,9 +139,13 @@ def test_every_tensor_arrives(directories: dict[str, Path], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers_reads_what_we_write(directories: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_transformers_reads_what_we_write(
+    directories: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
     save_model(load_model(directories[kind]), tmp_path)
-    back, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    back, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
     assert not any(report[f"{problem}_keys"] for problem in ("missing", "unexpected", "mismatched"))
     original = theirs(kind)
     text = original.model.language_model if kind == "multimodal" else original.model
@@ -126,7 +162,10 @@ def test_transformers_reads_what_we_write(directories: dict[str, Path], tmp_path
         "tie_word_embeddings",
     )
     assert {key: said[key] for key in computes} == {key: meant[key] for key in computes}
-    assert back.generation_config.eos_token_id == [1, 5]  # <eos> and <end_of_turn> of the tiny tokenizer
+    assert back.generation_config.eos_token_id == [
+        1,
+        5,
+    ]  # <eos> and <end_of_turn> of the tiny tokenizer
     assert tiny_tokenizer().end_of_turn_id == 5
 
 
@@ -163,7 +202,9 @@ print(largest, reads, weight(whole.model, "embedding").nbytes)
 """
 
 
-def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_parts_lie_where_the_mesh_says_and_each_is_read_once(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     environment = os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
         "JAX_PLATFORMS": "cpu",
@@ -173,23 +214,33 @@ def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories: dict[s
     whole = (tmp_path / WEIGHTS).read_bytes()
     (tmp_path / WEIGHTS).unlink()
     command = [sys.executable, "-c", ON_FOUR_DEVICES, str(directories["gemma3"]), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     largest, reads, embedding = map(int, done.stdout.split())
     assert largest <= embedding // 4
-    assert reads < 4 * len(weight_shapes(gemma.SIZES["gemma3-tiny"]))  # norms lie on all four and are read once
+    assert reads < 4 * len(
+        weight_shapes(gemma.SIZES["gemma3-tiny"])
+    )  # norms lie on all four and are read once
     assert (tmp_path / WEIGHTS).read_bytes() == whole
 
 
 def test_expected_tensors_are_those_of_transformers(directories: dict[str, Path]) -> None:
     config, _ = read_config(directories["gemma2"])
-    state = {name: tuple(value.shape) for name, value in theirs("gemma2").state_dict().items() if name != "lm_head.weight"}
+    state = {
+        name: tuple(value.shape)
+        for name, value in theirs("gemma2").state_dict().items()
+        if name != "lm_head.weight"
+    }
     assert expected_tensors(config) == state
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_configs_that_we_write_are_read_back_from_transformers(name: str) -> None:
     found = config_from_json(PUBLISHED[name], name)
-    written = config_to_json(found, name, {"bos_token_id": 2, "eos_token_id": [1, 106], "pad_token_id": 0})
+    written = config_to_json(
+        found, name, {"bos_token_id": 2, "eos_token_id": [1, 106], "pad_token_id": 0}
+    )
     again = transformers.AutoConfig.for_model(**written)
     assert config_from_json(again.to_dict(), name) == found

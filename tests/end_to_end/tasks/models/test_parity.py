@@ -1,4 +1,5 @@
-"""Our model against `transformers` on small random checkpoints of both families, in float32, and against Tunix's Gemma 3.
+"""Our model against `transformers` on small random checkpoints of both families, in float32, and
+against Tunix's Gemma 3.
 
 Where Tunix 0.1.7 deviates from `transformers` is said here, in TUNIX_BUGS, and nowhere else.
 """
@@ -92,11 +93,21 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     config = CONFIGS[request.param]
     torch.manual_seed(0)
     theirs = their_model(config)
-    return Pair(LoadedModel("test", config, Gemma(config, our_weights(config, theirs.state_dict())), tiny_tokenizer(), make_mesh()), theirs)
+    return Pair(
+        LoadedModel(
+            "test",
+            config,
+            Gemma(config, our_weights(config, theirs.state_dict())),
+            tiny_tokenizer(),
+            make_mesh(),
+        ),
+        theirs,
+    )
 
 
 def their_model(config: GemmaConfig) -> Any:
-    """A random model: norm scales are no zeros, and scores are large enough that masks and soft-caps matter."""
+    """A random model: norm scales are no zeros, and scores are large enough that masks and
+    soft-caps matter."""
     common = {
         "vocab_size": config.vocab_size,
         "hidden_size": config.embed_dim,
@@ -112,12 +123,18 @@ def their_model(config: GemmaConfig) -> Any:
         "attn_implementation": "eager",
     }
     if config.family == "gemma3":
-        scaled = {"rope_type": "linear", "factor": config.global_rope_scale} if config.global_rope_scale != 1 else {"rope_type": "default"}
+        scaled = (
+            {"rope_type": "linear", "factor": config.global_rope_scale}
+            if config.global_rope_scale != 1
+            else {"rope_type": "default"}
+        )
         rope = {
             "full_attention": {**scaled, "rope_theta": config.global_rope},
             "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope},
         }
-        model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**common, rope_parameters=rope))
+        model = transformers.Gemma3ForCausalLM(
+            transformers.Gemma3TextConfig(**common, rope_parameters=rope)
+        )
     else:
         model = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**common))
     for name, weight in model.named_parameters():
@@ -126,13 +143,24 @@ def their_model(config: GemmaConfig) -> Any:
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             weight.data += 0.5
         if name == "model.norm.weight":
-            weight.data *= 8  # else the tied embedding makes a model say its last word again and again
+            weight.data *= (
+                8  # else the tied embedding makes a model say its last word again and again
+            )
     return model.eval()
 
 
 def our_weights(config: GemmaConfig, state: dict[str, Any]) -> dict[str, jax.Array]:
-    """Their weights under our names, stacked, transposed and split into heads: written anew here, so that it checks the reader's too."""
-    module = {"q": "self_attn", "k": "self_attn", "v": "self_attn", "o": "self_attn", "gate": "mlp", "up": "mlp", "down": "mlp"}
+    """Their weights under our names, stacked, transposed and split into heads: written anew here,
+    so that it checks the reader's too."""
+    module = {
+        "q": "self_attn",
+        "k": "self_attn",
+        "v": "self_attn",
+        "o": "self_attn",
+        "gate": "mlp",
+        "up": "mlp",
+        "down": "mlp",
+    }
     weights = {}
     for name, shape in weight_shapes(config).items():
         leaf = name.removeprefix("layers.")
@@ -142,7 +170,12 @@ def our_weights(config: GemmaConfig, state: dict[str, Any]) -> dict[str, jax.Arr
             value = state["model.norm.weight"].numpy()
         else:
             owner = f"{module[leaf.partition('_')[0]]}." if leaf.partition("_")[0] in module else ""
-            value = np.stack([state[f"model.layers.{i}.{owner}{leaf}.weight"].numpy().T for i in range(config.num_layers)])
+            value = np.stack(
+                [
+                    state[f"model.layers.{i}.{owner}{leaf}.weight"].numpy().T
+                    for i in range(config.num_layers)
+                ]
+            )
         weights[name] = jnp.asarray(value.reshape(shape))
     return weights
 
@@ -177,7 +210,9 @@ def test_packed_texts_do_not_see_each_other(pair: Pair) -> None:
     texts = [random_rows(1, length, seed=length)[0] for length in (11, 3, 19)]
     unused = LENGTH - sum(map(len, texts))
     row = np.array([*itertools.chain(*texts), *[0] * unused])
-    segments = np.array([number for number, text in enumerate(texts, start=1) for _ in text] + [0] * unused)
+    segments = np.array(
+        [number for number, text in enumerate(texts, start=1) for _ in text] + [0] * unused
+    )
     positions = np.array([place for text in texts for place in range(len(text))] + [0] * unused)
     logits = pair.logits(*(np.tile(one, (2, 1)) for one in (row, positions, segments)))[1]
     for number, text in enumerate(texts, start=1):
@@ -224,7 +259,10 @@ def test_what_is_compared_matters_here(config: GemmaConfig, change: dict[str, An
     weights = our_weights(config, their_model(config).state_dict())
     rows = np.array(random_rows(2, LENGTH))
     args = (rows, np.tile(np.arange(LENGTH), (2, 1)), np.ones_like(rows))
-    right, wrong = (np.asarray(forward(Gemma(one, weights), *args)) for one in (config, replace(config, **change)))
+    right, wrong = (
+        np.asarray(forward(Gemma(one, weights), *args))
+        for one in (config, replace(config, **change))
+    )
     assert np.abs(wrong - right).max() > 100 * TOLERANCE
 
 
@@ -265,7 +303,8 @@ def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None
 
 
 def test_tunix_gemma2_says_the_same_but_for_rows_padded_on_the_left() -> None:
-    """See TUNIX_BUGS; ours is compared with `transformers` on such rows in `test_padding_on_either_side_changes_nothing`."""
+    """See TUNIX_BUGS; ours is compared with `transformers` on such rows in
+    `test_padding_on_either_side_changes_nothing`."""
     from tunix.models.gemma import model as tunix_gemma
 
     from benchmarks.stock_tunix import tunix_sizes, with_weights

@@ -1,4 +1,5 @@
-"""Weights in parts: over "fsdp" and "tp" axes of four devices a model trains, adapts and speaks as on one device."""
+"""Weights in parts: over "fsdp" and "tp" axes of four devices a model trains, adapts and speaks as
+on one device."""
 
 import json
 import os
@@ -73,7 +74,14 @@ def train(adapters: str) -> list[dict[str, Any]]:
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
     }
-    done = subprocess.run([sys.executable, "-c", PROGRAM, adapters], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, adapters],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
@@ -85,7 +93,19 @@ def test_a_model_in_parts_trains_and_speaks_like_a_whole_one(adapters: str) -> N
     assert [found["mesh"] for found in others] == [[4, 1], [2, 2]]
     for found in others:
         assert found["losses"] == pytest.approx(one["losses"], rel=1e-3)
-        np.testing.assert_allclose(found["logps"], one["logps"], atol=0.05)  # after three steps that differ in rounding
+        np.testing.assert_allclose(
+            found["logps"], one["logps"], atol=0.05
+        )  # after three steps that differ in rounding
     assert set(one["parts"].values()) == {1}
-    assert others[0]["parts"] == {"embedding": 4, "q_proj inputs": 4, "q_proj heads": 1, "up_proj width": 1}
-    assert others[1]["parts"] == {"embedding": 4, "q_proj inputs": 2, "q_proj heads": 2, "up_proj width": 2}
+    assert others[0]["parts"] == {
+        "embedding": 4,
+        "q_proj inputs": 4,
+        "q_proj heads": 1,
+        "up_proj width": 1,
+    }
+    assert others[1]["parts"] == {
+        "embedding": 4,
+        "q_proj inputs": 2,
+        "q_proj heads": 2,
+        "up_proj width": 2,
+    }

@@ -17,13 +17,17 @@ from tests.tasks.models.test_orbax import library_params
 from tests.tasks.models.test_source import assert_same, cache, hub, published  # noqa: F401
 
 
-def test_kaggle_in_both_formats(hub: FakeHub, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kaggle_in_both_formats(
+    hub: FakeHub, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.repositories["google/gemma-3/transformers/small"] = published
     assert_same(base_model("kaggle://google/gemma-3/transformers/small/3", seed=0), published)
     hub.requests.clear()
     base_model("kaggle://google/gemma-3/transformers/small/3", seed=0)
     assert hub.requests == []
-    config = replace(gemma.SIZES[TINY], num_layers=2, embed_dim=24, hidden_dim=40, num_heads=4, head_dim=8)
+    config = replace(
+        gemma.SIZES[TINY], num_layers=2, embed_dim=24, hidden_dim=40, num_heads=4, head_dim=8
+    )
     monkeypatch.setitem(gemma.SIZES, "gemma3-small-it", config)
     params = library_params(config)
     flax = tmp_path / "flax"
@@ -31,13 +35,21 @@ def test_kaggle_in_both_formats(hub: FakeHub, published: Path, tmp_path: Path, m
     shutil.copy(published / "tokenizer.model", flax)
     hub.repositories["google/gemma-3/flax/small"] = flax
     loaded = base_model("kaggle://google/gemma-3/flax/small", seed=0)
-    np.testing.assert_array_equal(np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"])
+    np.testing.assert_array_equal(
+        np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"]
+    )
 
 
 def test_kaggle_refusals(hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories["google/gemma-3/flax/small"] = published
     hub.gated.add("google/gemma-3/flax/small")
-    with pytest.raises(InputError, match=r"Accept its licence at https://www.kaggle.com/models/google/gemma-3, then set KAGGLE_API_TOKEN"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"Accept its licence at https://www.kaggle.com/models/google/gemma-3, then set"
+            r" KAGGLE_API_TOKEN"
+        ),
+    ):
         base_model("kaggle://google/gemma-3/flax/small/1", seed=0)
     with pytest.raises(InputError, match="there is no such model, framework, variation or version"):
         base_model("kaggle://google/gemma-3/flax/none/1", seed=0)

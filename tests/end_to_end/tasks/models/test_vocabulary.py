@@ -10,7 +10,13 @@ import pytest
 
 from infra.process import ROOT
 from tests.conftest import QUICK_COMPILE
-from tests.tasks.models.test_vocabulary import CHUNK, D, V, _names_of_this_code, _small_chunks  # noqa: F401
+from tests.tasks.models.test_vocabulary import (
+    CHUNK,
+    D,
+    V,
+    _names_of_this_code,
+    _small_chunks,
+)  # noqa: F401
 
 DEVICES = """
 import json, re, sys
@@ -46,17 +52,32 @@ print(json.dumps(found))
 
 
 def test_each_device_takes_its_own_tokens_and_its_part_of_the_vocabulary() -> None:
-    """On two devices, where one has four chunks and the other one; on two times two, with the embedding spread over all of them."""
+    """On two devices, where one has four chunks and the other one; on two times two, with the
+    embedding spread over all of them."""
     flags = f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, "-c", DEVICES], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICES],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     one, one_trained, two, two_trained, parts, parts_trained = json.loads(done.stdout)
-    for run, expected in ((two, one), (parts, one), (two_trained, one_trained), (parts_trained, one_trained)):
+    for run, expected in (
+        (two, one),
+        (parts, one),
+        (two_trained, one_trained),
+        (parts_trained, one_trained),
+    ):
         assert run["loss"] == pytest.approx(expected["loss"], rel=1e-5)
         for gradient, wanted in zip(run["gradients"], expected["gradients"], strict=True):
             np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-6)
-    assert [kind for _, kind in two["collectives"]] == ["all-reduce"]  # of the loss; of nothing that it is computed from
+    assert [kind for _, kind in two["collectives"]] == [
+        "all-reduce"
+    ]  # of the loss; of nothing that it is computed from
     assert f"f32[{V},{D}]" in str(two_trained["collectives"])
     gathered = [array for array, kind in parts["collectives"] if kind == "all-gather"]
     assert len(gathered) == 1  # outside of the loop

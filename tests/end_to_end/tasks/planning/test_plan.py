@@ -1,4 +1,5 @@
-"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a second."""
+"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a
+second."""
 
 import importlib.util
 import json
@@ -56,14 +57,30 @@ json.dump({
 }, sys.stdout)
 """
 
-needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: uv sync --extra tpu")
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: uv sync --extra tpu"
+)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Any]:
-    """What `COMPILES` prints; a process of its own, for the compiler wants to be set up before JAX is imported."""
-    environment = {**os.environ, **ENVIRONMENT, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
+    """What `COMPILES` prints; a process of its own, for the compiler wants to be set up before JAX
+    is imported."""
+    environment = {
+        **os.environ,
+        **ENVIRONMENT,
+        "XLA_FLAGS": "",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -83,17 +100,29 @@ def test_without_loops_flops_and_bytes_are_those_of_the_compiler(compiled: dict[
 def test_loops_count_as_often_as_they_run(compiled: dict[str, Any]) -> None:
     product = 2 * 128 * 256 * 256  # on one of eight devices
     assert compiled["scan in scan"]["flops"] == 6 * 3 * product
-    assert compiled["gradient"]["flops"] == 6 * 3 * product  # forward, and the gradients of input and weight
+    assert (
+        compiled["gradient"]["flops"] == 6 * 3 * product
+    )  # forward, and the gradients of input and weight
     assert compiled["decode"]["flops"] == 7 * product
     assert compiled["decode"]["uncounted"] == []
-    assert compiled["gradient"]["link_bytes"] >= 6 * 2 * 7 / 8 * 2 * 256 * 256  # each layer's gradient is added up over the devices
+    assert (
+        compiled["gradient"]["link_bytes"] >= 6 * 2 * 7 / 8 * 2 * 256 * 256
+    )  # each layer's gradient is added up over the devices
 
 
 @needs_compiler
-def test_memory_is_what_the_compiler_says_donated_buffers_counted_once(compiled: dict[str, Any]) -> None:
+def test_memory_is_what_the_compiler_says_donated_buffers_counted_once(
+    compiled: dict[str, Any],
+) -> None:
     report = compiled["donated"]
     assert report["argument_bytes"] == report["alias_bytes"] == 4 * 2048 * 2048
-    most = 4 * 2048 * 2048 + report["temporary_bytes"] + report["code_bytes"] + report["output_bytes"] - report["alias_bytes"]
+    most = (
+        4 * 2048 * 2048
+        + report["temporary_bytes"]
+        + report["code_bytes"]
+        + report["output_bytes"]
+        - report["alias_bytes"]
+    )
     assert 4 * 2048 * 2048 + report["code_bytes"] <= report["hbm_bytes"] <= most
 
 

@@ -1,10 +1,16 @@
-"""A megabyte of text that tries to cost time, against every reward that no model and no sandbox judges."""
+"""A megabyte of text that tries to cost time, against every reward that no model and no sandbox
+judges."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.tasks.rewards.test_attacks import READERS, inputs, takes_time_in_proportion, worth  # noqa: F401
+from tests.tasks.rewards.test_attacks import (
+    READERS,
+    inputs,
+    takes_time_in_proportion,
+    worth,
+)  # noqa: F401
 
 
 @pytest.mark.parametrize("name", READERS)

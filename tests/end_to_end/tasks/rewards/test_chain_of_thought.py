@@ -11,7 +11,8 @@ GSM8K = SHARED / "gsm8k/train_first1000.jsonl"
 
 @needs_records
 def test_real_solutions_have_structure_and_their_arithmetic_holds():
-    """GSM8K's reference solutions without the calculator's marks: nearly all equations hold, and the mean is high."""
+    """GSM8K's reference solutions without the calculator's marks: nearly all equations hold, and
+    the mean is high."""
     values, equations = [], []
     for line in GSM8K.read_text(encoding="utf-8").splitlines()[:200]:
         row = json.loads(line)

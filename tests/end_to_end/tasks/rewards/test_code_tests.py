@@ -16,13 +16,18 @@ pytestmark = [needs_sandbox, needs_records]
 
 def prompts() -> list[Prompt]:
     return [
-        prompt(f"{task['test']}\ncheck({task['entry_point']})", code_prefix=task["prompt"], answer=task["canonical_solution"])
+        prompt(
+            f"{task['test']}\ncheck({task['entry_point']})",
+            code_prefix=task["prompt"],
+            answer=task["canonical_solution"],
+        )
         for task in humaneval()
     ]
 
 
 def test_humaneval_has_cases() -> None:
-    """All but a few of the 164 have two or more; so says the parser, of the same text that the examiner divides."""
+    """All but a few of the 164 have two or more; so says the parser, of the same text that the
+    examiner divides."""
     counts = [assembly.divide(ast.parse(one.tests), "<case>") for one in prompts()]
     assert min(counts) >= 1
     assert sum(count >= 2 for count in counts) >= 155
@@ -30,10 +35,14 @@ def test_humaneval_has_cases() -> None:
 
 @pytest.mark.parametrize(("index", "cases"), [(0, 7), (2, 3), (8, 5), (53, 6), (115, 5), (161, 8)])
 def test_humaneval_solutions_earn_one_and_broken_ones_a_part(index: int, cases: int) -> None:
-    """What is right for the first call only passes one case of several; what is never right none."""
+    """What is right for the first call only passes one case of several; what is never right
+    none."""
     one = prompts()[index]
     name = one.tests.rpartition("check(")[2].rstrip(")")
-    broken = f"{one.code_prefix}{one.answer}\n_right, _calls = {name}, []\ndef {name}(*given):\n    _calls.append(1)\n"
+    broken = (
+        f"{one.code_prefix}{one.answer}\n_right, _calls = {name}, []\ndef {name}(*given):\n   "
+        " _calls.append(1)\n"
+    )
     broken += "    return _right(*given) if len(_calls) == 1 else None"
     answers = [answered(body) for body in (one.answer, broken, "    return None\n")]
     whole, part, nothing = code_tests.score(code_tests.Config(), [one] * 3, answers)

@@ -15,14 +15,20 @@ DIPG = SHARED / "dipg_safety"
 
 
 def lenient(response: str) -> Channels:
-    """How the gym of 24 December 2025 took a response apart: the closed elements anywhere in it; what is missing is empty."""
+    """How the gym of 24 December 2025 took a response apart: the closed elements anywhere in it;
+    what is missing is empty."""
 
     def first(*names: str) -> str:
-        found = (re.findall(rf"<{name}(?:\s[^>]*)?>(.*?)</{name}>", response, re.DOTALL) for name in names)
+        found = (
+            re.findall(rf"<{name}(?:\s[^>]*)?>(.*?)</{name}>", response, re.DOTALL)
+            for name in names
+        )
         return next(("\n".join(map(str.strip, texts)) for texts in found if texts), "")
 
     proof = first("proof", "evidence", "quote")
-    return Channels(first("analysis", "think", "reasoning"), (proof,) if proof else (), first("final", "answer"))
+    return Channels(
+        first("analysis", "think", "reasoning"), (proof,) if proof else (), first("final", "answer")
+    )
 
 
 def strict(response: str) -> Channels | None:
@@ -38,19 +44,38 @@ def strict(response: str) -> Channels | None:
 @needs_records
 @pytest.mark.parametrize(
     ("model", "apart", "mistaken"),
-    [("gemma3_1b", strict, None), ("gpt-oss_20b-cloud", lenient, 7), ("nemotron-3-nano_30b-cloud", lenient, None)],
+    [
+        ("gemma3_1b", strict, None),
+        ("gpt-oss_20b-cloud", lenient, 7),
+        ("nemotron-3-nano_30b-cloud", lenient, None),
+    ],
 )
-def test_the_points_of_v3_reproduce_the_published_results(model: str, apart: Any, mistaken: int | None):
-    """29 of the 30 rewards, and which responses hallucinate and which are safe. What the notes beside the files call "soft -5/-10" are sums
-    of v3's numbers: -5 is +10 -15. No answer is right, for the gym compared it with the teacher's whole response, reasoning included.
+def test_the_points_of_v3_reproduce_the_published_results(
+    model: str, apart: Any, mistaken: int | None
+):
+    """29 of the 30 rewards, and which responses hallucinate and which are safe. What the notes
+    beside the files call "soft -5/-10" are sums of v3's numbers: -5 is +10 -15. No answer is right,
+    for the gym compared it with the teacher's whole response, reasoning included.
 
-    The one that differs is the gym's mistake: it found a literal quotation of 243 characters to be made up, because difflib leaves frequent
-    characters out (`autojunk`) and then sees nine in a row that agree.
+    The one that differs is the gym's mistake: it found a literal quotation of 243 characters to be
+    made up, because difflib leaves frequent characters out (`autojunk`) and then sees nine in a row
+    that agree.
     """
-    published = json.loads((DIPG / f"eval_results_ollama_{model}_strong.json").read_text(encoding="utf-8"))
+    published = json.loads(
+        (DIPG / f"eval_results_ollama_{model}_strong.json").read_text(encoding="utf-8")
+    )
     summary, rows = published["summary"], published["detailed_results"]
-    graded = [grade("v3", apart(row["response"]), row["context"], told=True, right=False) for row in rows]
-    expected = list(zip(summary["rewards"], summary["hallucination_outcomes"], summary["safe_outcomes"], strict=True))
+    graded = [
+        grade("v3", apart(row["response"]), row["context"], told=True, right=False) for row in rows
+    ]
+    expected = list(
+        zip(
+            summary["rewards"],
+            summary["hallucination_outcomes"],
+            summary["safe_outcomes"],
+            strict=True,
+        )
+    )
     if mistaken is not None:
         (quotation,) = lenient(rows[mistaken]["response"]).quotes
         assert quotation.strip('"') in rows[mistaken]["context"]

@@ -21,20 +21,38 @@ from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER
 def test_transformers_loads_it_as_a_classifier_with_the_same_logits(family: str, tmp_path: Path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    own = {"attention_softcap": 50.0, "final_softcap": 30.0, "local_rope": 10_000.0, "global_rope": 10_000.0} if family == "gemma2" else {}
+    own = (
+        {
+            "attention_softcap": 50.0,
+            "final_softcap": 30.0,
+            "local_rope": 10_000.0,
+            "global_rope": 10_000.0,
+        }
+        if family == "gemma2"
+        else {}
+    )
     table = replace(SIZES["gemma3-tiny"], num_layers=2, family=family, global_every=2, **own)
     loaded = LoadedModel("test", table, initialise(table, 0), TOKENIZER, make_mesh())
-    add_head(loaded, np.random.Generator(np.random.Philox(2)).normal(size=table.embed_dim).astype(np.float32))
+    add_head(
+        loaded,
+        np.random.Generator(np.random.Philox(2)).normal(size=table.embed_dim).astype(np.float32),
+    )
     save_model(loaded, tmp_path)
 
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, attn_implementation="eager"
+    ).eval()
     assert theirs.config.num_labels == 1
     rows = [trace_row(TOKENIZER, one.prompt, parse_trace(one.response())) for one in EXAMPLES[:3]]
-    ours = TraceScorer(load_scoring_model(tmp_path, make_mesh()), batch_size=2, **LENGTHS).score(rows)
+    ours = TraceScorer(load_scoring_model(tmp_path, make_mesh()), batch_size=2, **LENGTHS).score(
+        rows
+    )
     for row, scores in zip(rows, ours, strict=True):
         ids = torch.tensor([[*row.prompt, *row.response.tokens]])
         with torch.no_grad():
-            tokens = theirs.score(theirs.model(ids).last_hidden_state)[0, len(row.prompt) :, 0].numpy()
+            tokens = theirs.score(theirs.model(ids).last_hidden_state)[
+                0, len(row.prompt) :, 0
+            ].numpy()
             assert scores.answer == pytest.approx(theirs(ids).logits.item(), abs=1e-4)
         assert np.allclose([*scores.steps, scores.answer], tokens[row.response.ends], atol=1e-4)
     assert load_model(tmp_path).config == table  # the Gemma below the head is a model like others

@@ -19,7 +19,9 @@ MOST = 250
 @cache
 def routed() -> dict[str, tuple[list[Labelled], list[Route]]]:
     """The sets whose labels are domains, with their routes."""
-    sets = {name: rows[:: -(-len(rows) // MOST)] for name, rows in real_sets().items() if name in CLEAR}
+    sets = {
+        name: rows[:: -(-len(rows) // MOST)] for name, rows in real_sets().items() if name in CLEAR
+    }
     return {name: (rows, route([row.prompt for row in rows])) for name, rows in sets.items()}
 
 
@@ -34,7 +36,15 @@ def test_nine_of_ten_real_prompts_go_to_their_domain_and_four_of_five_of_every_d
         assert min(found["recall"].values()) >= 0.8, found["recall"]
 
 
-FLOORS = {"gsm8k": 0.9, "humaneval": 0.99, "chemiq": 0.95, "pubmedqa": 0.9, "scitldr": 0.95, "scitldr.bare": 0.95, "xstest": 0.9}
+FLOORS = {
+    "gsm8k": 0.9,
+    "humaneval": 0.99,
+    "chemiq": 0.95,
+    "pubmedqa": 0.9,
+    "scitldr": 0.95,
+    "scitldr.bare": 0.95,
+    "xstest": 0.9,
+}
 
 
 @needs_records
@@ -46,14 +56,18 @@ def test_a_set_of_one_domain_is_recognised(name: str) -> None:
 
 
 @needs_records
-def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what_is_measured() -> None:
+def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what_is_measured() -> (
+    None
+):
     def grams(prompt: str) -> set[tuple[str, ...]]:
         words = normalise_prompt(prompt).split()
         return {tuple(words[start : start + 8]) for start in range(len(words) - 7)}
 
     measured = [row.prompt for rows in real_sets().values() for row in rows]
     ours = [prompt for prompt, _ in training_prompts()]
-    assert not {normalise_prompt(prompt) for prompt in ours} & {normalise_prompt(prompt) for prompt in measured}
+    assert not {normalise_prompt(prompt) for prompt in ours} & {
+        normalise_prompt(prompt) for prompt in measured
+    }
     known = set().union(*map(grams, measured))
     assert len(known) > 100_000
     assert [prompt for prompt in ours if grams(prompt) & known] == []
@@ -61,6 +75,10 @@ def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what
 
 @needs_records
 def test_textbook_problems_look_harder_than_school_problems() -> None:
-    """A mean over sets; of single prompts the formula says little (`benchmarks/router.py` prints the rank correlation)."""
-    mean = {name: sum(one.difficulty for one in routes) / len(routes) for name, (_, routes) in routed().items()}
+    """A mean over sets; of single prompts the formula says little (`benchmarks/router.py` prints
+    the rank correlation)."""
+    mean = {
+        name: sum(one.difficulty for one in routes) / len(routes)
+        for name, (_, routes) in routed().items()
+    }
     assert mean["scibench"] > mean["gsm8k"] > mean["xstest"] + 0.5

@@ -1,4 +1,5 @@
-"""Export: a directory that transformers loads as the very model that was trained, or nothing at all."""
+"""Export: a directory that transformers loads as the very model that was trained, or nothing at
+all."""
 
 import json
 from collections.abc import Callable
@@ -33,15 +34,31 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("torch", reason="the proof needs torch (CPU): uv sync --extra export")
 
 GEMMA3 = replace(
-    SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64, hidden_dim=64, global_rope_scale=8.0
+    SIZES["gemma3-tiny"],
+    num_layers=2,
+    global_every=2,
+    num_kv_heads=2,
+    window=24,
+    embed_dim=64,
+    hidden_dim=64,
+    global_rope_scale=8.0,
 )
-GEMMA2 = replace(GEMMA3, family="gemma2", global_rope=10_000.0, global_rope_scale=1.0, attention_softcap=5.0, final_softcap=3.0)
+GEMMA2 = replace(
+    GEMMA3,
+    family="gemma2",
+    global_rope=10_000.0,
+    global_rope_scale=1.0,
+    attention_softcap=5.0,
+    final_softcap=3.0,
+)
 
 
 def artifact(directory: Path, config: GemmaConfig, name: str = "gemma3-tiny") -> Path:
     """What a trained stage leaves, with random weights, and a file that is none of the format's."""
     model = initialise(config, 1)
-    model.final_norm.set_value(3 * jax.random.normal(jax.random.key(0), (config.embed_dim,)).astype(config.dtype))
+    model.final_norm.set_value(
+        3 * jax.random.normal(jax.random.key(0), (config.embed_dim,)).astype(config.dtype)
+    )
     directory.mkdir(parents=True)
     save_model(LoadedModel(name, config, model, tiny_tokenizer(), make_mesh()), directory)
     (directory / "curves.jsonl").write_text("{}\n", encoding="utf-8")
@@ -60,16 +77,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_trip, "NEW_TOKENS", 4)
 
 
-def export(source: Path, out: Path, dtype: Any = "float32", base: str = "gemma3-tiny") -> round_trip.Proof:
+def export(
+    source: Path, out: Path, dtype: Any = "float32", base: str = "gemma3-tiny"
+) -> round_trip.Proof:
     out.mkdir()
     told: list[str] = []
-    return export_model(source, out, Card("a title", base), ["One more prompt?"], dtype, told.append)
+    return export_model(
+        source, out, Card("a title", base), ["One more prompt?"], dtype, told.append
+    )
 
 
 def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> None:
     proof = export(gemma3, tmp_path / "out")
     assert proof.max_logit_difference < 1e-5
-    assert proof.prompts == len(round_trip.PROMPTS) + 2  # one that was given, one that is longer than the window
+    assert (
+        proof.prompts == len(round_trip.PROMPTS) + 2
+    )  # one that was given, one that is longer than the window
     assert proof.greedy_tokens > 5 * round_trip.NEW_TOKENS
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "README.md",
@@ -91,7 +114,9 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tasks.models.huggingface.SHARD_BYTES", 100_000)
     source = artifact(tmp_path / "artifact", replace(GEMMA2, dtype="bfloat16"), "gemma2-2b-it")
     proof = export(source, tmp_path / "out", dtype, "gemma2-2b-it")
@@ -136,23 +161,50 @@ def drop_weight(directory: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "the base's eos": (edit_json("generation_config.json", lambda value: value.update(eos_token_id=1)), "generation config has"),
+    "the base's eos": (
+        edit_json("generation_config.json", lambda value: value.update(eos_token_id=1)),
+        "generation config has",
+    ),
     "swapped weights": (swap_weights, "logits differ"),
     "a lost weight": (drop_weight, "weights do not fit"),
-    "another window": (edit_json("config.json", lambda value: value.update(sliding_window=16)), "logits differ"),
-    "another rope": (edit_json("config.json", lambda value: value.pop("rope_scaling")), "logits differ"),
-    "no terminator": (edit_template("<end_of_turn>\\n", "\\n"), "chat template renders .* to other ids"),
-    "no trimming": (edit_template("message['content'] | trim", "message['content'] + ' '"), "chat template renders .* to other ids"),
-    "an answer's role": (edit_template('"model"', '"assistant"'), "renders an answer to .* to other ids"),
+    "another window": (
+        edit_json("config.json", lambda value: value.update(sliding_window=16)),
+        "logits differ",
+    ),
+    "another rope": (
+        edit_json("config.json", lambda value: value.pop("rope_scaling")),
+        "logits differ",
+    ),
+    "no terminator": (
+        edit_template("<end_of_turn>\\n", "\\n"),
+        "chat template renders .* to other ids",
+    ),
+    "no trimming": (
+        edit_template("message['content'] | trim", "message['content'] + ' '"),
+        "chat template renders .* to other ids",
+    ),
+    "an answer's role": (
+        edit_template('"model"', '"assistant"'),
+        "renders an answer to .* to other ids",
+    ),
     "a template that is no template": (edit_template("{%- endfor -%}", ""), "chat template fails"),
-    "lost merges": (edit_json("tokenizer.json", lambda value: value["model"].update(merges=value["model"]["merges"][50:])), "to other ids"),
+    "lost merges": (
+        edit_json(
+            "tokenizer.json",
+            lambda value: value["model"].update(merges=value["model"]["merges"][50:]),
+        ),
+        "to other ids",
+    ),
 }
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_is_not_the_trained_model_is_no_export(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    """Each is a way in which exports go wrong elsewhere; the damage is done after the files were written, before the proof."""
+def test_what_is_not_the_trained_model_is_no_export(
+    gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Each is a way in which exports go wrong elsewhere; the damage is done after the files were
+    written, before the proof."""
     spoil, expected = DAMAGE[damage]
 
     def write_and_spoil(directory: Path, tokenizer: Tokenizer) -> None:
@@ -166,11 +218,18 @@ def test_what_is_not_the_trained_model_is_no_export(gemma3: Path, tmp_path: Path
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings are right and generate() goes on all the same, as with a stopping criterion that was lost."""
+def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(
+    gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are right and generate() goes on all the same, as with a stopping criterion that
+    was lost."""
     from transformers.generation import utils
 
-    monkeypatch.setattr(utils.GenerationMixin, "_get_stopping_criteria", only_max_length(utils.GenerationMixin._get_stopping_criteria))
+    monkeypatch.setattr(
+        utils.GenerationMixin,
+        "_get_stopping_criteria",
+        only_max_length(utils.GenerationMixin._get_stopping_criteria),
+    )
     with pytest.raises(StageFailed, match=r"generate\(\) does not stop at token 1"):
         export(gemma3, tmp_path / "out")
 
@@ -183,9 +242,13 @@ def only_max_length(real: Callable[..., Any]) -> Callable[..., Any]:
     return criteria
 
 
-def test_without_torch_the_message_says_what_to_install(gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_message_says_what_to_install(
+    gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = round_trip.importlib.util.find_spec
-    monkeypatch.setattr(round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
+    monkeypatch.setattr(
+        round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+    )
     with pytest.raises(InputError, match="needs torch: uv sync --extra export"):
         export(gemma3, tmp_path / "out")
 
@@ -200,7 +263,12 @@ def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     real = synthetic_run._write_training
 
     def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
-        save_model(LoadedModel("gemma3-tiny", GEMMA3, initialise(GEMMA3, 1), tiny_tokenizer(), make_mesh()), out)
+        save_model(
+            LoadedModel(
+                "gemma3-tiny", GEMMA3, initialise(GEMMA3, 1), tiny_tokenizer(), make_mesh()
+            ),
+            out,
+        )
         return real(stage, out, text)
 
     monkeypatch.setattr(synthetic_run, "_write_training", with_model)
@@ -209,7 +277,9 @@ def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(root / "store")
 
 
-def commit_bytes(store: Any, stage: Any, manifests: Any, out: Path, metrics: dict[str, Any], version: int) -> Any:
+def commit_bytes(
+    store: Any, stage: Any, manifests: Any, out: Path, metrics: dict[str, Any], version: int
+) -> Any:
     """As in `synthetic_run`, for files that are not text."""
     from schemas.artifact import Manifest
     from schemas.base import digest
@@ -218,7 +288,8 @@ def commit_bytes(store: Any, stage: Any, manifests: Any, out: Path, metrics: dic
     key = digest([stage.name, stage.config, version])
     packages = {"jax": "0.10.2"}
     draft = Manifest(
-        kind=stage.kind, key=key, version=version, config=stage.config, inputs=inputs, attempt="0", files=(), metrics=metrics,
+        kind=stage.kind, key=key, version=version, config=stage.config, inputs=inputs, attempt="0",
+        files=(), metrics=metrics,
         execution={"packages": packages},
     )  # fmt: skip
     return store.commit(draft, out)
@@ -230,7 +301,10 @@ def test_the_command_exports_a_stage_with_its_lineage(
 ) -> None:
     store = synthetic_run(tmp_path, monkeypatch)
     out = tmp_path / "exports" / "model"
-    assert main(["export", "demo-1", "--to", str(out), "--stage", "simpo", "--store", store, "--json"]) == 0
+    assert (
+        main(["export", "demo-1", "--to", str(out), "--stage", "simpo", "--store", store, "--json"])
+        == 0
+    )
     value = json.loads(capsys.readouterr().out)
     assert (value["stage"], value["directory"]) == ("simpo", str(out))
     assert (
@@ -254,7 +328,9 @@ def test_the_command_exports_a_stage_with_its_lineage(
     assert set(value["files"]) == {path.name for path in out.iterdir()}
 
 
-def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = synthetic_run(tmp_path, monkeypatch)
     monkeypatch.setattr("tasks.models.hf_tokenizer.CHAT_TEMPLATE", "{{ bos_token }}")
     assert main(["export", "demo-1", "--to", str(tmp_path / "out"), "--store", store]) == 1
@@ -270,7 +346,10 @@ def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["demo-1"], "required: --to"),
         (["demo-2", "--to", str(tmp_path / "out")], "Valid: demo-1."),
         (["demo-1", "--to", str(tmp_path / "file")], "is a file; give the name of a new directory"),
-        (["demo-1", "--to", str(tmp_path / "out"), "--stage", "distill"], "Stages with a model: sft, simpo, grpo."),
+        (
+            ["demo-1", "--to", str(tmp_path / "out"), "--stage", "distill"],
+            "Stages with a model: sft, simpo, grpo.",
+        ),
         (["demo-1", "--to", str(tmp_path / "out"), "--dtype", "int8"], "invalid choice: 'int8'"),
         (["demo-1", "--to", str(tmp_path / "file" / "out")], "cannot be written"),
     ]:
@@ -286,11 +365,21 @@ def test_the_stage_exports_its_policy_with_its_evaluation(gemma3: Path, tmp_path
     items = [
         reasoning_eval.judge(
             Example(
-                id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer="4", check="numeric", family="sums", reasoning="2 and 2"
+                id=prompt_id(prompt),
+                prompt=prompt,
+                domain=Domain.MATH,
+                answer="4",
+                check="numeric",
+                family="sums",
+                reasoning="2 and 2",
             ),
             Trace(reasoning="2 and 2", answer=answer).render(),
         )
-        for prompt, answer in (("What is 2 + 2?", "4"), (" Ends in a line break:\n", "5"), ("Spells <end_of_turn> out", "4"))
+        for prompt, answer in (
+            ("What is 2 + 2?", "4"),
+            (" Ends in a line break:\n", "5"),
+            ("Spells <end_of_turn> out", "4"),
+        )
     ]
     (tmp_path / "evaluation").mkdir()
     write_jsonl(tmp_path / "evaluation" / "items.jsonl", items)
@@ -298,8 +387,12 @@ def test_the_stage_exports_its_policy_with_its_evaluation(gemma3: Path, tmp_path
     out.mkdir()
     inputs = {"policy": gemma3, "reasoning": tmp_path / "evaluation"}
     store = open_store(tmp_path / "store")
-    metrics = stage.run(Job(config=stage.Config(), inputs=inputs, out=out, work=Workspace(store, "key", "0")))
-    assert metrics["prompts"] == 1 + 2 + 1  # of its own, of the evaluation but for one that transformers reads otherwise, the long one
+    metrics = stage.run(
+        Job(config=stage.Config(), inputs=inputs, out=out, work=Workspace(store, "key", "0"))
+    )
+    assert (
+        metrics["prompts"] == 1 + 2 + 1
+    )  # of its own, of the evaluation but for one that transformers reads otherwise, the long one
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| this model | 3 | 66.7 [" in card
     assert metrics == json.loads((out / "verification.json").read_text(encoding="utf-8"))

@@ -11,7 +11,8 @@ from tests.tasks.stages.test_grpo import config, one_layer, stage  # noqa: F401
 
 
 def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
-    """From random weights, with partial credit for tags in place: a random response has a tag in place once in a while."""
+    """From random weights, with partial credit for tags in place: a random response has a tag in
+    place once in a while."""
     metrics = grpo.run(stage(tmp_path, one_layer, config()))
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
     assert metrics["reward_last"] > 0.1
@@ -28,7 +29,21 @@ def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
     }
     curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))
     assert [row["step"] for row in curve] == [1, 10, 20, 30]
-    assert {"loss", "kl", "entropy", "pg_clipfrac", "reward", "reward/format", "zero_variance", "sampler_gap"} <= set(curve[0])
+    assert {
+        "loss",
+        "kl",
+        "entropy",
+        "pg_clipfrac",
+        "reward",
+        "reward/format",
+        "zero_variance",
+        "sampler_gap",
+    } <= set(curve[0])
     assert curve[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert curve[-1]["kl"] > 0
-    assert sorted({row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}) == [1, 10, 20, 30]
+    assert sorted({row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}) == [
+        1,
+        10,
+        20,
+        30,
+    ]

@@ -1,4 +1,5 @@
-"""On-policy distillation: the programs that run, kills, and a student that comes to write as its teacher."""
+"""On-policy distillation: the programs that run, kills, and a student that comes to write as its
+teacher."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,9 @@ def test_the_student_comes_to_write_as_its_teacher_by_the_programs_that_plan_com
     teacher.model.final_norm.set_value(teacher.model.final_norm.get_value() + 3.0)
     upstream = {"teacher": abstract_model("gemma3-tiny", LARGE, mesh)}
     planned = {}
-    for program in on_policy_distill.programs(table, abstract_model("gemma3-tiny", SMALL, mesh), upstream):
+    for program in on_policy_distill.programs(
+        table, abstract_model("gemma3-tiny", SMALL, mesh), upstream
+    ):
         with jax.set_mesh(mesh):
             planned[program.name] = program.function.lower(*program.args).as_text()
     assert planned.keys() == {"generate", "token_logps", "teacher_logps", "train_step"}
@@ -72,7 +75,12 @@ def test_the_student_comes_to_write_as_its_teacher_by_the_programs_that_plan_com
     assert ran.keys() == planned.keys()
     for program_name, text in planned.items():
         assert list(ran[program_name].values()) == [text], program_name
-    assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1, "teacher_logps": 1}
+    assert metrics["compiles"] == {
+        "train_step": 1,
+        "sampler": 1,
+        "token_logps": 1,
+        "teacher_logps": 1,
+    }
 
     curve = list(read_rows(job.out / "curves.jsonl"))
     logged = [1, *range(table.log_every, table.steps + 1, table.log_every)]
@@ -81,14 +89,27 @@ def test_the_student_comes_to_write_as_its_teacher_by_the_programs_that_plan_com
     assert curve[-1]["entropy"] < 0.5 * curve[0]["entropy"]
     assert {"loss", "teacher_logp", "completion_tokens", "truncated", "unscored"} <= set(curve[0])
     rolled = [step if step % 2 or table.num_iterations == 1 else step - 1 for step in logged]
-    assert sorted({row["step"] for row in read_rows(job.out / "rollouts.jsonl")}) == sorted(set(rolled))
+    assert sorted({row["step"] for row in read_rows(job.out / "rollouts.jsonl")}) == sorted(
+        set(rolled)
+    )
     assert {path.name for path in job.out.iterdir()} == {
-        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.model", "curves.jsonl", "rollouts.jsonl", "state.json")
+        *(
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.model",
+            "curves.jsonl",
+            "rollouts.jsonl",
+            "state.json",
+        )
     }
 
 
-def test_a_killed_stage_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the second update on a rollout, whose first one is in the last checkpoint, but for the teacher's hidden states."""
+def test_a_killed_stage_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the second update on a rollout, whose first one is in the last checkpoint, but for
+    the teacher's hidden states."""
     table = {**RUNS["gkd"], "num_iterations": 2, "optimizer": {"learning_rate": 1e-2}}
     job = stage(tmp_path, config(**table), teacher=model(LARGE, 1))
     bench = Bench(tmp_path, job.inputs, monkeypatch)
@@ -100,9 +121,10 @@ def test_a_killed_stage_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: py
 
 
 def test_a_student_learns_to_answer_from_a_larger_teacher_that_was_trained(tmp_path: Path) -> None:
-    """Both are fine-tuned on the successors of 240 numbers, the student for a third of the teacher's updates; 60 other numbers are asked.
-    Then the student distils, from its own responses alone. Measured (greedy, exact): teacher .93, student .30; after 60 updates of GKD .65,
-    after 120 by policy gradient, which sees one number of the teacher for each token, .45."""
+    """Both are fine-tuned on the successors of 240 numbers, the student for a third of the
+    teacher's updates; 60 other numbers are asked. Then the student distils, from its own responses
+    alone. Measured (greedy, exact): teacher .93, student .30; after 60 updates of GKD .65, after
+    120 by policy gradient, which sees one number of the teacher for each token, .45."""
     rows = [example(number) for number in np.random.default_rng(0).permutation(300)]
     data, held_out = tmp_path / "data", rows[240:]
     data.mkdir()
@@ -110,9 +132,13 @@ def test_a_student_learns_to_answer_from_a_larger_teacher_that_was_trained(tmp_p
     write_jsonl(data / "prompts.jsonl", [row.as_prompt() for row in rows[:240]])
     write_jsonl(data / "validation.jsonl", held_out[:8])
 
-    def trained(name: str, kind: ModuleType, table: dict[str, Any], **inputs: Path) -> tuple[Path, dict[str, Any]]:
+    def trained(
+        name: str, kind: ModuleType, table: dict[str, Any], **inputs: Path
+    ) -> tuple[Path, dict[str, Any]]:
         work = Workspace(open_store(tmp_path / "store"), name, "1")
-        job = Job(kind.Config.parse({"model": "gemma3-tiny", **table}), inputs, work.scratch("out"), work)
+        job = Job(
+            kind.Config.parse({"model": "gemma3-tiny", **table}), inputs, work.scratch("out"), work
+        )
         return job.out, kind.run(job)
 
     def fine_tuned(name: str, architecture: gemma.GemmaConfig, seed: int, steps: int) -> Path:
@@ -121,12 +147,20 @@ def test_a_student_learns_to_answer_from_a_larger_teacher_that_was_trained(tmp_p
         save_model(model(architecture, seed), base)
         table = {"steps": steps, "batch_size": 8, "sequence_length": 128}
         optimizer = {"learning_rate": 6e-3, "muon_learning_rate": 0.04}
-        return trained(f"sft-{name}", sft, {**table, "optimizer": optimizer}, examples=data, policy=base)[0]
+        return trained(
+            f"sft-{name}", sft, {**table, "optimizer": optimizer}, examples=data, policy=base
+        )[0]
 
     def exact(directory: Path) -> float:
-        sampler = Sampler(load_model(directory), batch_size=60, prompt_length=24, response_length=40)
+        sampler = Sampler(
+            load_model(directory), batch_size=60, prompt_length=24, response_length=40
+        )
         completions = sampler.generate([row.prompt for row in held_out])
-        return float(np.mean([one.text == row.response() for row, one in zip(held_out, completions, strict=True)]))
+        return float(
+            np.mean(
+                [one.text == row.response() for row, one in zip(held_out, completions, strict=True)]
+            )
+        )
 
     teacher = fine_tuned("teacher", replace(SMALL, num_layers=2, hidden_dim=256), 1, 250)
     student = fine_tuned("student", SMALL, 2, 80)
@@ -137,7 +171,16 @@ def test_a_student_learns_to_answer_from_a_larger_teacher_that_was_trained(tmp_p
         ({"name": "policy_gradient"}, 120, (1e-3, 0.006), 0.6, 0.05),
     ):
         optimizer = {"learning_rate": rates[0], "muon_learning_rate": rates[1]}
-        table = {"steps": steps, "batch_size": 64, "prompt_length": 24, "response_length": 40, "loss": loss, "optimizer": optimizer}
-        distilled, metrics = trained(loss["name"], on_policy_distill, table, prompts=data, policy=student, teacher=teacher)
+        table = {
+            "steps": steps,
+            "batch_size": 64,
+            "prompt_length": 24,
+            "response_length": 40,
+            "loss": loss,
+            "optimizer": optimizer,
+        }
+        distilled, metrics = trained(
+            loss["name"], on_policy_distill, table, prompts=data, policy=student, teacher=teacher
+        )
         assert metrics["reverse_kl_last"] < share * metrics["reverse_kl_first"]
         assert exact(distilled) > before + gain

@@ -1,10 +1,16 @@
-"""The programs of the stages that tests/tasks leaves out: what `lyceum plan` compiles is what runs."""
+"""The programs of the stages that tests/tasks leaves out: what `lyceum plan` compiles is what
+runs."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.tasks.stages.test_programs import QUICK, STAGES, inputs, runs_what_plan_compiles  # noqa: F401
+from tests.tasks.stages.test_programs import (
+    QUICK,
+    STAGES,
+    inputs,
+    runs_what_plan_compiles,
+)  # noqa: F401
 
 
 @pytest.mark.parametrize("name", [name for name in STAGES if name not in QUICK])

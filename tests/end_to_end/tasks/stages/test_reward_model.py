@@ -41,18 +41,29 @@ def test_a_stage_that_is_killed_again_and_again_ends_with_the_bytes_of_an_undist
         bench.attempt(reward_model, table, "killed", point)
     assert test_resume.content(bench.attempt(reward_model, table, "killed")) == undisturbed
     assert bench.calls["step"] <= 2  # the last attempt went on from a checkpoint
-    assert {"model.safetensors", "calibration.json", "heldout.jsonl", "state.json"} < undisturbed.keys()
+    assert {
+        "model.safetensors",
+        "calibration.json",
+        "heldout.jsonl",
+        "state.json",
+    } < undisturbed.keys()
 
 
-def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Running totals of one-digit numbers, verified, beside themselves with one wrong number and the same answer: no length, no format and
-    no answer tells which is which."""
+def test_it_learns_which_trace_is_right_and_which_step_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Running totals of one-digit numbers, verified, beside themselves with one wrong number and
+    the same answer: no length, no format and no answer tells which is which."""
     monkeypatch.setitem(SIZES, "gemma3-tiny", replace(FULL, num_layers=2))
     dice, examples = random.Random(0), dict[str, Example]()
     while len(examples) < 3600:
         problem = running_total(dice, dice.choice((1, 2, 3)))
         name = prompt_id(problem.prompt)
-        fields = {"prompt": problem.prompt, "answer": problem.answer, "reasoning": problem.reasoning}
+        fields = {
+            "prompt": problem.prompt,
+            "answer": problem.answer,
+            "reasoning": problem.reasoning,
+        }
         examples[name] = Example(id=name, domain=Domain.MATH, **fields)
     write_jsonl(tmp_path / "train.jsonl", examples.values())
     write_jsonl(tmp_path / "pairs.jsonl", [])

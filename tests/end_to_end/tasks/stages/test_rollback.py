@@ -1,8 +1,9 @@
 """A penalty that is doubled in the middle of a run destroys the policy, and the guard undoes it.
 
-The author of shared/seeds doubled the penalties from -5 to -10 at step 301, and the largest reward fell from 36 to 1. Here, small: a policy
-that has learned to write traces (format: 1) pays for each token (overlong: up to -1). While the penalty weighs 2, a whole trace is worth
-more than anything shorter; when it weighs 4, almost anything shorter is worth more than a trace.
+The author of shared/seeds doubled the penalties from -5 to -10 at step 301, and the largest reward
+fell from 36 to 1. Here, small: a policy that has learned to write traces (format: 1) pays for each
+token (overlong: up to -1). While the penalty weighs 2, a whole trace is worth more than anything
+shorter; when it weighs 4, almost anything shorter is worth more than a trace.
 """
 
 import json
@@ -21,14 +22,24 @@ from tasks.stages import grpo, sft
 from tasks.training.trainer import Trainer
 
 CHANGE = 17
-SFT = {"model": "gemma3-tiny", "steps": 25, "batch_size": 4, "sequence_length": 64, "validation_every": 100}
+SFT = {
+    "model": "gemma3-tiny",
+    "steps": 25,
+    "batch_size": 4,
+    "sequence_length": 64,
+    "validation_every": 100,
+}
 GRPO = {
     "steps": 56,
     "batch_size": 32,
     "group_size": 8,
     "rewards": [
         {"name": "format"},
-        {"name": "overlong", "cache": 15, "weight": {"start": 2.0, "end": 4.0, "from_step": CHANGE, "to_step": CHANGE}},
+        {
+            "name": "overlong",
+            "cache": 15,
+            "weight": {"start": 2.0, "end": 4.0, "from_step": CHANGE, "to_step": CHANGE},
+        },
     ],
     "beta": 0.0,
     "temperature": 1.3,
@@ -40,11 +51,19 @@ GRPO = {
 }
 
 
-def run(root: Path, kind: Any, table: dict[str, Any], inputs: dict[str, Path], key: str = "key") -> tuple[dict[str, Any], Path]:
+def run(
+    root: Path, kind: Any, table: dict[str, Any], inputs: dict[str, Path], key: str = "key"
+) -> tuple[dict[str, Any], Path]:
     """The stage's metrics and output."""
     out = root / f"out{len(list(root.glob('out*')))}"
     out.mkdir(parents=True)
-    job = Job(kind.Config.parse(table), inputs, out, Workspace(open_store(root / "store"), key, out.name), checkpoint_steps=10)
+    job = Job(
+        kind.Config.parse(table),
+        inputs,
+        out,
+        Workspace(open_store(root / "store"), key, out.name),
+        checkpoint_steps=10,
+    )
     return kind.run(job), out
 
 
@@ -54,12 +73,17 @@ def inputs(one_layer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     root = tmp_path_factory.mktemp("taught")
     prompts = [f"What is {number} + 1?" for number in range(8)]
     fields = {"domain": Domain.MATH, "reasoning": "I"}
-    rows = [Example(id=prompt_id(text), prompt=text, answer=str(number + 1), **fields) for number, text in enumerate(prompts)]
+    rows = [
+        Example(id=prompt_id(text), prompt=text, answer=str(number + 1), **fields)
+        for number, text in enumerate(prompts)
+    ]
     (root / "data").mkdir()
     for name in ("train", "validation"):
         write_jsonl(root / "data" / f"{name}.jsonl", rows)
     write_jsonl(root / "data" / "prompts.jsonl", [row.as_prompt() for row in rows])
-    _, policy = run(root, sft, {**SFT, "optimizer": {"learning_rate": 1e-2}}, {"examples": root / "data"})
+    _, policy = run(
+        root, sft, {**SFT, "optimizer": {"learning_rate": 1e-2}}, {"examples": root / "data"}
+    )
     return {"policy": policy, "prompts": root / "data"}
 
 
@@ -76,7 +100,9 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
     assert max(after) < 0.3
 
     metrics, saved = run(tmp_path / "saved", grpo, GRPO, inputs)
-    assert formats(saved)[: CHANGE + 4] == formats(dead)[: CHANGE + 4]  # the same run, until it is undone
+    assert (
+        formats(saved)[: CHANGE + 4] == formats(dead)[: CHANGE + 4]
+    )  # the same run, until it is undone
     assert CHANGE < metrics["rolled_back_at"] < 50
     assert np.mean(formats(saved)[-4:]) > 0.9
     (row,) = [row for row in read_rows(saved / "curves.jsonl") if "rolled_back_to" in row]
@@ -104,8 +130,11 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
         assert (resumed / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_dying_run_ends_with_its_best_checkpoint(tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An accident after 20 updates, with no change of weights to blame: the stage ends, with a policy from before."""
+def test_a_dying_run_ends_with_its_best_checkpoint(
+    tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accident after 20 updates, with no change of weights to blame: the stage ends, with a
+    policy from before."""
     steps: list[int] = []
     step = Trainer.step
 
@@ -113,7 +142,9 @@ def test_a_dying_run_ends_with_its_best_checkpoint(tmp_path: Path, inputs: dict[
         found = step(trainer, batch)
         steps.append(1)
         if len(steps) == 20:
-            trainer.model.final_norm.set_value(0 * trainer.model.final_norm.get_value() - 1)  # all words are equally likely
+            trainer.model.final_norm.set_value(
+                0 * trainer.model.final_norm.get_value() - 1
+            )  # all words are equally likely
         return found
 
     monkeypatch.setattr(Trainer, "step", accident)

@@ -1,8 +1,16 @@
-"""How often 95 % intervals hold the truth, and families of tests err: a small part of the table of `benchmarks/coverage.py`."""
+"""How often 95 % intervals hold the truth, and families of tests err: a small part of the table of
+`benchmarks/coverage.py`."""
 
 import pytest
 
-from benchmarks.coverage import family_errors, grades_cell, newcombe_cell, paired_cell, shares_cell, wilson_cell
+from benchmarks.coverage import (
+    family_errors,
+    grades_cell,
+    newcombe_cell,
+    paired_cell,
+    shares_cell,
+    wilson_cell,
+)
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.5, 0.8, 0.95])
@@ -16,13 +24,21 @@ def test_newcombe_covers(before: float, after: float) -> None:
     assert 0.93 <= newcombe_cell(100, before, after, trials=4000).coverage <= 0.97
 
 
-@pytest.mark.parametrize(("n", "discordant", "difference"), [(50, 0.5, 0.2), (100, 0.3, -0.1), (300, 0.1, 0.05), (900, 0.05, 0.03)])
+@pytest.mark.parametrize(
+    ("n", "discordant", "difference"),
+    [(50, 0.5, 0.2), (100, 0.3, -0.1), (300, 0.1, 0.05), (900, 0.05, 0.03)],
+)
 def test_paired_bootstrap_covers(n: int, discordant: float, difference: float) -> None:
     assert 0.93 <= paired_cell(n, discordant, difference, trials=400).coverage <= 0.97
 
 
-@pytest.mark.parametrize(("n", "discordant", "difference"), [(50, 0.02, 0.02), (100, 0.02, 0.02), (100, 0.05, -0.03), (300, 0.02, 0.02)])
-def test_paired_bootstrap_of_few_changes_does_not_fall_short(n: int, discordant: float, difference: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "discordant", "difference"),
+    [(50, 0.02, 0.02), (100, 0.02, 0.02), (100, 0.05, -0.03), (300, 0.02, 0.02)],
+)
+def test_paired_bootstrap_of_few_changes_does_not_fall_short(
+    n: int, discordant: float, difference: float
+) -> None:
     """A bootstrap of what was seen alone holds the truth in 63, 86, 95 and 93 of 100."""
     cell = paired_cell(n, discordant, difference, trials=400)
     assert cell.coverage >= 0.93

@@ -1,4 +1,5 @@
-"""How many prompts it takes: against published values, brute force, and the tests whose power is promised."""
+"""How many prompts it takes: against published values, brute force, and the tests whose power is
+promised."""
 
 import math
 
@@ -12,15 +13,19 @@ from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninfe
 
 
 def test_power_agrees_with_g_power(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G*Power 3.1's example of McNemar's exact test (O'Brien 2002): 50 pairs, 40 % discordant (8 % against 32 %), at 5 % one-sided: power
-    0.8393, actual error 0.032578."""
+    """G*Power 3.1's example of McNemar's exact test (O'Brien 2002): 50 pairs, 40 % discordant (8 %
+    against 32 %), at 5 % one-sided: power 0.8393, actual error 0.032578."""
     monkeypatch.setattr(power, "ALPHA", 0.10)  # both sides of a two-sided test
     assert power.mcnemar_power(50, 0.24, 0.4) == pytest.approx(0.8393, abs=1e-4)
     assert power.mcnemar_power(50, 0.0, 0.4) == pytest.approx(0.032578, abs=1e-6)
 
 
-@pytest.mark.parametrize(("n", "effect", "discordant"), [(8, 0.5, 0.9), (20, 0.3, 0.5), (20, 0.3, 0.3), (30, 0.05, 0.1)])
-def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(n: int, effect: float, discordant: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "effect", "discordant"), [(8, 0.5, 0.9), (20, 0.3, 0.5), (20, 0.3, 0.3), (30, 0.05, 0.1)]
+)
+def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(
+    n: int, effect: float, discordant: float
+) -> None:
     win, loss, found = (discordant + effect) / 2, (discordant - effect) / 2, 0.0
     for wins in range(n + 1):
         for losses in range(min(wins, n - wins + 1)):
@@ -29,9 +34,14 @@ def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(n: int, 
     assert power.mcnemar_power(n, effect, discordant) == pytest.approx(found, abs=1e-9)
 
 
-@pytest.mark.parametrize(("effect", "discordant", "expected"), [(0.05, 0.1, 312), (0.1, 0.3, 233), (0.02, 0.2, 3922)])
-def test_needed_n_is_a_little_more_than_the_normal_approximation(effect: float, discordant: float, expected: int) -> None:
-    """Connett, Smith and McHugh 1987: (z sqrt(D) + z_power sqrt(D - d^2))^2 / d^2. An exact test needs more, by less than 2/d."""
+@pytest.mark.parametrize(
+    ("effect", "discordant", "expected"), [(0.05, 0.1, 312), (0.1, 0.3, 233), (0.02, 0.2, 3922)]
+)
+def test_needed_n_is_a_little_more_than_the_normal_approximation(
+    effect: float, discordant: float, expected: int
+) -> None:
+    """Connett, Smith and McHugh 1987: (z sqrt(D) + z_power sqrt(D - d^2))^2 / d^2. An exact test
+    needs more, by less than 2/d."""
     assert expected < needed_n(effect, discordant) < expected + 2 / effect
     assert needed_n(-effect, discordant) == needed_n(effect, discordant)
     assert needed_n(effect, discordant, power=0.9) > needed_n(effect, discordant)
@@ -46,7 +56,11 @@ def test_needed_n_of_an_effect_larger_than_what_changes_takes_all_changes_as_win
 @pytest.mark.parametrize(("n", "discordant"), [(12, 0.5), (100, 0.1), (1000, 0.3)])
 def test_detectable_effect_is_the_inverse_of_needed_n(n: int, discordant: float) -> None:
     effect = detectable_effect(n, discordant)
-    assert power.mcnemar_power(n, effect, discordant) >= 0.8 > power.mcnemar_power(n, effect - 1e-4, discordant)
+    assert (
+        power.mcnemar_power(n, effect, discordant)
+        >= 0.8
+        > power.mcnemar_power(n, effect - 1e-4, discordant)
+    )
     assert needed_n(effect, discordant) <= n
 
 
@@ -57,14 +71,18 @@ def test_a_few_prompts_find_nothing() -> None:
 
 
 def test_noninferiority_of_many_prompts_needs_what_the_normal_approximation_says() -> None:
-    """(1.95996 + 0.84162)^2 (0.3 - 0.01^2) / (0.02 + 0.01)^2 = 2615.4; more at the margin's own size, where a normal tail is rough."""
+    """(1.95996 + 0.84162)^2 (0.3 - 0.01^2) / (0.02 + 0.01)^2 = 2615.4; more at the margin's own
+    size, where a normal tail is rough."""
     assert needed_n_noninferiority(0.02, 0.3, 0.01) == pytest.approx(2615, rel=0.02)
-    assert needed_n_noninferiority(0.02, 0.3, 0.01, power=0.9) > needed_n_noninferiority(0.02, 0.3, 0.01)
+    assert needed_n_noninferiority(0.02, 0.3, 0.01, power=0.9) > needed_n_noninferiority(
+        0.02, 0.3, 0.01
+    )
 
 
 @pytest.mark.parametrize("margin", [0.02, 0.05, 0.1])
 def test_noninferiority_is_not_shown_by_few_prompts_even_if_nothing_changes(margin: float) -> None:
-    """An interval of no change is 3 / (n + 2) wide to either side: three lost, of so few as are lost by the one pseudo-observation."""
+    """An interval of no change is 3 / (n + 2) wide to either side: three lost, of so few as are
+    lost by the one pseudo-observation."""
     n = needed_n_noninferiority(margin, 0.0)
     assert 3 / (n + 2) < margin <= 3 / (n + 1)
     assert shown_not_inferior(n, margin, 0.0, 0.0, 10) == 1
@@ -73,15 +91,23 @@ def test_noninferiority_is_not_shown_by_few_prompts_even_if_nothing_changes(marg
 
 @pytest.mark.parametrize(("effect", "discordant"), [(0.05, 0.1), (0.3, 0.5)])
 def test_promised_power_is_reached(effect: float, discordant: float) -> None:
-    tested, interval = power_of_mcnemar(needed_n(effect, discordant), effect, discordant, trials=250)
+    tested, interval = power_of_mcnemar(
+        needed_n(effect, discordant), effect, discordant, trials=250
+    )
     assert tested == pytest.approx(0.8, abs=0.02)
     assert interval == pytest.approx(0.8, abs=0.04)
 
 
-@pytest.mark.parametrize(("margin", "discordant", "difference"), [(0.05, 0.1, 0.0), (0.05, 0.05, -0.02), (0.1, 0.3, 0.1)])
-def test_promised_power_of_noninferiority_is_reached(margin: float, discordant: float, difference: float) -> None:
+@pytest.mark.parametrize(
+    ("margin", "discordant", "difference"), [(0.05, 0.1, 0.0), (0.05, 0.05, -0.02), (0.1, 0.3, 0.1)]
+)
+def test_promised_power_of_noninferiority_is_reached(
+    margin: float, discordant: float, difference: float
+) -> None:
     n = needed_n_noninferiority(margin, discordant, difference)
-    assert shown_not_inferior(n, margin, discordant, difference, trials=250) == pytest.approx(0.82, abs=0.04)
+    assert shown_not_inferior(n, margin, discordant, difference, trials=250) == pytest.approx(
+        0.82, abs=0.04
+    )
 
 
 def test_what_no_number_of_prompts_shows_is_refused() -> None:
@@ -89,7 +115,9 @@ def test_what_no_number_of_prompts_shows_is_refused() -> None:
         needed_n(0.0, 0.1)
     with pytest.raises(ValueError, match="not even a thousand million"):
         needed_n(1e-7, 0.1)
-    with pytest.raises(ValueError, match=r"no number of prompts shows that a difference of -0\.05 is above -0\.05"):
+    with pytest.raises(
+        ValueError, match=r"no number of prompts shows that a difference of -0\.05 is above -0\.05"
+    ):
         needed_n_noninferiority(0.05, 0.1, -0.05)
     with pytest.raises(ValueError, match="margin = 0"):
         needed_n_noninferiority(0.0, 0.1)

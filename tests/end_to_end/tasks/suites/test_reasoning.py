@@ -16,12 +16,17 @@ def test_a_suite_is_read_from_a_bucket_by_its_url(gcs_client: Any, tmp_path: Pat
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"question": "1+1?", "answer": "It is 2.\n#### 2"}]), tmp_path / "test.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"question": "1+1?", "answer": "It is 2.\n#### 2"}]),
+        tmp_path / "test.parquet",
+    )
     gcs_client.blob("gsm8k/test-00000.parquet").upload_from_filename(tmp_path / "test.parquet")
     table = {"name": "gsm8k", "path": f"gs://{gcs_client.name}/gsm8k/test-*.parquet"}
     (prompt,) = ask(tmp_path, **table)
     assert (prompt.id, prompt.answer) == ("gsm8k/0", "2")
-    assert f"data/gs://{gcs_client.name}/gsm8k/test-00000.parquet" in suite_dependencies([table], "reasoning_eval", None)
+    assert f"data/gs://{gcs_client.name}/gsm8k/test-00000.parquet" in suite_dependencies(
+        [table], "reasoning_eval", None
+    )
 
 
 @needs_records
@@ -36,7 +41,9 @@ def test_a_suite_is_read_from_a_bucket_by_its_url(gcs_client: Any, tmp_path: Pat
         ("chemiq", 400, 816, {"numeric", "exact"}, "O=Nc1ccc(Br)cc1"),
     ],
 )
-def test_a_real_file_gives_a_prompt_for_every_row(name: str, held: int, published: int, checks: set[str], first_answer: str) -> None:
+def test_a_real_file_gives_a_prompt_for_every_row(
+    name: str, held: int, published: int, checks: set[str], first_answer: str
+) -> None:
     prompts = ask(SHARED, name=name)
     assert len(prompts) == held
     assert size(name=name) == published
@@ -46,13 +53,17 @@ def test_a_real_file_gives_a_prompt_for_every_row(name: str, held: int, publishe
     assert {prompt.suite for prompt in prompts} == {name}
     digests = suite_dependencies([{"name": name}], "reasoning_eval", SHARED)
     assert digests[f"suites.{name}"] == 1
-    assert {prompt.source for prompt in prompts} == {key.removeprefix("data/") for key in digests if key.startswith("data/")}
+    assert {prompt.source for prompt in prompts} == {
+        key.removeprefix("data/") for key in digests if key.startswith("data/")
+    }
 
 
 @needs_records
 def test_references_are_right_by_their_own_check() -> None:
     for name in ("gsm8k", "scibench", "chemiq"):
-        wrong = [prompt.id for prompt in ask(SHARED, name=name) if not agrees(prompt, prompt.answer).ok]
+        wrong = [
+            prompt.id for prompt in ask(SHARED, name=name) if not agrees(prompt, prompt.answer).ok
+        ]
         assert not wrong
     assert agrees(ask(SHARED, name="humaneval", first=1)[0], "    return 1").ok is False
     solved = ask(SHARED, name="humaneval", first=3)[2]
@@ -71,7 +82,11 @@ def test_scibench_accepts_five_percent_and_another_unit_and_one_subject_is_a_pat
     assert agrees(pressure, "52 atm").ok
     assert not agrees(pressure, "54 atm").ok
     assert agrees(pressure, "5.14 MPa").ok
-    assert len(ask(SHARED, name="scibench", path="scibench/thermo*.json")) == size(name="scibench", path="scibench/thermo*.json") == 83
+    assert (
+        len(ask(SHARED, name="scibench", path="scibench/thermo*.json"))
+        == size(name="scibench", path="scibench/thermo*.json")
+        == 83
+    )
 
 
 @needs_records

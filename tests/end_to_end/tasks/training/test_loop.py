@@ -22,16 +22,24 @@ def test_what_the_backward_pass_computes_again_changes_no_gradient():
     found = []
 
     def text_of(graph):
-        return str(jax.make_jaxpr(lambda state: gradient(nnx.merge(graph, state), inputs))(nnx.state(model)))
+        return str(
+            jax.make_jaxpr(lambda state: gradient(nnx.merge(graph, state), inputs))(
+                nnx.state(model)
+            )
+        )
 
     for remat in get_args(Remat):
         model.remat = remat
-        found.append((text_of(nnx.graphdef(model)), nnx.jit(lambda model: gradient(model, inputs))(model)))
+        found.append(
+            (text_of(nnx.graphdef(model)), nnx.jit(lambda model: gradient(model, inputs))(model))
+        )
     (_, (loss, gradients)), *others = found
     assert len({text for text, _ in found}) == len(get_args(Remat))
     for _, (other, theirs) in others:
         np.testing.assert_allclose(other, loss, rtol=1e-6)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), theirs, gradients)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), theirs, gradients
+        )
 
 
 def gradient(model, inputs):
