@@ -31,11 +31,11 @@ os.environ.setdefault(
 )
 
 from tests.fakes.gcs_fixtures import (
-    gcs,
-    gcs_bucket,
-    gcs_client,
-    gcs_fs,
-)  # noqa: F401  fixtures of every test
+    gcs,  # noqa: F401
+    gcs_bucket,  # noqa: F401
+    gcs_client,  # noqa: F401
+    gcs_fs,  # noqa: F401
+)
 from tests.fakes.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
 from tests.fakes.tpu_workshop import shop  # noqa: F401
 

@@ -209,8 +209,8 @@ def export(options: argparse.Namespace) -> Answer:
         options.to,
         options.stage,
         options.dtype,
-        lambda text: print(text, file=sys.stderr),
-    )  # noqa: T201
+        lambda text: print(text, file=sys.stderr),  # noqa: T201
+    )
     return Answer(value, lambda: show.show_export(value))
 
 

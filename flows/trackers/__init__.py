@@ -44,9 +44,9 @@ def track(run: RunResults, warn: Callable[[str], None]) -> None:
             ):  # standard output is for the one object of --json
                 tracker.send(run)
         except (
-            Exception,
+            Exception,  # noqa: BLE001
             SystemExit,
-        ) as error:  # noqa: BLE001  another's code, at the end of a run that is done: it may raise anything
+        ) as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == name
             why = (
                 f"it is not installed; `uv pip install {tracker.INSTALL}`"

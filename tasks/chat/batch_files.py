@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -186,11 +187,10 @@ class _Chunk:
                 ):
                     return batch
             seen, last = seen + len(page.data), page.data[-1].id
-            page = (
-                await self._insist(lambda last=last: client.batches.list(limit=100, after=last))
-                if page.has_more
-                else None
-            )  # type: ignore[misc]
+            if not page.has_more:
+                return None
+            listing = partial(client.batches.list, limit=100, after=last)
+            page = await self._insist(listing)
         return None
 
     async def _submit(self, name: str, lines: Sequence[dict[str, Any]]) -> "Batch":

@@ -41,8 +41,8 @@ _HUB_LICENCES = frozenset(
     apache-2.0 mit bsd-2-clause bsd-3-clause cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0
     cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-nc-nd-4.0 odc-by odbl pddl
     cdla-permissive-2.0 cdla-sharing-1.0 gemma llama3 llama3.1 openrail gpl-3.0 unlicense
-    """.split()
-)  # noqa: SIM905
+    """.split()  # noqa: SIM905
+)
 """Identifiers that the hub knows; any other licence is `other` there, with its name."""
 
 

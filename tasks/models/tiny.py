@@ -114,7 +114,7 @@ if __name__ == "__main__":
     printable = "".join(chr(code) for code in range(32, 127))
     VOCABULARY.write_text(train_vocabulary([*texts, printable]), encoding="utf-8")
     lengths = sorted(len(tiny_tokenizer().encode(row.prompt + row.response())) for row in rows)
-    print(
+    print(  # noqa: T201
         f"{VOCABULARY}: {len(rows)} rows take {sum(lengths) / len(rows):.0f} tokens on average,"
         f" {lengths[-1]} at most"
-    )  # noqa: T201
+    )

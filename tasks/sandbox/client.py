@@ -240,12 +240,16 @@ class Client:
                 return value
 
     def _send(
-        self, operation: str, given: list[Any], named: dict[str, Any] = {}, target: Any = None
-    ) -> int:  # noqa: B006  read only
+        self,
+        operation: str,
+        given: list[Any],
+        named: Any = None,
+        target: Any = None,
+    ) -> int:
         if self.stopped is not None:
             self.stop(self.stopped)
         self._asked += 1
-        self._reply([self._asked, "do", operation, target, given, named])
+        self._reply([self._asked, "do", operation, target, given, named or {}])
         return self._asked
 
     def _reply(self, frame: list[Any]) -> None:

@@ -42,7 +42,7 @@ class Examined:
 
 def examine(
     answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False
-) -> Examined:  # noqa: B008  frozen
+) -> Examined:
     """Run `tests` against the code in `answer`.
 
     Args:

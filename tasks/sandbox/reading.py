@@ -63,15 +63,15 @@ class Reading:
         self._nodes = list(ast.walk(tree))
         needed = _needed(tests, support)
         self.asked = needed
-        functions = [
-            node
+        returned = {
+            node.name: node.body[-1].value
             for node in self._nodes
             if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)
-        ]
+        }
         self._makers: dict[str, str] = {}
         self._makers = {
-            node.name: name for node in functions if (name := self._made(node.body[-1].value))
-        }  # type: ignore[attr-defined]
+            maker: name for maker, value in returned.items() if (name := self._made(value))
+        }
         self._made_of, self._classes = self._instances()
         modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
         tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
@@ -155,18 +155,17 @@ class Reading:
         for node in self._nodes:
             if isinstance(node, ast.Assert | ast.Expr):
                 calls = [
-                    one
+                    (one.func.id, one)
                     for one in ast.walk(node)
                     if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
                 ]
                 around = {
-                    call.func.id
-                    for call in calls
-                    for inner in call.args
-                    if loads(inner) & known.keys()
-                }  # type: ignore[attr-defined]
+                    name
+                    for name, call in calls
+                    if any(loads(inner) & known.keys() for inner in call.args)
+                }
                 if loads(node) <= known.keys() | free:
-                    subjects |= {call.func.id for call in calls} - around  # type: ignore[attr-defined]
+                    subjects |= {name for name, _ in calls} - around
         return {name: value for name, value in known.items() if name not in subjects}
 
     def _instances(self) -> tuple[dict[str, set[str]], set[str]]:
@@ -201,14 +200,14 @@ class Reading:
                     else [node.exc]
                 )
                 classes |= {name for one in found if one for name in loads(one)}
-        named = [
-            node
+        named = {
+            node.func.id
             for node in self._nodes
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        ]
-        classes |= {
-            node.func.id for node in named if _camel(node.func.id) and not node.args + node.keywords
-        }  # type: ignore[attr-defined]
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and not node.args + node.keywords
+        }
+        classes |= {name for name in named if _camel(name)}
         methods: dict[str, set[str]] = {}
         commands = {
             node.value.func

@@ -9,8 +9,8 @@ from tests.end_to_end.test_recipes import (
     RECIPES,
     RUN_HERE,
     runs_on_a_laptop,
-    shared_store,
-)  # noqa: F401
+    shared_store,  # noqa: F401
+)
 
 
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - set(RUN_HERE)))

@@ -26,8 +26,8 @@ stable standard start started starting states status stop stopped stopping study
 subcutaneously subject subjects survival symptom table that their therapy they this though time
 times total treated treatment trial true type types use used using week weekly weeks were while with
 within without worse worsened worsening worst year years yes
-""".split()
-)  # noqa: SIM905 - 260 words would be as many lines
+""".split()  # noqa: SIM905
+)
 """Words that name no drug, gene or number: a proof or an answer may add them."""
 
 BRIDGES = FILLER | frozenset(
@@ -35,8 +35,8 @@ BRIDGES = FILLER | frozenset(
 account accounted accounting demonstrate demonstrates dosing identify include includes leverage
 leveraged leveraging mutant noted observe observes phase refer referring regimens show shows
 specific taken takes taking targeted therapeutic
-""".split()
-)  # noqa: SIM905
+""".split()  # noqa: SIM905
+)
 """Words by which an answer may go from its proof to its conclusion."""
 
 ABSTENTIONS = (

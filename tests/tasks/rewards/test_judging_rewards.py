@@ -280,11 +280,11 @@ def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(mo
     from tests.tasks.judging.test_calibration import WORTH, knowing
 
     known = set(WORTH)
-    reply = lambda one: (
+    reply = lambda one: (  # noqa: E731
         knowing()(one)
         if data_of(one)["answer"] in known
         else ruling(one, *[7 for _ in items_in(one)])
-    )  # noqa: E731
+    )
     table = {"judge": JUDGE, "hallucination_penalty": 0.0, "calibration": {"every": 10**12}}
     judge = FakeJudge(reply)
     monkeypatch.setattr(judging_reward, "open_judge", lambda config, resources: judge)

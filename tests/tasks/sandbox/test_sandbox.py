@@ -25,7 +25,7 @@ SHORT = Limits(cpu_s=1)
 
 def passes(
     answer: str, tests: str = "assert add(2, 2) == 4", prefix: str = "", limits: Limits = Limits()
-) -> bool:  # noqa: B008
+) -> bool:
     return examine(answer, tests, prefix=prefix, limits=limits).ok
 
 

@@ -24,9 +24,9 @@ from tasks.teachers import procedural
 
 PROCEDURAL = {"name": "procedural", "rows": {}, "grounded": {}, "unworked": {}}
 NOUNS = (
-    "amber basin cedar delta ember fjord grove heron inlet jetty knoll larch mango north olive"
+    "amber basin cedar delta ember fjord grove heron inlet jetty knoll larch mango north olive"  # noqa: SIM905
     " pearl quartz river".split()
-)  # noqa: SIM905
+)
 WORDS = [f"{one} {other}" for one in NOUNS for other in NOUNS]
 
 

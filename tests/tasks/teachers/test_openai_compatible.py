@@ -147,9 +147,9 @@ def test_every_bad_response_is_classified_and_paired_with_a_good_one(
         openai_compatible.request_of(config(samples=2), prompt, 0, 0).parameters["seed"]: name
         for prompt, name in zip(lent(len(BAD)), BAD, strict=True)
     }
-    faults = lambda request: (
+    faults = lambda request: (  # noqa: E731
         BAD[seeds[request.body["seed"]]] if request.body["seed"] in seeds else None
-    )  # noqa: E731
+    )
     asked = config(samples=2, first={"math": len(BAD)}, languages=("en",), temperature=1.0)
     with ChatServer(faults, reply=solver()) as server:
         given = lesson(tmp_path)

@@ -11,12 +11,12 @@ from tests.fakes.chat_server import ChatServer, Fault, Request, echo
 from tests.tasks.judging.test_engine import (
     expected,
     free_port,
-    judge,
+    judge,  # noqa: F401
     questions,
     rating,
     texts,
     until,
-)  # noqa: F401
+)
 
 
 def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:

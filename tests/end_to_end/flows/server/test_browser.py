@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.fakes.chromium import chromium, picture
-from tests.fakes.served import PATIENCE, SLOW, Served, until
-
 from playwright.sync_api import (
     Page,
     expect,
 )  # isort: skip  after chromium.py, which skips this file where it is missing
+
+from tests.fakes.chromium import chromium, picture
+from tests.fakes.served import PATIENCE, SLOW, Served, until
 
 
 @pytest.fixture(scope="module")

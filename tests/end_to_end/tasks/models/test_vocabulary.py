@@ -14,9 +14,9 @@ from tests.tasks.models.test_vocabulary import (
     CHUNK,
     D,
     V,
-    _names_of_this_code,
-    _small_chunks,
-)  # noqa: F401
+    _names_of_this_code,  # noqa: F401
+    _small_chunks,  # noqa: F401
+)
 
 DEVICES = """
 import json, re, sys

@@ -7,10 +7,10 @@ import pytest
 
 from tests.tasks.rewards.test_attacks import (
     READERS,
-    inputs,
+    inputs,  # noqa: F401
     takes_time_in_proportion,
-    worth,
-)  # noqa: F401
+    worth,  # noqa: F401
+)
 
 
 @pytest.mark.parametrize("name", READERS)

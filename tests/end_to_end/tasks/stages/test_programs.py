@@ -8,9 +8,9 @@ import pytest
 from tests.tasks.stages.test_programs import (
     QUICK,
     STAGES,
-    inputs,
+    inputs,  # noqa: F401
     runs_what_plan_compiles,
-)  # noqa: F401
+)
 
 
 @pytest.mark.parametrize("name", [name for name in STAGES if name not in QUICK])

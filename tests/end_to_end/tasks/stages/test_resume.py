@@ -25,11 +25,11 @@ from tests.tasks.stages.test_resume import (
     TWICE,
     Bench,
     Kills,
-    bench,
+    bench,  # noqa: F401
     content,
     ends_with_the_same_bytes,
-    inputs,
-)  # noqa: F401
+    inputs,  # noqa: F401
+)
 from tests.tasks.stages.tiny_stages import ADAMW, DPO, GRPO, LORA, PREFERENCES, SFT
 
 pytestmark = pytest.mark.usefixtures("one_layer")
