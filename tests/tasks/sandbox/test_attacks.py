@@ -36,7 +36,7 @@ def refused(attack, *arguments):
 """
 
 
-def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:  # noqa: B008
+def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:
     """What an attack gave, run as an answer's code. It returns `refused(...)` of what it tried."""
     examined = examine(
         GUARD + code,
