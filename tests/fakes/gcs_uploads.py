@@ -1,4 +1,4 @@
-"""Resumable uploads of the fake of Cloud Storage: sessions, chunks, status queries, cancelling.
+"""Resumable uploads of the fake of Cloud Storage: sessions, chunks, status queries.
 
 Behaviour follows https://cloud.google.com/storage/docs/performing-resumable-uploads: an unfinished
 upload keeps whole units of 256 KiB, bytes that were kept already are skipped, and preconditions are
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Preconditions, StoredObject
+from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Precondition, StoredObject
 
 CHUNK_UNIT = 1 << 18  # bytes
 _RANGE = re.compile(r"bytes (?:(\*)|(\d+)-(\d+))/(\*|\d+)")
@@ -26,7 +26,7 @@ class Session:
     bucket: str
     name: str
     fields: dict[str, Any]
-    preconditions: Preconditions
+    precondition: Precondition
     lock: threading.Lock = field(default_factory=threading.Lock)
     content: Content = field(default_factory=Content)
     outcome: StoredObject | ApiError | None = None
@@ -81,11 +81,11 @@ class Uploads:
         self.sessions: dict[str, Session] = {}
 
     def begin(
-        self, bucket: str, name: str, fields: Mapping[str, Any], preconditions: Preconditions
+        self, bucket: str, name: str, fields: Mapping[str, Any], precondition: Precondition
     ) -> Session:
         with self.buckets.lock:
-            preconditions.check(self.buckets.bucket(bucket).objects.get(name))
-        session = Session(uuid.uuid4().hex, bucket, name, dict(fields), preconditions)
+            precondition.check(self.buckets.bucket(bucket).objects.get(name))
+        session = Session(uuid.uuid4().hex, bucket, name, dict(fields), precondition)
         self.sessions[session.id] = session
         return session
 
@@ -93,16 +93,6 @@ class Uploads:
         if upload_id not in self.sessions:
             raise ApiError(404, "notFound", "Not Found")
         return self.sessions[upload_id]
-
-    def cancel(self, session: Session) -> None:
-        """Ends with the API's odd status for success, 499, now and for every later request."""
-        with session.lock:
-            if session.outcome is None:
-                session.outcome, session.content = (
-                    ApiError(499, "clientClosedRequest", "Client Closed Request"),
-                    Content(),
-                )
-            raise ApiError(499, "clientClosedRequest", "Client Closed Request")
 
     def append(
         self,
@@ -166,7 +156,7 @@ class Uploads:
     def _finish(self, session: Session) -> None:
         try:
             made = self.buckets.insert(
-                session.bucket, session.name, session.content, session.fields, session.preconditions
+                session.bucket, session.name, session.content, session.fields, session.precondition
             )
             session.outcome = replace(
                 made, content=Content()

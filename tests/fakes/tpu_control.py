@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from tests.fakes.tpu_faults import WrongFault
+from tests.fakes.faults import WrongFault
 from tests.fakes.tpu_resources import SECONDS, Request
 from tests.fakes.tpu_service import Service
 from tests.fakes.tpu_vm import processes

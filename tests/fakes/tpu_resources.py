@@ -13,8 +13,9 @@ import grpc
 from google.cloud import tpu_v2alpha1 as tpu
 from google.rpc import error_details_pb2
 
+from tests.fakes.faults import WrongFault
 from tests.fakes.tpu_catalog import Accelerator
-from tests.fakes.tpu_faults import MESSAGES, FaultList, WrongFault, checked
+from tests.fakes.tpu_faults import MESSAGES, TpuFaults, checked
 from tests.fakes.tpu_metadata import instance_values
 from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
 from tests.fakes.tpu_vm import Host, kill, reap
@@ -57,7 +58,7 @@ class Cloud:
     def __init__(self, fake: str, root: Path) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.faults = FaultList()
+        self.faults = TpuFaults()
         self.seconds = dict(SECONDS)
         self.quota: dict[str, int] = {}
         self.made: list[Request] = []
@@ -134,16 +135,6 @@ class Cloud:
         self._delete_node(request, request.the_node)
         if request.exists:
             self._enter(request, State.SUSPENDING, initiator=Initiator.USER)
-
-    def reset(self, request: Request) -> None:
-        """Queue a suspended request anew. Raises ApiError in other states."""
-        if request.state != State.SUSPENDED:
-            raise ApiError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "Cloud TPU received a bad request. reset is not supported while in state"
-                f" {request.state.name} [EID: 0x73013519f5b7feb2]",
-            )
-        self._enter(request, State.WAITING_FOR_RESOURCES, initiator=Initiator.USER)
 
     def _check_quota(self, request: Request) -> None:
         limit = self.quota.get(

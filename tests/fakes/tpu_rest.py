@@ -9,9 +9,6 @@ they strike those over gRPC.
 """
 
 import json
-import os
-import socket
-import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,10 +19,10 @@ from google.api_core.exceptions import from_grpc_status
 from google.cloud import tpu_v2alpha1 as tpu
 from google.protobuf import json_format
 
+from tests.fakes.process import reset
 from tests.fakes.tpu_service import Service
 from tests.fakes.tpu_states import ApiError
 
-_TPU = "google.cloud.tpu.v2alpha1.Tpu"
 _CALLS = {
     ("GET", "queuedResources"): ("GetQueuedResource", tpu.GetQueuedResourceRequest),
     ("DELETE", "queuedResources"): ("DeleteQueuedResource", tpu.DeleteQueuedResourceRequest),
@@ -67,9 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ApiError(grpc.StatusCode.NOT_FOUND, "Not Found")
             method, kind = call
             given = {"force": True} if parse_qs(url.query).get("force") == ["true"] else {}
-            answer = self.server.service.call(
-                f"{_TPU}/{method}", kind(name=name, **given), self._reset
-            )
+            answer = self.server.service.call(method, kind(name=name, **given), self._reset)
             self._answer(
                 200,
                 (
@@ -90,8 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_GET
 
     def _reset(self) -> None:
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        os.close(self.connection.detach())
+        reset(self.connection)
 
     def _answer(self, status: int, text: str) -> None:
         body = text.encode()

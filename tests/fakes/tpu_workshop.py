@@ -9,9 +9,10 @@ import pytest
 
 import infra.tpu.backend
 from infra.backend import FINAL, JobHandle
+from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import host_status
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.job import TpuRecord, record_name
 from infra.tpu.types import TPU_TYPES
@@ -28,7 +29,7 @@ class Workshop:
 
     def __init__(self, uri: str, tpu: FakeTpu) -> None:
         self.tpu = tpu
-        self.store: Store = open_store(uri)
+        self.store: Store = context().store(uri)
         self.backends: list[CloudTpuBackend] = []
 
     def backend(self, target: str = "v5e-8", **settings: object) -> CloudTpuBackend:

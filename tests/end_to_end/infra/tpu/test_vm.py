@@ -19,7 +19,8 @@ from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
-from tests.fakes.tpu_fake import ROOT, FakeTpu
+from tests.fakes.process import ROOT
+from tests.fakes.tpu_fake import FakeTpu
 from tests.fakes.vm import ship_toy
 
 GO = """
