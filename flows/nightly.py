@@ -16,16 +16,18 @@ from typing import Any
 
 import httpx
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.cli.interrupt import interruptible
 from flows.post_train import post_train
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
 from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
-from flows.promotion.gate import COLUMNS, DEFAULT, Gate, gate, rematches, rows
+from flows.promotion.gate import Gate, gate, rematches
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.recipe.resolve import resolve
+from flows.report.blocks import Block, Heading, Paragraph, code
+from flows.report.gate import gate_table
+from flows.report.publish import publish_page
 from flows.runs.record import record_name
 from infra.settings import Settings
 from infra.store.store import Store, open_store
@@ -230,37 +232,22 @@ def _evaluate(
 def _publish(run: RunRecord, decision: Decision, outcome: _Outcome) -> None:
     """Show the decision in Prefect. It is only a view: when the API cannot be reached, all is
     decided and done."""
-    key = f"{run.recipe.name.replace('_', '-')}-nightly"
     try:
-        create_markdown_artifact(
-            markdown=_page(run, decision, outcome), key=key, description=outcome.sentence
-        )
+        publish_page(run, "nightly", _page(run, decision, outcome), outcome.sentence)
     except httpx.HTTPError as error:
         get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
 
 
-def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> str:
-    """The decision in Markdown: candidate and champion, what is new, every rule with what was
-    found, and why."""
+def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> Iterator[Block]:
+    """The decision: candidate and champion, what is new, every rule with what was found, and
+    why."""
     verdict = outcome.gate
-    opponent = (
-        f"the champion, run `{verdict.champion}`"
-        if verdict.champion
-        else "its own base: there is no champion"
-    )
-    table = [
-        f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows(verdict))
-    ]
-    return "\n\n".join(
-        [
-            f"# {run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}",
-            outcome.sentence,
-            (
-                f"Candidate: run `{run.run_id}`, model of stage {model_of(run).name}, against"
-                f" {opponent}."
-            ),
-            f"Data: {decision.fresh.text}.",
-            "\n".join(table) if verdict.findings else "",
-            DEFAULT if verdict.default else "",
-        ]
-    )
+    yield Heading(f"{run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}", 1)
+    yield outcome.sentence
+    model = f", model of stage {model_of(run).name}, against "
+    against = "its own base: there is no champion"
+    if verdict.champion:
+        against = f"the champion, run {verdict.champion}"
+    yield Paragraph(("Candidate: run ", code(run.run_id), model, against, "."))
+    yield f"Data: {decision.fresh.text}."
+    yield from gate_table(verdict)

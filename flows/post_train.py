@@ -20,7 +20,7 @@ from flows.planning.plan import DoesNotFit, check_fit
 from flows.recipe.endpoints import check_endpoints
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.recipe.resolve import resolve
-from flows.report.page import report_html, write_report
+from flows.report.page import report_of, write_report
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog
 from flows.runs.results import read_results
@@ -128,11 +128,10 @@ def _publish(store: Store, run: RunLog, watch: Watch) -> None:
     """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing
     from a run that has ended."""
     try:
-        results = read_results(store, run.record)
-        page = report_html(results)
-        run.report(write_report(store, run.record.run_id, page))
-        results = replace(results, record=run.record)
-        publish(results, page)
+        report = report_of(read_results(store, run.record))
+        run.report(write_report(store, report))
+        results = replace(report.run, record=run.record)
+        publish(replace(report, run=results))
     except (OSError, InputError, Damaged) as error:
         why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
         watch.say("report", why)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows.cli import commands
+from flows.cli.show import show
 from flows.planning.plan import DoesNotFit
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
         else:
-            answer.show()
+            show(answer.shown)
         return answer.code
     except InputError as error:
         return _fail(str(error), 2)
