@@ -15,7 +15,7 @@ from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.reports import StageRecord
 from tasks.contract.plugins import stage_kind
 from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
@@ -27,7 +27,7 @@ class _Submitted:
     when it began."""
 
     stage: ResolvedStage
-    spec: JobSpec
+    spec: JobRequest
     given: dict[str, Manifest]
     began: float
 
@@ -88,11 +88,8 @@ class Chain:
         A stage that fails takes those that need it with it; the others go on. When this returns no
         machine of theirs is left.
         """
-        backend(
-            self._target
-            # the client of a cloud takes seconds to load; it does so while the first stages are looked
-            # up
-        )
+        # the client of a cloud takes seconds to load: it does so while the first stages are looked up
+        backend(self._target)
         self._walk(watch)
         for message in close_backends():
             watch.say("machines", message)
@@ -132,11 +129,10 @@ class Chain:
         self._waiting.remove(stage)
         began = time.monotonic()
         inputs = {name: self._made[source].ref() for name, source in stage.inputs.items()}
-        spec = JobSpec(
+        spec = JobRequest(
             stage=stage.name,
             kind=stage.kind,
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
-            attempt="",
             store=self._store.uri,
             target=(
                 "local"

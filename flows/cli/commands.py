@@ -329,9 +329,7 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
             "--drop-run is about the store and --target about machines; give one of them."
         )
     check_target(options.target)
-    leftovers = open_backend(options.target, Settings.from_environment()).reap(
-        store, options.delete
-    )
+    leftovers = open_backend(options.target).reap(store, options.delete)
     value = {
         "target": options.target,
         "store": store.uri,

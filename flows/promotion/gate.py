@@ -17,7 +17,7 @@ from flows.runs.record import read_run
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
 
@@ -94,7 +94,7 @@ def same_model(one: RunRecord, other: RunRecord) -> bool:
     return len(models) == 2 and models[0] == models[1]
 
 
-def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobSpec]:
+def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
     """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
     none) as the candidate was, where the evaluations in the store do not compare the two. Cached by
     key like every stage; `gate` finds what they made."""

@@ -36,7 +36,7 @@ from flows.recipe.resolve import resolve
 from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.recipe import GateRule, GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
@@ -367,12 +367,12 @@ def test_a_champion_without_a_record_is_not_replaced(nights: Nights) -> None:
 
 def submit(
     nights: Nights, candidate: list[RunRecord], error: str | None
-) -> Callable[[JobSpec], Any]:
+) -> Callable[[JobRequest], Any]:
     """In the place of `submit_stage`: the champion answers all of the candidate's prompts wrongly,
     or its job fails."""
 
     @task
-    def evaluate(spec: JobSpec) -> State[Any]:
+    def evaluate(spec: JobRequest) -> State[Any]:
         if error or spec.data != str(nights.recipe.parent):
             return Failed(message=error or f"its data are in {spec.data}")
         stage = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}[spec.kind]
