@@ -13,8 +13,8 @@ from flows.recipe import explain
 from flows.recipe.resolve import resolve, shipped_recipes
 from flows.report.blocks import Block
 from flows.runs.record import read_run, read_runs, record_name, run_status
-from infra.settings import Settings
-from infra.store.store import Store, open_store
+from infra.context import context
+from infra.store.store import Store
 from infra.targets import check_target, open_backend
 from infra.visible import plain
 from schemas.base import InputError
@@ -60,7 +60,7 @@ def plan(options: argparse.Namespace) -> Answer:
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
     check_target(options.target)
     check_budget(options.hours, options.usd)
-    store = open_store(options.store, write=False)
+    store = _store(options)
     value = make_plan(resolved, store, options.target, hours=options.hours, usd=options.usd)
     return Answer(value, show.plan(value), 0 if value["fits"] else 3)
 
@@ -69,7 +69,7 @@ def why(options: argparse.Namespace) -> Answer:
     """Say why a stage is cached or not: the fields that differ from the nearest artifact."""
     resolved = resolve(options.recipe, options.overrides, options.data)
     resolved.stage(options.stage)
-    store = open_store(options.store, write=False)
+    store = _store(options)
     outlooks = explain.outlook(resolved, store)
     outlook = next(one for one in outlooks if one.stage.name == options.stage)
     nearest = explain.nearest_artifact(outlooks, options.stage, explain.Made(store))
@@ -91,7 +91,7 @@ def why(options: argparse.Namespace) -> Answer:
 
 def runs(options: argparse.Namespace) -> Answer:
     """List the store's runs, the newest last."""
-    store = open_store(options.store, write=False)
+    store = _store(options)
     value = {"runs": [_summary(record) for record in read_runs(store)]}
     return Answer(value, show.runs(value))
 
@@ -101,8 +101,7 @@ def report(options: argparse.Namespace) -> Answer:
     from flows.report.page import report_of, write_report
     from flows.runs.results import read_results
 
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     results = read_results(store, record)
     location = write_report(store, report_of(results))
     if record.status != "running":  # else the record is the run's own to write
@@ -119,9 +118,9 @@ def compare(options: argparse.Namespace) -> Answer:
     from flows.report.compare import comparison_blocks, render_comparison
     from flows.runs.compare import compare_runs
 
-    store = open_store(options.store, write=False)
+    store, record = _run_of(options)
     others = [read_run(store, other) for other in options.others]
-    found = compare_runs(store, read_run(store, options.run), others)
+    found = compare_runs(store, record, others)
     location = render_comparison(store, found)
     value = found[0] if len(found) == 1 else {"comparisons": found}
     shown = [*comparison_blocks(found), f"Page: {location}"]
@@ -137,8 +136,7 @@ def ask(options: argparse.Namespace) -> Answer:
         sys.stdout.write(plain(piece))
         sys.stdout.flush()
 
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     value = answer(store, record, options.question, options.stage, None if options.json else tell)
     return Answer(value, [""], 130 if value["stopped"] else 0)
 
@@ -154,10 +152,7 @@ def scores(options: argparse.Namespace) -> Answer:
     from flows.cli.scores import export_scores
     from flows.runs.results import read_results
 
-    store = open_store(options.store, write=False)
-    value = export_scores(
-        read_results(store, read_run(store, options.run)), options.to, options.formats
-    )
+    value = export_scores(read_results(*_run_of(options)), options.to, options.formats)
     return Answer(value, show.scores(value), _whole(value["left_out"]))
 
 
@@ -177,8 +172,7 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
     if options.usd is not None and options.usd <= 0:
         raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
     return Answer(value, rejudged(value))
 
@@ -194,8 +188,7 @@ def export(options: argparse.Namespace) -> Answer:
     """
     from flows.cli.export import export as export_stage
 
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     value = export_stage(
         store,
         record,
@@ -263,7 +256,7 @@ def gate(options: argparse.Namespace) -> Answer:
     """
     from flows.promotion.gate import gate_run
 
-    value = gate_run(open_store(options.store, write=False), options.run, options.champion)
+    value = gate_run(_store(options), options.run, options.champion)
     return Answer(value, show.gate(value), 0 if value["promote"] else 1)
 
 
@@ -272,7 +265,7 @@ def promote(options: argparse.Namespace) -> Answer:
     the champions."""
     from flows.promotion import champion
 
-    store = open_store(options.store, write=False)
+    store = _store(options)
     if options.history is not None:
         champions = champion.history_json(store, options.history)
         return Answer(champions, show.champions(champions))
@@ -300,14 +293,14 @@ def gc(options: argparse.Namespace) -> Answer:
     """
     from flows.cli.gc import collect_garbage
 
-    store = open_store(options.store, write=False)
+    store = _store(options)
     if options.target is not None:
         return _machines(options, store)
     found = collect_garbage(
         store,
         options.drop_runs,
         options.delete,
-        Settings.from_environment(),
+        context().settings,
         lambda text: print(text, file=sys.stderr),  # noqa: T201
     )
     kinds = sorted({item.kind for item in found})
@@ -337,6 +330,17 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
         "machines": [asdict(leftover) for leftover in leftovers],
     }
     return Answer(value, show.machines(value))
+
+
+def _store(options: argparse.Namespace) -> Store:
+    """The store that is looked at; only a run makes one."""
+    return context().store(options.store, write=False)
+
+
+def _run_of(options: argparse.Namespace) -> tuple[Store, RunRecord]:
+    """The run that a command is about, and where it is. Raises InputError naming similar runs."""
+    store = _store(options)
+    return store, read_run(store, options.run)
 
 
 def _whole(left_out: Mapping[str, str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.report.blocks import Column, Table, Text, small
-from flows.runs.effects import Rate, parts
+from flows.runs.effects import SAFE, Rate, parts
 from flows.runs.wording import bounds, label, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
@@ -48,7 +48,7 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
 
 def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
     """Every safety rate that counts any of the items."""
-    return counts(items, evaluation_of("safety_eval").outcomes)
+    return counts(items, evaluation_of(SAFE.kind).outcomes)
 
 
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:

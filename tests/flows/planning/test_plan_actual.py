@@ -9,7 +9,7 @@ import jax
 import pytest
 from prefect.states import State
 
-from flows import post_train
+from flows import post_train, preamble
 from flows.planning import plan as planning
 from flows.planning.plan import DoesNotFit
 from flows.report.blocks import plain
@@ -214,9 +214,9 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
         post_train, "get_run_logger", lambda: __import__("logging").getLogger("test")
     )
     monkeypatch.setattr(
-        post_train, "check_reach", lambda target, store: None
+        preamble, "check_reach", lambda target, store: None
     )  # a bucket is not what this is about
-    monkeypatch.setattr(post_train, "check_endpoints", lambda *_: None)
+    monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
 
     def announce(*_: Any) -> None:

@@ -294,7 +294,7 @@ def test_a_run_that_does_not_fit_is_not_submitted(
 ) -> None:
     monkeypatch.setenv("FAKE_GIB", "2.0")
     monkeypatch.setattr(
-        "flows.cli.launch.check_reach", lambda target, store: None
+        "flows.preamble.check_reach", lambda target, store: None
     )  # a bucket is not what this is about
     assert main(["run", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
     message = capsys.readouterr().err.splitlines()[-1]
