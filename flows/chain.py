@@ -72,7 +72,8 @@ class Chain:
         A stage that fails takes those that need it with it; the others go on. When this returns no
         machine of theirs is left.
         """
-        # the client of a cloud takes seconds to load: it does so while the first stages are looked up
+        # the client of a cloud takes seconds to load: it does so while the first stages are looked
+        # up
         backend(self._prepared.target)
         self._walk(watch)
         for message in close_backends():
