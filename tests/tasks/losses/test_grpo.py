@@ -17,7 +17,7 @@ from tunix.rl.grpo.grpo_learner import GRPOConfig
 from tasks.devices.hosts import make_mesh
 from tasks.losses.grpo import grpo_loss_fn, k3
 from tasks.models.vocabulary import token_logps_fn
-from tasks.reinforcement.policy_batches import (
+from tasks.reinforcement.rollout import (
     Aggregation,
     PolicyBatch,
     group_advantages,
@@ -395,7 +395,7 @@ def test_loss_metrics_and_gradients_are_the_same_for_any_number_of_micro_batches
     """Lengths differ, and the first micro-batch of four has nothing that counts."""
     batch = ragged(1)
     weights = row_weights(batch.completion_mask, batch.weights > 0, aggregation, 6)
-    batch = batch.replace(weights=weights)
+    batch = batch._replace(weights=weights)
     found = []
     for accumulation in accumulations:
         trainer = Trainer(Bigram(), optax.sgd(1.0), make_mesh(), accumulation)

@@ -17,7 +17,7 @@ from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.reinforcement.policy_batches import PolicyBatch, group_advantages, row_weights
+from tasks.reinforcement.rollout import PolicyBatch, group_advantages, row_weights
 from tasks.training.pair_batches import PairBatch, stack_pairs
 from tests.tasks.losses.bigram import Bigram
 from tests.tasks.losses.trl_losses import GROUP, GRPO, LENGTH, PAD, PAIRS, RECORDED, rollout, table
