@@ -19,6 +19,7 @@ from tasks.devices.hosts import fetch, spread
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion, Sampler
 
 PromptT = TypeVar("PromptT", bound=Prompt)
@@ -75,6 +76,18 @@ def sample_groups(
         prompts, temperature=temperature, seed=seed, journal=journal, progress=progress
     )
     return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
+
+
+def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
+    """What samples before training, for a config with `sampling_batch_size` and both lengths."""
+    from tasks.sampling.sampler import Sampler
+
+    return Sampler(
+        loaded,
+        batch_size=config.sampling_batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
+    )
 
 
 def sample_before_training(
