@@ -11,40 +11,27 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.fakes.http import Handler, HttpServer
 
 PREFIX = "/computeMetadata/v1/"
 TOKEN_SECONDS = 3599
 
 
-class MetadataServer(ThreadingHTTPServer):
-    """Serves values by path, e.g. `instance/attributes/agent-worker-number`, on a free port of
-    127.0.0.1, until `stop`.
-
-    Attributes:
-        address: `127.0.0.1:PORT`, the value of GCE_METADATA_HOST.
-    """
-
-    daemon_threads = True
-    block_on_close = False
+class MetadataServer(HttpServer):
+    """Serves values by path, e.g. `instance/attributes/agent-worker-number`. Its `address` is the
+    value of GCE_METADATA_HOST."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.address = f"127.0.0.1:{self.server_address[1]}"
         self._values = dict(values)
         self._changed = threading.Condition()
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        super().__init__(_Handler)
 
     def __setitem__(self, path: str, value: str) -> None:
         with self._changed:
             self._values[path] = value
             self._changed.notify_all()
-
-    def stop(self) -> None:
-        self.shutdown()
-        self.server_close()
 
     def read(self, path: str, query: Mapping[str, str]) -> tuple[str, str] | None:
         """What is at a path: its text and its ETag; None when there is nothing. Waits if the query
@@ -68,50 +55,34 @@ class MetadataServer(ThreadingHTTPServer):
         }
         return json.dumps(below) if below else None
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or was killed with its VM, is no error here."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: MetadataServer
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         path = unquote(url.path)
         if self.headers.get("X-Forwarded-For") is not None:
-            self._answer(403, "Request with X-Forwarded-For header denied.\n")
+            self._tell(403, "Request with X-Forwarded-For header denied.\n")
         elif path == "/":
-            self._answer(200, "computeMetadata/\n")
+            self._tell(200, "computeMetadata/\n")
         elif not path.startswith(PREFIX):
-            self._answer(404, "not found\n")
+            self._tell(404, "not found\n")
         elif self.headers.get("Metadata-Flavor") != "Google":
-            self._answer(403, "Missing Metadata-Flavor:Google header.\n")
+            self._tell(403, "Missing Metadata-Flavor:Google header.\n")
         elif (
             found := self.server.read(path.removeprefix(PREFIX), dict(parse_qsl(url.query)))
         ) is None:
-            self._answer(404, "The requested URL was not found on this server.\n")
+            self._tell(404, "The requested URL was not found on this server.\n")
         else:
-            self._answer(200, found[0], found[1])
+            self._tell(200, found[0], found[1])
 
-    def _answer(self, status: int, text: str, etag: str = "0") -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header(
-            "Content-Type", "application/json" if text.startswith("{") else "application/text"
-        )
-        self.send_header("ETag", etag)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def _tell(self, status: int, text: str, etag: str = "0") -> None:
+        kind = "application/json" if text.startswith("{") else "application/text"
+        self.answer(status, text, {"Metadata-Flavor": "Google", "ETag": etag, "Content-Type": kind})
 
     def version_string(self) -> str:
         return "Metadata Server for VM"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
 
 
 def instance_values(

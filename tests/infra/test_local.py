@@ -24,7 +24,8 @@ import json, os, pathlib, subprocess, sys, time
 here = pathlib.Path(sys.argv[-1]).parent
 
 def status(state, **fields):
-    (here / "status.new").write_text(json.dumps({"state": state, "heartbeat": time.time(), **fields}))
+    value = {"state": state, "heartbeat": time.time(), **fields}
+    (here / "status.new").write_text(json.dumps(value))
     os.replace(here / "status.new", here / "status.json")
 
 def told():

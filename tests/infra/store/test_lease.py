@@ -39,7 +39,8 @@ store, key, out = open_store(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 with hold(store, key, "slow", seconds=0.3, poll_seconds=0.02) as lease:
     print(lease.attempt, flush=True)
     sys.stdin.readline()
-    draft = Manifest(kind="sft", key=key, version=1, config={}, inputs={}, attempt=lease.attempt, files=())
+    fields = {"kind": "sft", "key": key, "version": 1, "config": {}, "inputs": {}, "files": ()}
+    draft = Manifest(attempt=lease.attempt, **fields)
     print(store.commit(draft, out).attempt, flush=True)
     print(lease.lost.wait(5), flush=True)
 """

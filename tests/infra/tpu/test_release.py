@@ -11,7 +11,7 @@ from flows.cli.main import main
 from infra.backend import JobHandle
 from infra.store.lease import hold
 from schemas.artifact import Manifest
-from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, until
+from tests.infra.tpu.workshop import KEY, Workshop, booted, forgotten, until
 
 
 def orphan(shop: Workshop) -> JobHandle:

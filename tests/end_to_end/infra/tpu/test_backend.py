@@ -21,7 +21,7 @@ from infra.tpu.backend import CloudTpuBackend, store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, Progress
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
 
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:

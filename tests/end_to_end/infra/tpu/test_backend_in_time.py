@@ -7,7 +7,7 @@ import pytest
 
 import infra.tpu.api
 from infra.backend import FINAL
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
 
 
 def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:

@@ -49,6 +49,15 @@ class Workshop:
         self.backends.append(made)
         return made
 
+    def clear(self) -> None:
+        """Nothing of its jobs may be left."""
+        self.tpu.faults.clear()
+        for backend in self.backends:
+            for handle in list(backend._jobs):
+                backend.cancel(handle)
+            assert backend.close() == []
+        assert self.tpu.leaked() == []
+
     def spec(self, attempt: str = "1", key: str = KEY, run: str = "run-1") -> JobSpec:
         return JobSpec(
             stage="sft",
@@ -119,9 +128,4 @@ def shop(
     monkeypatch.setattr(infra.tpu.backend, "STARTUP_SCRIPT", script)
     made = Workshop(tpu_cloud, tpu)
     yield made
-    tpu.faults.clear()
-    for backend in made.backends:
-        for handle in list(backend._jobs):
-            backend.cancel(handle)
-        assert backend.close() == []
-    assert tpu.leaked() == []
+    made.clear()
