@@ -12,7 +12,6 @@ from pathlib import Path
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store, open_store
 
-
 _READ = ("LYCEUM_", "GOOGLE_", "STORAGE_EMULATOR_", "XDG_CACHE_", "HOME")
 """How variables begin that settings and stores are made of."""
 
