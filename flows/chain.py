@@ -18,7 +18,7 @@ from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import StageRecord
 from tasks.contract.plugins import stage_kind
-from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
+from tasks.stage import BAD_INPUT, CACHED, UNSOUND, Watch, backend, close_backends, submit_stage
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def _loss(state: State[Any]) -> dict[str, Any]:
     return {
         "status": "failed",
         "error": state.message,
-        "exit_code": 2 if state.name == BAD_INPUT else 1,
+        "exit_code": {BAD_INPUT: 2, UNSOUND: 3}.get(state.name or "", 1),
     }
 
 
