@@ -20,6 +20,7 @@ penalty is annealed, at the last.
 may be noisy. What a recipe allows (`audit.allow`) is shown and lets the stage go on.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ from pydantic import Field, field_validator
 
 from schemas.base import AuditFailed, StrictModel
 from schemas.examples import Example, Prompt
+from tasks.contract.job import Job, read_jsonl
 from tasks.contract.reward import Anneal, Response, RewardConfig
+from tasks.devices.hosts import agree
 from tasks.rehearsal.controls import REFERENCE, references_and_controls
 from tasks.statistics.intervals import Interval, bootstrap_mean
 from tasks.verification.correct import are_correct
@@ -90,6 +93,43 @@ class Finding:
     name: str
     text: str
     allowed: str | None = None
+
+
+def audit_rewards(
+    job: Job[Any], config: RewardAudit, scorer: Combined | None, tokens: Callable[[str], int]
+) -> None:
+    """Audit the rewards of a GRPO job, write `reward_audit.json`, and end the stage when there is
+    a finding that is not allowed.
+
+    Args:
+        scorer: None on hosts that score nothing.
+
+    Raises:
+        AuditFailed: with the table.
+    """
+    examples = audited(read_jsonl(job.inputs["prompts"] / "train.jsonl", Example), config.prompts)
+    if not examples:
+        job.log.warning("no prompt has a reference trace, so the rewards cannot be audited")
+        return
+    found: dict[str, Any] = {}
+    if scorer:
+        found = audit(
+            config,
+            examples,
+            scorer,
+            updates=job.config.steps,
+            response_length=job.config.response_length,
+            tokens=tokens,
+        )
+    found = agree(found)
+    job.log.info("reward audit, %d prompts:\n%s", len(examples), "\n".join(text_table(found)))
+    for one in found["findings"]:
+        if one["allowed"]:
+            job.log.warning("%s; allowed: %s", one["text"], one["allowed"])
+    for name in found["not_found"]:
+        job.log.warning("audit.allow names %s, which was not found", name)
+    (job.out / "reward_audit.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    judge(found, "this stage")
 
 
 def audited(examples: Iterable[Example], most: int) -> list[Example]:

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.training import TrainerConfig
+from tasks.rehearsal.reward_audit import RewardAudit
 from tasks.reinforcement.collapse import Collapse
 from tasks.reinforcement.curriculum import Curriculum
 from tasks.reinforcement.rewarding import parse_rewards
@@ -47,6 +48,8 @@ class GrpoConfig(TrainerConfig):
             permutation of all after the other.
         collapse: what a dying run is known by (`tasks.reinforcement.collapse`), and that it is
             stopped (`tasks.reinforcement.guard`).
+        audit: how many prompts the rewards are tried on before the first update, and which
+            findings are meant (`tasks.rehearsal.reward_audit`).
         beta: weight of the KL to the initial policy; 0 also skips computing it.
         epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
         aggregation, importance, scale_rewards: see `tasks.losses.grpo`.
@@ -68,6 +71,7 @@ class GrpoConfig(TrainerConfig):
     oversampling: int = Field(default=1, ge=1)
     curriculum: Curriculum | None = None
     collapse: Collapse = Collapse()
+    audit: RewardAudit = RewardAudit()
     beta: float = Field(default=0.04, ge=0)
     epsilon: float = Field(default=0.2, gt=0, lt=1)
     epsilon_high: float = Field(default=0.2, gt=0)

@@ -29,7 +29,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.data.tokens import response_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
+from tasks.rehearsal.reward_audit import audit_rewards
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
@@ -207,6 +209,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     Raises:
         InputError: too many prompts do not fit.
+        AuditFailed: the rewards do not pay for what the references do.
         StageFailed: a program compiled more than once, or the policy was dying and never better
             than at the start.
     """
@@ -235,6 +238,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     with closing(
         RolloutBatches(config, loaded, programs_of(config, loaded), examples, job, resources)
     ) as batches:
+        audit_rewards(
+            job,
+            config.audit,
+            batches.scorer,
+            lambda text: len(response_tokens(loaded.tokenizer, text)),
+        )
         guard = Guard(config, batches, trainer, job)
         after = guard.after if config.collapse.enabled else None
         curve = fit(
@@ -283,7 +292,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

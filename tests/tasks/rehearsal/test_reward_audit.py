@@ -1,15 +1,21 @@
 """The reward audit names each of the defects that recipes had, and finds none in sound rewards."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
 from schemas.base import AuditFailed
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example
+from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
-from tasks.rehearsal.reward_audit import RewardAudit, audit, audited, judge
+from tasks.rehearsal.reward_audit import RewardAudit, audit, audit_rewards, audited, judge
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
+from tasks.stages import grpo
 
 FORMAT, EXACT = {"name": "format", "weight": 0.2}, {"name": "exact_answer"}
 
@@ -164,6 +170,35 @@ def test_what_is_allowed_lets_the_stage_go_on_and_what_is_not_ends_it() -> None:
         scorer.close()
     judge(found, "stage grpo")
     assert found["not_found"] == ["flat:dipg"]
+
+
+def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None:
+    """GRPO's own config: `exact_answer` is dead where no prompt has a check."""
+    config = grpo.Config.parse(
+        {
+            "steps": 10,
+            "batch_size": 8,
+            "rewards": [FORMAT, EXACT],
+            "prompt_length": 32,
+            "response_length": 64,
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    )
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    job = Job(config, {"prompts": tmp_path}, tmp_path, work)
+    free = [one.model_copy(update={"check": "none"}) for one in sums()]
+    scorer = Scorer(parse_rewards(config.rewards, "rewards"), Resources({}, answers=None))
+    try:
+        write_jsonl(tmp_path / "train.jsonl", sums())
+        audit_rewards(job, config.audit, scorer, len)
+        assert json.loads((tmp_path / "reward_audit.json").read_text())["findings"] == []
+        write_jsonl(tmp_path / "train.jsonl", free)
+        with pytest.raises(
+            AuditFailed, match=r"dead:exact_answer.*\n(.*\n)*reference +1 +abstains"
+        ):
+            audit_rewards(job, config.audit, scorer, len)
+    finally:
+        scorer.close()
 
 
 def test_prompts_are_taken_in_turn_from_every_domain_check_and_grounding() -> None:
