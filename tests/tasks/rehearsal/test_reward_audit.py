@@ -193,9 +193,7 @@ def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None
         audit_rewards(job, config.audit, scorer, len)
         assert json.loads((tmp_path / "reward_audit.json").read_text())["findings"] == []
         write_jsonl(tmp_path / "train.jsonl", free)
-        with pytest.raises(
-            AuditFailed, match=r"dead:exact_answer(.*\n)*reference +1 +abs"
-        ):
+        with pytest.raises(AuditFailed, match=r"dead:exact_answer(.*\n)*reference +1 +abs"):
             audit_rewards(job, config.audit, scorer, len)
     finally:
         scorer.close()
