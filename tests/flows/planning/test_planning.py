@@ -2,8 +2,8 @@
 once: sizes by a formula of the config."""
 
 import json
-import re
 import os
+import re
 import sys
 import time
 from pathlib import Path
