@@ -1,4 +1,4 @@
-"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit,
+"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit or the audit of rewards fails,
 130 stopped by Ctrl-C.
 
 Nothing heavy is imported here: help, `recipes` and every message about bad input come without
