@@ -131,9 +131,8 @@ class Store:
         if not problems:
             return manifest
         self._set_aside(kind, key, raw, problems)
-        damage(
-            problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more"
-        )
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        damage(f"{problems[0]}{more}")
         return None
 
     def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
@@ -306,9 +305,8 @@ class Store:
 
     def location(self, name: str) -> str:
         """What people open to see the object `name`: a path, or a `gs://` URI."""
-        return (
-            str(self._here.path(name)) if self.is_directory else f"{self.uri}/{checked_name(name)}"
-        )
+        checked_name(name)
+        return str(self._here.path(name)) if self.is_directory else f"{self.uri}/{name}"
 
     @property
     def is_directory(self) -> bool:
