@@ -20,6 +20,10 @@ from tests.fakes.gcs_uploads import Chunk, Session, Uploads
 Json = dict[str, Any]
 LISTING = {"prefix", "delimiter", "matchGlob", "maxResults", "pageToken"}
 ANYWHERE = {"projection", "prettyPrint", "fields", "alt", "userProject", "quotaUser", "key"}
+REQUESTER_PAYS = (
+    "required",
+    "Bucket is a requester pays bucket but no user project provided.",
+)
 OFF = {"versions", "includeFoldersAsPrefixes"}  # refused unless they are false
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -89,49 +93,35 @@ class Api:
     def execute(self, call: Call, request: Request) -> Response:
         """The answer to a call, an error's included."""
         try:
-            payer = {
-                "userProject",
-                "upload_id",
-            } & request.query.keys()  # an upload was begun by who pays
+            # an upload was begun by who pays
+            payer = {"userProject", "upload_id"} & request.query.keys()
             if call.bucket and self.buckets.bucket(call.bucket).requester_pays and not payer:
-                raise ApiError(
-                    400,
-                    "required",
-                    "Bucket is a requester pays bucket but no user project provided.",
-                )
+                raise ApiError(400, *REQUESTER_PAYS)
             answer = call.run(request)
         except ApiError as error:
             return error_response(error, media=call.kind == "download")
-        return (
-            answer
-            if isinstance(answer, Response)
-            else json_response(answer, request.query.get("fields", ""))
-        )
+        if isinstance(answer, Response):
+            return answer
+        return json_response(answer, request.query.get("fields", ""))
 
     def understand(self, request: Request) -> Call:
         """Changes nothing. Raises ApiError for what this fake does not have."""
-        buckets = self.buckets
+        buckets, media = self.buckets, request.query.get("alt") == "media"
+
+        def found(request: Request) -> StoredObject:
+            generation = request.query.get("generation")
+            return buckets.get(bucket, name, generation, request.precondition)
+
         match [request.method, *request.path]:
             case ["POST", "storage", "v1", "b"]:
-                return Call("bucket", "", "", lambda request: buckets.create_bucket(request.json()))
+                return Call("bucket", "", "", lambda now: buckets.create_bucket(now.json()))
             case ["GET", "storage", "v1", "b", bucket]:
                 return Call("bucket", bucket, "", lambda _: buckets.bucket(bucket).resource)
             case ["GET", "storage", "v1", "b", bucket, "o"]:
-                return Call(
-                    "list",
-                    bucket,
-                    request.query.get("prefix", ""),
-                    lambda request: self._list(request, bucket),
-                )
-            case ["GET", "storage", "v1", "b", bucket, "o", name] if (
-                request.query.get("alt") != "media"
-            ):
-                return Call(
-                    "metadata",
-                    bucket,
-                    name,
-                    lambda request: self._resource(request, _get(buckets, request, bucket, name)),
-                )
+                prefix = request.query.get("prefix", "")
+                return Call("list", bucket, prefix, lambda now: self._list(now, bucket))
+            case ["GET", "storage", "v1", "b", bucket, "o", name] if not media:
+                return Call("metadata", bucket, name, lambda now: found(now).resource(now.host))
             case ["GET", "storage", "v1", "b", bucket, "o", name] | [
                 "GET",
                 "download",
@@ -142,26 +132,13 @@ class Api:
                 "o",
                 name,
             ]:
-                return Call(
-                    "download",
-                    bucket,
-                    name,
-                    lambda request: _media(request, _get(buckets, request, bucket, name)),
-                )
+                return Call("download", bucket, name, lambda now: _media(now, found(now)))
             case ["DELETE", "storage", "v1", "b", bucket, "o", name]:
-                return Call(
-                    "delete", bucket, name, lambda request: self._delete(request, bucket, name)
-                )
+                return Call("delete", bucket, name, lambda now: self._delete(now, bucket, name))
             case ["POST" | "PUT", "upload", "storage", "v1", "b", bucket, "o"]:
                 return self._upload(request, bucket)
-        raise ApiError(
-            404,
-            "notFound",
-            f"This fake of Cloud Storage has no {request.method} /{'/'.join(request.path)}",
-        )
-
-    def _resource(self, request: Request, found: StoredObject) -> Json:
-        return found.resource(request.host)
+        what = f"{request.method} /{'/'.join(request.path)}"
+        raise ApiError(404, "notFound", f"This fake of Cloud Storage has no {what}")
 
     def _list(self, request: Request, bucket: str) -> Json:
         refused = {
@@ -170,17 +147,14 @@ class Api:
             if name not in OFF or request.query[name].lower() != "false"
         }
         if refused:
-            raise ApiError(
-                400,
-                "invalid",
-                f"This fake of Cloud Storage lists without {', '.join(sorted(refused))}",
-            )
+            what = ", ".join(sorted(refused))
+            raise ApiError(400, "invalid", f"This fake of Cloud Storage lists without {what}")
         page = self.buckets.list(bucket, request.query, request.changes_ago)
         listing: Json = {"kind": "storage#objects"}
         listing |= {"nextPageToken": page.token} if page.token else {}
         listing |= {"prefixes": page.prefixes} if page.prefixes else {}
         listing |= (
-            {"items": [self._resource(request, one) for one in page.items]} if page.items else {}
+            {"items": [one.resource(request.host) for one in page.items]} if page.items else {}
         )
         return listing
 
@@ -194,12 +168,8 @@ class Api:
         query, headers = request.query, request.headers
         if "upload_id" in query:
             session = self.uploads.find(query["upload_id"])
-            return Call(
-                "upload",
-                session.bucket,
-                session.name,
-                lambda request: self._session(request, session),
-            )
+            place = session.bucket, session.name
+            return Call("upload", *place, lambda request: self._session(request, session))
         form = query.get("uploadType")
         content, fields = request.body, dict[str, Any]()
         if request.method == "POST" and form == "resumable":
@@ -215,19 +185,15 @@ class Api:
             )
         fields |= _checksums(headers)
         name = query.get("name") or fields.get("name", "")
-        if form == "resumable":
-            return Call(
-                "upload", bucket, name, lambda request: self._begin(request, bucket, name, fields)
-            )
-        insert = self.buckets.insert
-        return Call(
-            "upload",
-            bucket,
-            name,
-            lambda request: self._resource(
-                request, insert(bucket, name, content, fields, request.precondition)
-            ),
-        )
+
+        def begin(request: Request) -> Response:
+            return self._begin(request, bucket, name, fields)
+
+        def insert(request: Request) -> Json:
+            made = self.buckets.insert(bucket, name, content, fields, request.precondition)
+            return made.resource(request.host)
+
+        return Call("upload", bucket, name, begin if form == "resumable" else insert)
 
     def _begin(self, request: Request, bucket: str, name: str, fields: Json) -> Response:
         session = self.uploads.begin(bucket, name, fields, request.precondition)
@@ -241,7 +207,7 @@ class Api:
             session, chunk, request.body, _checksums(request.headers), broken=request.broken
         )
         if isinstance(session.outcome, StoredObject):
-            return self._resource(request, session.outcome)
+            return session.outcome.resource(request.host)
         headers = {"X-GUploader-UploadID": session.id}
         if session.content.size:
             headers["Range"] = f"bytes=0-{session.content.size - 1}"
@@ -285,10 +251,6 @@ def select(value: Any, fields: str) -> Any:
             for key in value if name == "*" else {name} & set(value):
                 chosen[key] = select(value[key], inner) if inner else value[key]
     return chosen
-
-
-def _get(buckets: Buckets, request: Request, bucket: str, name: str) -> StoredObject:
-    return buckets.get(bucket, name, request.query.get("generation"), request.precondition)
 
 
 def _media(request: Request, found: StoredObject) -> Response:

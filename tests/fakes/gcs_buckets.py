@@ -207,24 +207,17 @@ class Buckets:
         kind = "multi-region" if location in ("US", "EU", "ASIA") else "region"
         with self.lock:
             if name in self.buckets:
-                raise ApiError(
-                    409,
-                    "conflict",
-                    "Your previous request to create the named bucket succeeded and you already"
-                    " own it.",
-                )
+                raise ApiError(409, "conflict", "You already own this bucket.")
             made = {
                 "kind": "storage#bucket",
                 "id": name,
                 "projectNumber": "0",
                 "timeCreated": _now(),
                 "storageClass": "STANDARD",
-            }
-            made |= {
                 "metageneration": "1",
+                "locationType": kind,
                 **resource,
                 "location": location,
-                "locationType": resource.get("locationType", kind),
             }
             self.buckets[name] = Bucket(made)
             return made
@@ -303,9 +296,8 @@ class Buckets:
             if (after is not None and entry <= after) or (prefixes and entry == prefixes[-1]):
                 continue
             if len(items) + len(prefixes) == limit:
-                return Page(
-                    items, prefixes, base64.urlsafe_b64encode((last or "").encode()).decode()
-                )
+                token = base64.urlsafe_b64encode((last or "").encode()).decode()
+                return Page(items, prefixes, token)
             if found:
                 prefixes.append(entry)
             else:

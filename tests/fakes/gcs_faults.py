@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.fakes.faults import Fault, FaultList, WrongFault, complete
-from tests.fakes.gcs_api import KINDS, Call, Request, Response, error_response
+from tests.fakes.gcs_api import KINDS, REQUESTER_PAYS, Call, Request, Response, error_response
 from tests.fakes.gcs_buckets import ApiError
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 they mean."""
 
 STATUSES = {
-    400: ("required", "Bucket is a requester pays bucket but no user project provided."),
+    400: REQUESTER_PAYS,
     401: ("authError", "Invalid Credentials"),
     403: (
         "forbidden",
@@ -99,16 +99,14 @@ def striking(
 
 def status_response(parameters: Mapping[str, Any], *, media: bool) -> Response:
     """The answer of a `status` fault."""
-    reason, message = STATUSES.get(parameters["code"], ("backendError", "Error"))
-    error = ApiError(
-        parameters["code"], parameters["reason"] or reason, parameters["message"] or message
-    )
+    code, given = parameters["code"], (parameters["reason"], parameters["message"])
+    usual = STATUSES.get(code, ("backendError", "Error"))
+    error = ApiError(code, given[0] or usual[0], given[1] or usual[1])
     response = error_response(error, media=media)
     if parameters["retry_after"] is None:
         return response
-    return replace(
-        response, headers={**response.headers, "Retry-After": str(parameters["retry_after"])}
-    )
+    later = {"Retry-After": str(parameters["retry_after"])}
+    return replace(response, headers={**response.headers, **later})
 
 
 def changed_request(request: Request, striking: Mapping[str, Mapping[str, Any]]) -> Request:

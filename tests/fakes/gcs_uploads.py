@@ -61,15 +61,12 @@ class Chunk:
             return cls(None, 0, total)
         start, stop = int(match[2]), int(match[3]) + 1
         if stop - start != size:
-            message = (
+            raise ApiError(
+                400,
+                "badRequest",
                 f"Invalid request.  There were {size} byte(s) in the request body.  There should"
-                f" have been {stop - start} byte(s)"
+                f" have been {stop - start} byte(s) according to the Content-Range header.",
             )
-            message += (
-                f" (starting at offset {start} and ending at offset {stop - 1}) according to the"
-                " Content-Range header."
-            )
-            raise ApiError(400, "badRequest", message)
         return cls(start, stop, total)
 
 
@@ -120,29 +117,19 @@ class Uploads:
             session.fields |= checksums
             if chunk.start is not None:
                 if chunk.start > have:
-                    message = (
-                        "Invalid request.  According to the Content-Range header, the upload"
-                        f" offset is {chunk.start} byte(s), "
-                    )
                     raise ApiError(
                         400,
                         "badRequest",
-                        message + f"which exceeds already uploaded size of {have} byte(s).",
+                        f"Invalid request.  The upload offset is {chunk.start} byte(s), which"
+                        f" exceeds already uploaded size of {have} byte(s).",
                     )
                 final = chunk.stop == chunk.total
                 if not final and body.size < CHUNK_UNIT and not broken:
-                    message = (
-                        "Invalid request.  The number of bytes uploaded is required to be equal or"
-                        " greater than 262144, except for "
-                    )
-                    message += (
-                        "the final request (it's recommended to be the exact multiple of 262144). "
-                        " The received request contained "
-                    )
                     raise ApiError(
                         400,
                         "badRequest",
-                        message + f"{body.size} bytes, which does not meet this requirement.",
+                        "Invalid request.  The number of bytes uploaded is required to be equal or"
+                        f" greater than {CHUNK_UNIT}, except for the final request.",
                     )
                 reached = chunk.start + body.size
                 if broken or not final:
@@ -158,9 +145,8 @@ class Uploads:
             made = self.buckets.insert(
                 session.bucket, session.name, session.content, session.fields, session.precondition
             )
-            session.outcome = replace(
-                made, content=Content()
-            )  # later requests want its metadata; its bytes may be deleted
+            # later requests want its metadata; its bytes may be deleted
+            session.outcome = replace(made, content=Content())
         except ApiError as error:
             session.outcome = error
             raise

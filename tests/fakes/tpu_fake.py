@@ -128,10 +128,6 @@ class FakeTpu(FakeProcess):
         """What is there now: names of queued resources and nodes, and VMs with living processes."""
         return self.control("leaked")
 
-    def processes(self, name: str) -> list[int]:
-        """Process ids of everything that runs on the VMs of a resource."""
-        return self.control("processes", name=name)
-
     def wait(self, name: str, state: str, seconds: float = 120.0) -> Resource:
         """Wait until a resource whose name contains `name` exists and it, or its node, is in a
         state, or is GONE. Raises TimeoutError."""

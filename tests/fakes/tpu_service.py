@@ -151,7 +151,9 @@ class Service(grpc.GenericRpcHandler):
 
     def _delete(self, request: tpu.DeleteQueuedResourceRequest) -> operations_pb2.Operation:
         check_place(request.name, "queuedResources")
-        self.cloud.delete(self.cloud.request(request.name), request.force)
+        if not request.force:
+            raise bad_request("This fake deletes with force")
+        self.cloud.delete(self.cloud.request(request.name))
         return _operation(request.name)
 
     # Nodes

@@ -18,14 +18,11 @@ _NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)(?:/(queuedResources|node
 _DISK = re.compile(r"projects/[^/]+/zones/([^/]+)/disks/[^/]+")
 _VALUE_BYTES, _METADATA_BYTES = 256 << 10, 512 << 10
 _STATE_DATA = {
-    State.CREATING: "creating_data",
-    State.ACCEPTED: "accepted_data",
-    State.PROVISIONING: "provisioning_data",
-} | {
-    State.ACTIVE: "active_data",
-    State.DELETING: "deleting_data",
-    State.SUSPENDING: "suspending_data",
-    State.SUSPENDED: "suspended_data",
+    state: f"{state.name.lower()}_data"
+    for state in (
+        *(State.CREATING, State.ACCEPTED, State.PROVISIONING, State.ACTIVE),
+        *(State.DELETING, State.SUSPENDING, State.SUSPENDED),
+    )
 }
 
 
@@ -135,12 +132,8 @@ def request_view(request: Request) -> tpu.QueuedResource:
 def node_view(request: Request) -> tpu.Node:
     node = request.the_node
     view = tpu.Node(node.spec)
-    view.name, view.state, view.health, view.health_description = (
-        node.name,
-        node.state,
-        node.health,
-        node.health_description,
-    )
+    view.name, view.state = node.name, node.state
+    view.health, view.health_description = node.health, node.health_description
     view.queued_resource, view.api_version = request.name, tpu.Node.ApiVersion.V2_ALPHA1
     view.id, view.create_time = request.number, timestamp(request.created)
     view.scheduling_config = tpu.SchedulingConfig(spot=request.tier == "spot")

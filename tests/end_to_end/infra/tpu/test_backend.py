@@ -134,11 +134,8 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
     ("moment", "action", "parameters", "words"),
     [
         ("booting", "preempt", {}, "was preempted"),
-        ("running", "preempt", {}, "was preempted"),
         ("running", "maintenance", {}, "terminated for maintenance"),
-        ("running", "node", {"state": "STOPPED"}, "was stopped"),
         ("running", "vanish", {"what": "node"}, "vanished"),
-        ("running", "vanish", {"what": "request"}, "vanished"),
         ("running", "vanish", {"what": "both"}, "vanished"),
         ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
     ],

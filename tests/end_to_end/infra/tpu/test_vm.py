@@ -111,13 +111,7 @@ def test_a_job_that_fails_says_why_and_its_machine_goes(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize(
     ("action", "parameters"),
-    [
-        ("preempt", {}),
-        ("preempt", {"notice": 2.0}),
-        ("die", {}),
-        ("maintenance", {"notice": 1.0}),
-        ("node", {"state": "STOPPED"}),
-    ],
+    [("preempt", {"notice": 2.0}), ("die", {}), ("node", {"state": "STOPPED"})],
 )
 def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(
     cloud: Cloud, action: str, parameters: dict
