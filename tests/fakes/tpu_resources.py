@@ -129,13 +129,11 @@ class Cloud:
             f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS)
         )
         metric = request.accelerator.quota(request.tier)
+        here = (one for one in self.made if one.exists and one.zone == request.zone)
         held = sum(
             one.accelerator.chips
-            for one in self.made
-            if one.exists
-            and one.zone == request.zone
-            and one.tier == request.tier
-            and one.accelerator.quota(one.tier) == metric
+            for one in here
+            if one.tier == request.tier and one.accelerator.quota(one.tier) == metric
         )
         if held + request.accelerator.chips > limit:
             description = f"Quota '{metric}' exhausted. Limit {limit} in zone {request.zone}"
@@ -154,10 +152,8 @@ class Cloud:
         """The newest resource whose name contains `name`. Raises WrongFault."""
         found = [one for one in self.made if name in one.name]
         if not found:
-            raise WrongFault(
-                f"nothing called {name!r} was ever made; there are"
-                f" {[one.name for one in self.made]}"
-            )
+            names = [one.name for one in self.made]
+            raise WrongFault(f"nothing called {name!r} was ever made; there are {names}")
         return found[-1]
 
     def strike(self, name: str, action: str, parameters: Mapping[str, Any]) -> None:
@@ -165,8 +161,7 @@ class Cloud:
         self._befall(self.find(name), action, checked(action, parameters))
 
     def forget(self) -> None:
-        """As after the start: no resources, no record, no faults, and the times and quotas of the
-        beginning."""
+        """As after the start, with its times and quotas."""
         self.faults.clear()
         for request in self.made:
             request.exists = False
@@ -176,9 +171,8 @@ class Cloud:
 
     def serial(self, request: Request, host: int) -> Path:
         """The file with a host's serial output."""
-        return (
-            self._root / "serial" / f"{request.number}-{request.name.rsplit('/', 1)[-1]}-{host}.log"
-        )
+        short = request.name.rsplit("/", 1)[-1]
+        return self._root / "serial" / f"{request.number}-{short}-{host}.log"
 
     def stop(self) -> None:
         self._stopped.set()
@@ -313,9 +307,8 @@ class Cloud:
                 if node is not None:
                     node.health = tpu.Node.Health.UNHEALTHY_MAINTENANCE
                     node.health_description = "The TPU had a maintenance event"
-                    self._announce(
-                        node, "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", False
-                    )
+                    what = "TERMINATE_ON_HOST_MAINTENANCE"
+                    self._announce(node, "maintenance-event", what, False)
                 if parameters["then"]:
                     state = {"state": parameters["then"], "why": "maintenance"}
                     request.events.append((time.monotonic() + parameters["notice"], "node", state))
@@ -336,11 +329,9 @@ class Cloud:
                     self._note(request, "request", "GONE", "vanished")
             case "fail" if request.exists and request.state != State.DELETING:
                 code = grpc.StatusCode[parameters["code"]]
-                usual = (
-                    NO_CAPACITY.format(zone=request.zone)
-                    if code == grpc.StatusCode.RESOURCE_EXHAUSTED
-                    else MESSAGES[code.name]
-                )
+                usual = MESSAGES[code.name]
+                if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    usual = NO_CAPACITY.format(zone=request.zone)
                 self._fail(request, code.value[0], parameters["message"] or usual)
 
     def _preempt(self, request: Request) -> None:
@@ -361,9 +352,8 @@ class Cloud:
     def _kill(self, node: Node, host: int | None) -> None:
         """Nothing runs any more on one host, or on all."""
         if node.hosts:
-            kill(
-                node.hosts[0].marker.rpartition("/")[0] if host is None else node.hosts[host].marker
-            )
+            marker = node.hosts[host or 0].marker
+            kill(marker.rpartition("/")[0] if host is None else marker)
 
     def _boot(self, request: Request, host: int | None) -> None:
         """Run the startup script on one host, or on all; the VMs are made when there are none."""

@@ -23,6 +23,7 @@ from tests.fakes.tpu_resources import Cloud
 from tests.fakes.tpu_states import ApiError
 from tests.fakes.tpu_views import (
     as_bytes,
+    bad_request,
     check_place,
     check_request,
     node_view,
