@@ -209,10 +209,8 @@ class BucketObjects:
             for blob in blobs
             if not blob.name.endswith("/")
         }
-        paths = found.keys() | expected.keys() if extra else expected.keys()
-        doubtful = sorted(
-            path for path in paths if _difference(expected.get(path), found.get(path))
-        )
+        paths = sorted(found.keys() | expected.keys() if extra else expected.keys())
+        doubtful = [one for one in paths if _difference(expected.get(one), found.get(one))]
         again = in_parallel(lambda path: self.stored(f"{name}/{path}"), doubtful)
         problems = {}
         for path, stored in zip(doubtful, again, strict=True):
@@ -252,15 +250,10 @@ class BucketObjects:
             blob = self._blob(path)
             if writer:
                 blob.metadata = {_WRITER: writer}
+            options: dict[str, Any] = {"if_generation_match": generation, "checksum": "crc32c"}
+            options |= {"timeout": timeout, "retry": None}
             try:
-                blob.upload_from_string(
-                    data,
-                    content_type(path),
-                    if_generation_match=generation,
-                    checksum="crc32c",
-                    timeout=timeout,
-                    retry=None,
-                )
+                blob.upload_from_string(data, content_type(path), **options)
             except DataCorruption as error:
                 raise Unusable("damaged bytes") from error
             return _stored(blob)
@@ -319,12 +312,11 @@ class BucketObjects:
         return blob
 
     def _delete(self, path: str, seconds: float | None = None, stop: Event | None = None) -> None:
+        def delete(timeout: Timeout) -> None:
+            self._blob(path).delete(timeout=timeout, retry=None)
+
         with suppress(Missing):
-            self.ask(
-                lambda timeout: self._blob(path).delete(timeout=timeout, retry=None),
-                seconds=seconds,
-                stop=stop,
-            )
+            self.ask(delete, seconds=seconds, stop=stop)
 
     def _delete_all(self, paths: Iterable[str], seconds: float | None = None) -> None:
         stop = Event()
