@@ -50,7 +50,8 @@ def context() -> Context:
     """The context of this process; another one once its environment is another: a worker takes over
     the variables that its job brings."""
     global _current
-    environment = {name: os.environ[name] for name in os.environ if name.startswith(_READ)}
+    variables = os.environ.copy().items()
+    environment = {name: value for name, value in variables if name.startswith(_READ)}
     if _current is None or _current[0] != environment:
         _current = environment, Context()
     return _current[1]

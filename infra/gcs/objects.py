@@ -5,8 +5,7 @@ atomically. A request whose answer was lost is repeated, and the repetition is r
 request had won: so each object that is created carries the mark of its writer, which is looked up
 before defeat is admitted.
 
-`STORAGE_EMULATOR_HOST` points the client library at a fake. Whole trees are
-`infra.gcs.bucket.Bucket`'s.
+`STORAGE_EMULATOR_HOST` points the client library at a fake. Trees: `infra.gcs.bucket`.
 """
 
 import base64
@@ -331,11 +330,8 @@ class BucketObjects:
         glob: str | None = None,
         limit: int | None = None,
     ) -> Iterator[tuple[list["storage.Blob"], set[str]]]:
-        """Objects whose names begin with `prefix` and, with a delimiter, prefixes of names that go
-        on after it; a thousand at a time.
-
-        With a glob only those that it matches; its `*` stands for no slash.
-        """
+        """Objects whose names begin with `prefix`, of which a glob (its `*` stands for no slash)
+        picks some, and prefixes of names that go on after a delimiter; a thousand at a time."""
         token, handle = None, self._handle()
 
         def page(timeout: Timeout) -> Any:
