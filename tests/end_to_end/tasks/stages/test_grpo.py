@@ -7,13 +7,13 @@ import pytest
 from tasks.contract.job import read_rows
 from tasks.models.loading import LoadedModel
 from tasks.stages import grpo
-from tests.tasks.stages.test_grpo import config, one_layer, stage  # noqa: F401
+from tests.tasks.stages.test_grpo import config, loaded, stage  # noqa: F401
 
 
-def test_the_reward_rises(tmp_path: Path, one_layer: LoadedModel):
+def test_the_reward_rises(tmp_path: Path, loaded: LoadedModel):
     """From random weights, with partial credit for tags in place: a random response has a tag in
     place once in a while."""
-    metrics = grpo.run(stage(tmp_path, one_layer, config()))
+    metrics = grpo.run(stage(tmp_path, loaded, config()))
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
     assert metrics["reward_last"] > 0.1
     assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
