@@ -7,7 +7,7 @@ both JSON, until its input ends:
 | question | answer |
 |---|---|
 | `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes", "beside"}]}` |
-| `{"stage": {...}, "program": 0}` | `{"report": {...}}`: `ProgramReport` of that program of the stage |
+| `{"stage": {...}, "program": 0}` | `{"report": {...}}`: the `ProgramReport` of that program |
 
 `stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" |
 "failed"}`. Whoever asks keeps the answers (`flows.planning.compiling`). The compiler is libtpu's,

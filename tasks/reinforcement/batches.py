@@ -7,10 +7,11 @@ the first update on rollout n - rollout_lag:
     lag 0     sample 0   score 0   update 0   sample 1   score 1   update 1   ...
     lag 1     sample 0   sample 1   update 0   sample 2   update 1   sample 3   ...
 
-With a lag rollout n is scored beside what stands between its sampling and its first update. What is sampled, and from which weights, does not depend on how long a judge takes, and a judge that
-needs less than `rollout_lag` rollouts and updates keeps nobody waiting. With a lag, or m > 1, the
-loss's ratio is taken to the policy that sampled; its log-probabilities are computed when it
-samples, by the program that trains.
+With a lag rollout n is scored beside what stands between its sampling and its first update. What is
+sampled, and from which weights, does not depend on how long a judge takes, and a judge that needs
+less than `rollout_lag` rollouts and updates keeps nobody waiting. With a lag, or m > 1, the loss's
+ratio is taken to the policy that sampled; its log-probabilities are computed when it samples, by
+the program that trains.
 
 A rollout has `oversampling` candidates for each group of a batch. With dynamic sampling a batch is
 filled with those that teach, and where there are too few, with others that weigh nothing: not in
