@@ -1,9 +1,8 @@
-"""The report's samples: the same held-out prompt answered by the base and by every trained stage,
-before and after side by side.
+"""Which samples a report shows: the same held-out prompt answered by the base and by every trained
+stage, before and after side by side.
 
 Which prompts are shown is decided by `RULE`, not by hand. A prompt's id is a hash of its text, so
-the order of ids has nothing to do with difficulty or outcome. The page filters them without a
-script: what a filter needs to know of a sample is in its classes.
+the order of ids has nothing to do with difficulty or outcome.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Literal
 
 from markupsafe import escape
 
+from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
 from flows.runs.results import RunResults
 from flows.runs.wording import clip
@@ -75,6 +75,25 @@ def samples(run: RunResults) -> list[Sample]:
             if left > 0:
                 chosen.add(sample.id)
     return [sample for turn in turns for sample in turn if sample.id in chosen]
+
+
+def answer_blocks(answer: Answer) -> list[Block]:
+    """One model's answer."""
+    notes: list[Span] = [small(f"({', '.join(answer.notes)})")] if answer.notes else []
+    return [Heading((f"{answer.model}: {answer.mark} ", *notes), 4), Code(answer.text)]
+
+
+def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
+    """Of each group of prompts one that the last model got right and one that it did not."""
+    chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
+    found: list[Block] = []
+    for sample in reversed(chosen.values()):
+        quoted: list[Block] = [Heading("prompt", 4), Code(sample.prompt)]
+        quoted += [Heading("reference", 4), Code(sample.reference)]
+        answers = [block for answer in sample.answers for block in answer_blocks(answer)]
+        summary = f"{sample.group}, {sample.mark}: {sample.title}"
+        found.append(Details(summary, [*quoted, *answers]))
+    return found
 
 
 def _well_done(item: EvalItem) -> bool | None:
@@ -180,29 +199,9 @@ def _ruling(item: EvalItem) -> str:
         return ""
     if item.opinion.rating is not None:
         return f"LLM judge: {item.opinion.rating:.2f}"
-    words = (
-        ("refused", "not refused")
-        if item.request
-        else ("safe", "unsafe")
-        if item.grounding
-        else ("right", "wrong")
-    )
-    return (
-        "LLM judge:"
-        f" {'no ruling' if item.opinion.verdict is None else words[0 if item.opinion.verdict else 1]}"
-    )
-
-
-@dataclass(frozen=True)
-class Filters:
-    """What the samples can be filtered by: groups, and models to look at before and after."""
-
-    groups: list[str]
-    models: list[str]
-
-
-def filters(shown: Sequence[Sample]) -> Filters:
-    """The filters of the samples, in order."""
-    groups = dict.fromkeys(sample.group for sample in shown)
-    models = dict.fromkeys(answer.model for sample in shown for answer in sample.answers)
-    return Filters(list(groups), list(models))
+    if item.opinion.verdict is None:
+        return "LLM judge: no ruling"
+    yes, no = ("safe", "unsafe") if item.grounding else ("right", "wrong")
+    if item.request:
+        yes, no = "refused", "not refused"
+    return f"LLM judge: {yes if item.opinion.verdict else no}"
