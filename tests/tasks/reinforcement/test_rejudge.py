@@ -433,10 +433,10 @@ def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
         for name, value in RUBRIC.items()
         if name not in ("judge", "criteria")
     )
-    criteria = "".join(
-        f"[[rewards.criteria]]\n{''.join(f'{k} = {json.dumps(v)}{chr(10)}' for k, v in one.items())}"
-        for one in FRUITS
-    )
+    criteria = ""
+    for one in FRUITS:
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in one.items())
+        criteria += f"[[rewards.criteria]]\n{lines}"
     judge = '[rewards.judge]\nname = "endpoint"\nprovider = "test"\nmodel = "m"\n'
     text = (
         f"[[rewards]]\n{table}\nweights = {{ essential = 0.0, pitfall = 2.0 }}\n{judge}{criteria}"
