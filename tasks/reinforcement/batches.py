@@ -47,7 +47,13 @@ from tasks.reinforcement.rollout import (
     row_weights,
     write_ledger,
 )
-from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed, sample_groups
+from tasks.sampling.rollouts import (
+    compiled_once,
+    is_logged,
+    logps_in_parts,
+    rollout_seed,
+    sample_groups,
+)
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -124,7 +130,7 @@ class RolloutBatches:
             for number, prompt in enumerate(sampled.chosen):
                 correct, teaches = rollout.correct[number], rollout.informative[number]
                 self.chooser.observe(prompt, correct.tolist(), bool(teaches))
-            if self._logged(index):
+            if is_logged(self.config, first):
                 self.samples += rollout.rows(first)
         return batch
 
@@ -151,7 +157,7 @@ class RolloutBatches:
         )
         completions = [completion for group in groups for completion in group]
         old, gap = None, None
-        if config.off_policy or self._logged(index):
+        if config.off_policy or is_logged(config, self._first(index)):
             some = len(completions) if config.off_policy else config.batch_size
             ids = self._ids(self._prompts(chosen)[:some], completions[:some])
             old = self._logps(nnx.state(self.loaded.model), *ids)
@@ -212,14 +218,6 @@ class RolloutBatches:
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
         """The prompt of each response to the chosen ones."""
         return [self.examples[prompt] for prompt in chosen for _ in range(self.config.group_size)]
-
-    def _logged(self, index: int) -> bool:
-        """Whether one of a rollout's updates is a line of curves.jsonl."""
-        config, first = self.config, index * self.config.num_iterations + 1
-        return any(
-            update % config.log_every == 0 or update in (1, config.steps)
-            for update in range(first, first + config.num_iterations)
-        )
 
     # Arrays
 
@@ -304,8 +302,12 @@ class RolloutBatches:
     def _planned(self, index: int) -> int:
         """The update whose weights and prompts a rollout has: its first one, or where they are
         held."""
-        update = index * self.config.num_iterations + 1
+        update = self._first(index)
         return update if self._held is None else min(update, self._held)
+
+    def _first(self, index: int) -> int:
+        """The first update on a rollout."""
+        return index * self.config.num_iterations + 1
 
     def _entry(self, index: int) -> str:
         """What a rollout is called in the journal."""

@@ -17,33 +17,11 @@ def test_the_reward_rises(tmp_path: Path, loaded: LoadedModel):
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
     assert metrics["reward_last"] > 0.1
     assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.model",
-        "curves.jsonl",
-        "rollouts.jsonl",
-        "ledger.jsonl.gz",
-        "state.json",
-    }
     curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))
     assert [row["step"] for row in curve] == [1, 10, 20, 30]
-    assert {
-        "loss",
-        "kl",
-        "entropy",
-        "pg_clipfrac",
-        "reward",
-        "reward/format",
-        "zero_variance",
-        "sampler_gap",
-    } <= set(curve[0])
+    named = "loss kl entropy pg_clipfrac reward reward/format zero_variance sampler_gap"
+    assert set(named.split()) <= set(curve[0])
     assert curve[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert curve[-1]["kl"] > 0
-    assert sorted({row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}) == [
-        1,
-        10,
-        20,
-        30,
-    ]
+    shown = {row["step"] for row in read_rows(tmp_path / "out" / "rollouts.jsonl")}
+    assert shown == {1, 10, 20, 30}
