@@ -314,8 +314,7 @@ def _mesh_of(program: "Program") -> Any:
 
 
 def _own_source() -> str:
-    names = ("plan.py", "hlo.py", "hlo_cost.py", "hlo_kernels.py")
-    files = (Path(__file__).with_name(name) for name in names)
+    files = [Path(__file__), *sorted(Path(__file__).parent.glob("hlo*.py"))]
     return digest([file.read_text(encoding="utf-8") for file in files])
 
 
