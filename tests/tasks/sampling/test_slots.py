@@ -19,7 +19,7 @@ from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
 from tasks.sampling.sampler import Sampler
-from tasks.sampling.slot_programs import halves
+from tasks.sampling.slot_programs import halves, quarters
 from tasks.sampling.slots import Request, SlotSampler
 
 WORDS = [
