@@ -3,6 +3,7 @@ once: sizes by a formula of the config."""
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -290,7 +291,7 @@ def test_people_see_memory_time_cost_and_the_fix(
         "USD",
     ):
         assert text in shown.out
-    assert "compiling 1 of 3: sft train_step" in shown.err
+    assert re.search(r"compiling \d of 3: sft train_step", shown.err), "side by side, in any order"
     assert "It fits" not in shown.out
 
 
