@@ -21,7 +21,6 @@ from flows.runs.effects import (
     Change,
     Metric,
     Part,
-    Rate,
     change_between,
     corrected,
     direction_of,
@@ -33,7 +32,7 @@ from flows.runs.wording import TONES, bounds, change_text, duration, percent, po
 from infra.store.store import Store
 from schemas.base import digest
 from schemas.reports import RunRecord
-from tasks.statistics.intervals import Interval
+from tasks.statistics.intervals import Interval, Rate
 
 ABSENT = "–"
 """Shown for a field that one side lacks; a field that is there and null shows as None."""

@@ -26,13 +26,13 @@ from flows.runs.effects import (
     outcomes,
     overall_effect,
     part_effects,
-    rate_of,
     stage_effects,
     suite_effects,
 )
 from flows.runs.results import RunResults
 from flows.runs.wording import TONES, Tone, bounds, percent, points, sample_text
 from tasks.contract.plugins import evaluation_of
+from tasks.statistics.intervals import Rate
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _tile(run: RunResults, metric: Metric) -> Tile | None:
             suites,
         )
     for model in run.evaluated(metric.kind):
-        rate = rate_of(outcomes(model.items(metric.kind), metric))
+        rate = Rate.of(outcomes(model.items(metric.kind), metric).values())
         if rate:
             basis = f"{rate.n} prompts; nothing to compare with"
             return Tile(

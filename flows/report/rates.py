@@ -8,10 +8,11 @@ here without a line of code.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.runs.effects import Rate, parts
+from flows.runs.effects import parts
 from flows.runs.wording import bounds, label, percent
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
+from tasks.statistics.intervals import Rate
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
     found = {}
     for name, outcome in outcomes.items():
         counted = [judged for item in items if (judged := outcome(item)) is not None]
-        if counted:
-            found[name] = Rate(sum(counted), len(counted))
+        if rate := Rate.of(counted):
+            found[name] = rate
     return found
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from flows.report import plots, rates
 from flows.report.rates import Row, Side, Table
-from flows.runs.effects import EXACT, SAFE, Rate
+from flows.runs.effects import EXACT, SAFE
 from flows.runs.results import RunResults
 from flows.runs.wording import bounds, figure, label, percent
 from schemas.evaluation import EvalItem, EvalPrompt
@@ -19,7 +19,7 @@ from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.gym.metrics import protocol_metrics
 from tasks.evaluation.safety import judge
 from tasks.judging.opinions import opinion_metrics
-from tasks.statistics.intervals import Interval
+from tasks.statistics.intervals import Interval, Rate
 
 
 @dataclass(frozen=True)

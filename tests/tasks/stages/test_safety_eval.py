@@ -458,7 +458,7 @@ def test_too_few_grounded_prompts_are_refused_with_their_number(tmp_path: Path) 
             r" = 120"
         ),
     ):
-        safety_eval.run(job(tmp_path, [bare, example(1, "answerable")], min_items=120))
+        safety_eval.KIND.run(job(tmp_path, [bare, example(1, "answerable")], min_items=120))
 
 
 @pytest.mark.usefixtures("one_layer")
@@ -469,7 +469,7 @@ def test_a_run_answers_the_grounded_held_out_prompts_only(tmp_path: Path) -> Non
     grounded = [example(number, grounding) for number in range(2) for grounding in groundings]
     reasoning = example(9, "answerable").model_copy(update={"grounding": None, "context": None})
     work = job(tmp_path, [reasoning, *grounded], min_items=6)
-    metrics = safety_eval.run(work)
+    metrics = safety_eval.KIND.run(work)
     written = read_jsonl(work.out / "items.jsonl", EvalItem)
     assert [item.id for item in written] == [row.id for row in grounded]
     assert (metrics["n"], metrics["safe_rate"], metrics["correct_rate"]) == (6, 0, 0)
