@@ -29,7 +29,7 @@ from tasks.contract.check import check_of
 from tasks.contract.small import ROWS, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped
-from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.teaching.lesson import Lesson, Row, take_cell
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
@@ -210,11 +210,7 @@ class _Room:
     """How many more prompts of each kind are asked."""
 
     def __init__(self, config: Answering, lesson: Lesson) -> None:
-        self._cells = (
-            None
-            if lesson.wanted is None
-            else Counter({cell: count for cell, count in lesson.wanted.items() if count > 0})
-        )
+        self._cells = None if lesson.wanted is None else +Counter(lesson.wanted)
         self._domains = None if config.first is None else Counter(config.first)
 
     def full(self) -> bool:
@@ -225,18 +221,7 @@ class _Room:
     def take(self, prompt: Prompt) -> bool:
         """Whether this prompt is asked; then it is counted."""
         if self._cells is not None:
-            group = prompt.grounding or prompt.domain
-            cell = next(
-                (
-                    cell
-                    for cell in (Cell(group, prompt.difficulty), Cell(group))
-                    if self._cells[cell] > 0
-                ),
-                None,
-            )
-            if cell is not None:
-                self._cells[cell] -= 1
-            return cell is not None
+            return take_cell(self._cells, prompt)
         if self._domains is None:
             return True
         if self._domains[prompt.domain] <= 0:
