@@ -234,7 +234,7 @@ def clean(
         files: JSONL, each line an `Example` or a `Prompt` as pydantic writes them.
         evaluations: sets that no row may give away.
         near_duplicates, contamination: None to leave it out.
-        validation_fraction, heldout_fraction: of the splits, see `tasks.data.splits`.
+        validation_fraction, heldout_fraction: of the splits, see `tasks.data.rules`.
         seed: of the order in which near duplicates lead.
         filters: judge batches of parsed rows, in processes of their own: they must pickle.
         scratch: a directory for the state; what it holds, e.g. of an attempt that was killed, is
@@ -253,11 +253,7 @@ def clean(
         shutil.rmtree(scratch)
     scratch.mkdir(parents=True)
     workers = workers or len(os.sched_getaffinity(0))
-    near = (
-        sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations)
-        if near_duplicates
-        else None
-    )
+    near = sketch(near_duplicates) if near_duplicates else None
     items, index = evaluation_index(evaluations, contamination)
     plan = Plan(near, index, tuple(filters), validation_fraction, heldout_fraction)
     state = surveyed(blocks(files), plan, scratch, workers, progress)

@@ -98,3 +98,10 @@ def file_digest(name: str, file: Path | RemoteFile) -> str:
         raise InputError(
             f"cannot read data file {name} ({file}): {error.strerror}. Check its permissions."
         ) from error
+
+
+def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
+    """`{"data/<name>": digest}` of the files that a pattern names. Raises as `data_files`."""
+    return {
+        f"data/{name}": file_digest(name, file) for name, file in data_files(data, pattern, where)
+    }

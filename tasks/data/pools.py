@@ -1,15 +1,42 @@
-"""The rows that survived cleaning, by what quotas count, and which of them are chosen."""
+"""What a rebalance stage chooses from: the files that distill and top-ups left, the rows that
+survived cleaning, by what quotas count, and the preference pairs of the prompts that were chosen."""
 
+import hashlib
+import json
+from array import array
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.data.cleaning import Cleaned
 from tasks.data.quotas import Pool, ranks
-from tasks.data.rules import CAUSES, GROUPS, HITS
-from tasks.data.splits import SPLITS, Split
+from tasks.data.rules import CAUSES, GROUPS, HITS, SPLITS, Split
+
+
+@dataclass(frozen=True)
+class Files:
+    """What distill left, and what top-ups added."""
+
+    directories: tuple[Path, ...]
+
+    def named(self, name: str) -> list[Path]:
+        return [directory / name for directory in self.directories]
+
+    @cached_property
+    def rows(self) -> list[Path]:
+        """Files of prompts, solved and not."""
+        return [*self.named("examples.jsonl"), *self.named("unsolved.jsonl")]
+
+    @property
+    def solved(self) -> list[bool]:
+        """Which of `rows` hold examples."""
+        return [path.name == "examples.jsonl" for path in self.rows]
 
 
 class Pools:
@@ -91,3 +118,39 @@ class Pools:
 def by_level(pool: Pool) -> dict[str, Any]:
     """Counts by difficulty, as JSON."""
     return {str(level): count for level, count in pool.by_level().items()}
+
+
+def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) -> int:
+    """Write the pairs of `files` whose prompt is chosen, by the rank of their prompt and then their
+    digest; the same pair is written once.
+
+    Args:
+        ids: uint64, the chosen prompts'.
+
+    Returns:
+        how many were written. Memory: 32 bytes for each of them.
+    """
+    chosen = np.unique(ids)
+    # Of each pair: prompt, digest, file and where its line starts.
+    found = array("Q")
+    for number, path in enumerate(files):
+        with path.open("rb") as lines:
+            offset = 0
+            for line in lines:
+                identity = int(json.loads(line)["id"], 16)
+                place = int(np.searchsorted(chosen, np.uint64(identity)))
+                if place < len(chosen) and int(chosen[place]) == identity:
+                    content = int.from_bytes(hashlib.sha256(line.strip()).digest()[:8])
+                    found.extend((identity, content, number, offset))
+                offset += len(line)
+    pairs = np.frombuffer(found, np.uint64).reshape(-1, 4)
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], ranks(seed, pairs[:, 0])))]
+    new = np.ones(len(pairs), bool)
+    new[1:] = (pairs[1:, :2] != pairs[:-1, :2]).any(axis=1)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(path.open("rb")) for path in files]
+        with out.open("wb") as target:
+            for _, _, number, offset in pairs[new].tolist():
+                streams[number].seek(offset)
+                target.write(streams[number].readline().strip() + b"\n")
+    return int(new.sum())

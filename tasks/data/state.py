@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from tasks.data.contamination import index
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks
-from tasks.data.rules import CAUSES, COLUMNS, DETAILS, HITS, Contamination, Progress
+from tasks.data.rules import CAUSES, COLUMNS, DETAILS, HITS, SPLITS, Contamination, Progress
 from tasks.data.shingles import Ends, Words
-from tasks.data.splits import SPLITS
 from tasks.data.survey import Block, Plan, survey
 
 HELDOUT = SPLITS.index("heldout")
@@ -109,9 +108,7 @@ class State:
         words, ends = reorder(
             words, np.cumsum(self.columns["words"][tested], dtype=np.int64), order
         )
-        found = index(
-            words, ends, contamination.words, contamination.coverage, contamination.long_words
-        )
+        found = index(words, ends, contamination)
         rest = np.flatnonzero(kept & ~heldout)
         with ThreadPoolExecutor(workers) as threads:
             parts = self._parts(rest)
@@ -122,11 +119,8 @@ class State:
                 self.columns["hit"][rows[hit]] = hits[hit] + FIRST_HELDOUT_HIT
 
     def _drop(self, rows: Rows, cause: int, match: Rows, score: Any) -> None:
-        self.columns["cause"][rows], self.columns["match"][rows], self.columns["score"][rows] = (
-            cause,
-            match,
-            score,
-        )
+        for column, value in (("cause", cause), ("match", match), ("score", score)):
+            self.columns[column][rows] = value
 
     def _parts(self, rows: Rows) -> list[tuple[int, int, int]]:
         """Rows (sorted) by block: the block, and which of `rows` are in it."""

@@ -11,11 +11,12 @@ from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import Example, Prompt
 from tasks.contract.job import read_jsonl
 from tasks.contract.suite import SUITES, SuiteConfig
-from tasks.data.directory import data_files, file_digest
+from tasks.data.conversion import NotAnExample, prompt_of
+from tasks.data.directory import data_digests, data_files
 from tasks.data.mapping import Columns
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable
-from tasks.data.sources import DataPath, NotAnExample, PromptMapping, prompt_of
+from tasks.data.sources import DataPath, PromptMapping
 from tasks.verification.choices import asked, choices_of
 
 
@@ -120,10 +121,7 @@ class SuiteRecord(Record):
 
 def suite_digests(config: FileSuite, data: Path | None) -> dict[str, str | int]:
     """`{"data/<path>": digest}` of a suite's file (or files). Raises InputError: no such file."""
-    return {
-        f"data/{name}": file_digest(name, file)
-        for name, file in data_files(data, config.path, _READER.format(config.suite))
-    }
+    return data_digests(data, config.path, f"suite {config.suite}")
 
 
 def suite_records(
@@ -137,7 +135,7 @@ def suite_records(
     Raises:
         InputError: no such file, or a row that cannot be read.
     """
-    for name, file in data_files(data, config.path, _READER.format(config.suite)):
+    for name, file in data_files(data, config.path, f"suite {config.suite}"):
         for record in read_records(name, file, header=header):
             if isinstance(record, Unreadable):
                 raise InputError(
@@ -188,9 +186,6 @@ def mapped(
     for seen in columns.values():
         seen.require_all()
     return prompts
-
-
-_READER = "suite {}"
 
 
 def heldout_prompts(rebalance: Path, *, grounded: bool) -> list[EvalPrompt]:

@@ -2,7 +2,7 @@
 
 1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length,
    language and personal data.
-2. Split by the prompt's hash (`tasks.data.splits`), then fill each quota from its split alone
+2. Split by the prompt's hash (`tasks.data.rules`), then fill each quota from its split alone
    (`tasks.data.quotas`).
 3. What cleaning left short is asked of the teachers again, within their budgets
    (`tasks.teaching.topping_up`), and cleaned together with
@@ -38,14 +38,11 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import ANSWER, PROMPT
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.distilled import Files
 from tasks.data.evaluations import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
-from tasks.data.pairs import write_pairs
-from tasks.data.pools import Pools, by_level
+from tasks.data.pools import Files, Pools, by_level, write_pairs
 from tasks.data.quotas import Amount, Quota, Shortfall, shortfall_table
-from tasks.data.rules import Contamination, Evaluation, NearDuplicates
-from tasks.data.splits import SPLITS, Split
+from tasks.data.rules import SPLITS, Contamination, Evaluation, NearDuplicates, Split
 from tasks.evaluation.suite import (
     complete_suites,
     parse_suites,

@@ -33,11 +33,12 @@ from schemas.examples import Example, Prompt
 from tasks import routing
 from tasks.contract.check import check_of
 from tasks.contract.teacher import Teacher
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.directory import data_files, file_digest
 from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
 from tasks.data.readers import Record, Records, read_records
-from tasks.data.sources import NotAnExample, Source, example_of, prompt_of
+from tasks.data.sources import Source
 from tasks.routing import Ask
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.teaching.lesson import Lesson

@@ -21,7 +21,7 @@ from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
 from tasks.data.dropped import Dropped
 from tasks.data.quotas import Shortfall
-from tasks.data.splits import Split
+from tasks.data.rules import Split
 from tasks.teaching.lesson import FILES, Cell, take_cell
 from tasks.teaching.teachers import lesson_of, row_files, teachers_of
 

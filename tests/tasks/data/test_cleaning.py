@@ -14,8 +14,16 @@ from schemas.examples import Prompt, prompt_id
 from tasks.data import survey
 from tasks.data.cleaning import Cleaned
 from tasks.data.near_duplicates import ranks
-from tasks.data.rules import CAUSES, COLUMNS, GROUPS, STATE_BYTES, Contamination, NearDuplicates
-from tasks.data.splits import SPLITS, split_of
+from tasks.data.rules import (
+    CAUSES,
+    COLUMNS,
+    GROUPS,
+    SPLITS,
+    STATE_BYTES,
+    Contamination,
+    NearDuplicates,
+    split_of,
+)
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, row, text, write
 
 

@@ -359,8 +359,14 @@ def test_plan_and_key_know_the_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             for program in module.KIND.programs(judged, model, upstream)
             if program.name == "judge"
         ] == [("judge", questions / 4)]
-        assert "judge" not in [program.name for program in module.KIND.programs(alone, model, upstream)]
+        assert "judge" not in [
+            program.name for program in module.KIND.programs(alone, model, upstream)
+        ]
         assert module.KIND.extra_models(judged.model_dump(mode="json")) == ("gemma3-tiny",)
         assert module.KIND.extra_models(alone.model_dump(mode="json")) == ()
-        assert {"opinions.wording", "judging.gemma"} <= module.KIND.dependencies(judged, None).keys()
-        assert {"opinions.wording", "judging.gemma"}.isdisjoint(module.KIND.dependencies(alone, None))
+        assert {"opinions.wording", "judging.gemma"} <= module.KIND.dependencies(
+            judged, None
+        ).keys()
+        assert {"opinions.wording", "judging.gemma"}.isdisjoint(
+            module.KIND.dependencies(alone, None)
+        )

@@ -18,7 +18,7 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.data.dropped import Dropped
 from tasks.data.filters import Length
 from tasks.data.quotas import allocate
-from tasks.data.splits import SPLITS, split_of
+from tasks.data.rules import SPLITS, split_of
 from tasks.stages import rebalance
 from tasks.teachers import procedural
 
