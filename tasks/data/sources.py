@@ -8,22 +8,10 @@ an answer or without reasoning makes no example.
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import (
-    GROUNDED_REFUSAL,
-    Constraint,
-    Domain,
-    Grounding,
-)
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Grounding
 from tasks.contract.check import CHECKS, check_of
 from tasks.data.directory import check_data_path
 from tasks.data.mapping import Pick, Text

@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 
 
 def evaluation_kind(
-    *,
-    version: int,
-    config: type[EvalConfigT],
-    judge: Judge,
-    grounded: bool,
-    evaluation: Evaluation,
+    *, version: int, config: type[EvalConfigT], judge: Judge, grounded: bool, evaluation: Evaluation
 ) -> Kind[EvalConfigT]:
     """The stage kind of an evaluation.
 

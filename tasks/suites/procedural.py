@@ -43,9 +43,5 @@ def expected(config: Config) -> int:
 
 
 SUITE = Suite(
-    version=1,
-    config=Config,
-    prompts=prompts,
-    dependencies=dependencies,
-    expected=expected,
+    version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected
 )

@@ -110,11 +110,7 @@ def test_a_rate_over_nothing_is_none_and_not_zero() -> None:
         metrics["abstention_precision"],
         metrics["abstention_precision_low"],
         metrics["abstention_precision_high"],
-    ) == (
-        None,
-        None,
-        None,
-    )
+    ) == (None, None, None)
     assert metrics["abstention_recall"] is None
     assert metrics["over_refusal_rate"] == 0
     assert list(metrics["grounding"]) == ["answerable"]

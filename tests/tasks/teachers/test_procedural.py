@@ -500,10 +500,7 @@ def test_a_top_up_fills_exactly_the_missing_cells_with_prompts_that_nobody_knows
     assert len({row.id for row in rows}) == len(rows)
     assert Counter(
         (row.grounding or row.domain, row.difficulty) for row in rows if row.domain != "science"
-    ) == {
-        **{("math", level): 20 for level in range(1, 6)},
-        ("unanswerable", 5): 9,
-    }
+    ) == {**{("math", level): 20 for level in range(1, 6)}, ("unanswerable", 5): 9}
     science = [row for row in rows if row.domain == "science"]
     assert len(science) == 33
     assert {row.difficulty for row in science} == {1, 2, 3, 4, 5}
