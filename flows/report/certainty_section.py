@@ -89,7 +89,7 @@ def noises(run: RunResults) -> list[Noise]:
         for kind, metrics in kinds.items()
         for model in run.evaluated(kind)
         if (samples := model.samples(kind))
-        for name, floor in sampled.noise(
+        for name, floor in sampled.noise_floors(
             samples, {name: metric.outcome for name, metric in metrics.items()}
         ).items()
     ]

@@ -16,8 +16,8 @@ from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
 from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
-from tasks.evaluation.gym.metrics import protocol_metrics
-from tasks.evaluation.safety import judge
+from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
+from tasks.evaluation.safety_verdicts import judge
 from tasks.judging.opinions import opinion_metrics
 from tasks.statistics.intervals import Interval, Rate
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from schemas.base import InputError, StageFailed, digest
+from tasks.chat.answer_record import Record, cost_of
 from tasks.chat.budget import Cost
 from tasks.chat.engine import ChatEngine
-from tasks.chat.record import Record, cost_of
 from tasks.chat.reply import Reply, read_value
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Failure
@@ -45,6 +45,18 @@ _STORING = 64
 _IDLE_ROUNDS = 3
 """Batches without a single answer, one after the other, after which the rest counts as failed."""
 _OVER = ("completed", "expired", "failed", "cancelled")
+
+
+def ask_all(
+    engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]
+) -> Iterator[tuple[T, Reply]]:
+    """Yield each item with the reply to its request, in order. Raises what `ChatEngine.ask_singly`
+    and `ask_in_batches` do."""
+    return (
+        ask_in_batches(engine, requests)
+        if engine.settings.teacher_batch
+        else engine.ask_singly(requests)
+    )
 
 
 def ask_in_batches(
@@ -93,20 +105,20 @@ class _Chunk:
         """The replies to the requests, in order."""
         for some in _some(list(self._by_digest.values())):
             for request, record in zip(
-                some, await asyncio.gather(*map(self._engine.kept, some)), strict=True
+                some, await asyncio.gather(*map(self._engine.stored, some)), strict=True
             ):
                 if record is not None:
                     self._records[request.digest] = record
                     if record.account == self._engine.budget.account:
                         self._engine.budget.settle(Cost(), record.cost)
-        kept = {name for name in self._records if self._final(name)}
+        before = {name for name in self._records if self._final(name)}
         number = idle = 0
         while (
             idle < _IDLE_ROUNDS
             and (useful := await self._round(digest([self._name, number]))) is not None
         ):
             number, idle = number + 1, 0 if useful else idle + 1
-        return [self._reply(request, cached=request.digest in kept) for request in self._requests]
+        return [self._reply(request, cached=request.digest in before) for request in self._requests]
 
     def _final(self, name: str) -> bool:
         record = self._records.get(name)

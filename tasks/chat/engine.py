@@ -18,7 +18,7 @@ What a kill costs: answers in the store are never asked for again. What was unde
 with the same Idempotency-Key: a provider that honours it bills it once, another twice.
 
 asyncio runs in a thread of its own, and the store is read and written in further threads: neither
-waits for the other, nor for the caller. Memory is bounded (`tasks.chat.held`), however many
+waits for the other, nor for the caller. Memory is bounded (`tasks.chat.window`), however many
 requests there are, but for a few bytes of each.
 """
 
@@ -36,16 +36,16 @@ from typing import Any, Self, TypeVar
 
 from infra.settings import Settings
 from infra.store.answers import Answers
+from tasks.chat.answer_record import Record, cost_of, lost
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
 from tasks.chat.endpoint import Endpoint
-from tasks.chat.held import Held
 from tasks.chat.limiter import Limiter
 from tasks.chat.meter import Meter
-from tasks.chat.record import Record, cost_of, lost
 from tasks.chat.reply import Reply, read
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Answer, Failure, Transport
+from tasks.chat.window import Window
 
 T = TypeVar("T")
 Progress = Callable[[int, Mapping[str, float]], None]
@@ -175,37 +175,37 @@ class ChatEngine:
             with. Both after everything that is under way was answered and kept.
         """
         pending: deque[tuple[T, Future[Reply]]] = deque()
-        held = Held(_WINDOW * self.settings.teacher_concurrency)
+        window = Window(_WINDOW * self.settings.teacher_concurrency)
         try:
             for item, request in requests:
                 future = self._begin(request)
-                held.begin(future)
+                window.begin(future)
                 pending.append((item, future))
-                while pending and (pending[0][1].done() or not held.has_room(len(pending))):
-                    if self._waited(pending[0][1], held):
-                        yield self._taken(pending, held)
+                while pending and (pending[0][1].done() or not window.has_room(len(pending))):
+                    if self._waited(pending[0][1], window):
+                        yield self._taken(pending, window)
             while pending:
-                if self._waited(pending[0][1], held):
-                    yield self._taken(pending, held)
+                if self._waited(pending[0][1], window):
+                    yield self._taken(pending, window)
         finally:
             if pending and not self.loop.is_closed():
                 self.run(self._drain())
 
-    def _waited(self, first: Future[Reply], held: Held) -> bool:
+    def _waited(self, first: Future[Reply], window: Window) -> bool:
         """Whether the first of those pending has its reply, after waiting for any to have one."""
-        held.moved.clear()
+        window.moved.clear()
         if not first.done():
-            held.moved.wait(_PROGRESS_SECONDS)
+            window.moved.wait(_PROGRESS_SECONDS)
             self._tell()
             if self._error is not None and not first.done():
                 raise self._error
         return first.done()
 
-    def _taken(self, pending: deque[tuple[T, Future[Reply]]], held: Held) -> tuple[T, Reply]:
+    def _taken(self, pending: deque[tuple[T, Future[Reply]]], window: Window) -> tuple[T, Reply]:
         item, future = pending[0]
         reply = future.result()
         pending.popleft()
-        held.take(reply)
+        window.take(reply)
         self.give(reply)
         return item, reply
 
@@ -283,7 +283,7 @@ class ChatEngine:
     async def _answer_in_turn(
         self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event
     ) -> Reply:
-        record = await self.kept(request)
+        record = await self.stored(request)
         if before is not None:
             await before.wait()
         if self._error is not None:
@@ -295,7 +295,7 @@ class ChatEngine:
             passed.set()
             if twin is not None:
                 await twin.wait()
-            record = await self.kept(request)
+            record = await self.stored(request)
             return (
                 record.reply(None, cached=True)
                 if record
@@ -322,7 +322,7 @@ class ChatEngine:
         finally:
             self._under_way.pop(request.digest).set()
 
-    async def kept(self, request: ChatRequest) -> Record | None:
+    async def stored(self, request: ChatRequest) -> Record | None:
         """The record in the store."""
         raw = await self.in_store(self.answers.get, request.digest)
         try:
@@ -473,7 +473,7 @@ class ChatEngine:
         mine = record.cost if record and record.account == self.budget.account else Cost()
         return (
             Record(
-                request.kept(value),
+                request.trimmed(value),
                 record.asked + 1 if record else 1,
                 bound,
                 mine + doubtful + cost,

@@ -18,9 +18,9 @@ from infra.visible import visible
 from schemas.examples import Grounding
 from tasks.data import card_plots
 from tasks.data.cleaning import Cleaned
+from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, Cause, Evaluation
 from tasks.data.filters import response_of
 from tasks.data.row_counts import LOOKED_AT, SAMPLES, RowCounts, count_rows, quantile
-from tasks.data.rules import CAUSES, GROUPS, HITS, Cause, Evaluation
 from tasks.data.tokens import Tokenizer
 
 MATCHES = 5
@@ -260,10 +260,10 @@ def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str
     rows = rows[np.argsort(cleaned.id[rows], kind="stable")][:MATCHES]
     shown = []
     for number, row in zip(rows.tolist(), cleaned.rows(rows), strict=True):
-        other, held = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
+        other, heldout = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
         text = (
             _compared(next(cleaned.rows([other])))
-            if held or cause == "near_duplicate"
+            if heldout or cause == "near_duplicate"
             else items[cleaned.items[other]]
         )
         shown.append(Match(cause, _compared(row), text, cleaned.describe(number)))

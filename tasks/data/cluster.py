@@ -40,10 +40,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.data.cleaning_rules import COLUMNS, Contamination, Evaluation, NearDuplicates
 from tasks.data.contamination import index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks, sketch
-from tasks.data.rules import COLUMNS, Contamination, Evaluation, NearDuplicates
 from tasks.data.state import (
     CONTAMINATED,
     DUPLICATE,
@@ -81,7 +81,7 @@ def clean_on_cluster(
             memory of a machine.
 
     Returns:
-        A row for each line: the columns `tasks.data.rules.COLUMNS`, but `match` is the prompt id of
+        A row for each line: the columns `tasks.data.cleaning_rules.COLUMNS`, but `match` is the prompt id of
         the row that it matches (or the number of the evaluation item); `block`, the block it is in;
         `detail`, why a filter dropped it.
     """
@@ -107,11 +107,11 @@ def clean_on_cluster(
 
 def kept_lines(decisions: "Dataset", files: Sequence[Path]) -> "Dataset":
     """The rows that are kept, as a column `line` of JSON text, read again from the files."""
-    kept = decisions.map_batches(
+    rows = decisions.map_batches(
         lambda batch: _taken(batch, batch["cause"] == 0), batch_format="numpy"
     ).select_columns(["block", "offset"])
     found = blocks(files)
-    return kept.groupby("block", num_partitions=max(1, len(found))).map_groups(
+    return rows.groupby("block", num_partitions=max(1, len(found))).map_groups(
         _read, fn_kwargs={"found": found}, batch_format="numpy"
     )
 
@@ -296,9 +296,9 @@ def _scan_heldout(batch: Batch, found: Any) -> Batch:
 def _read(batch: Batch, found: Sequence[Block]) -> dict[str, list[str]]:
     """The lines of one block that are kept."""
     at, lines = lines_of(found[batch["block"][0]])
-    kept, texts = set(batch["offset"].tolist()), []
+    wanted, texts = set(batch["offset"].tolist()), []
     for line in lines:
-        if at in kept:
+        if at in wanted:
             texts.append(line.decode())
         at += len(line) + 1
     return {"line": texts}

@@ -28,7 +28,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.data.rules import Contamination
+from tasks.data.cleaning_rules import Contamination
 from tasks.data.shingles import Ends, Words, hash_grams, mix
 
 TEMPLATE_ITEMS = 10

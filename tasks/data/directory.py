@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from schemas.base import InputError, nearest
-from tasks.data.remote import RemoteFile, check_url, remote_files
+from tasks.data.remote_files import RemoteFile, check_url, remote_files
 
 _SHOWN = 12
 """Files listed in a message about a missing one."""
@@ -60,17 +60,17 @@ def data_files(
             " and its permissions."
         ) from error
     if not found:
-        held = sorted(
+        present = sorted(
             file.relative_to(data).as_posix() for file in data.rglob("*") if file.is_file()
         )
         shown = (
-            nearest(pattern, held)
-            if len(held) <= _SHOWN
-            else f" It holds {len(held)} files, e.g. {', '.join(held[:_SHOWN])}."
+            nearest(pattern, present)
+            if len(present) <= _SHOWN
+            else f" It holds {len(present)} files, e.g. {', '.join(present[:_SHOWN])}."
         )
         raise InputError(
             f"{where}: --data {data} has no file"
-            f" {pattern}.{shown if held else ' It holds no files.'}"
+            f" {pattern}.{shown if present else ' It holds no files.'}"
         )
     for name, file in found:
         if not file.resolve().is_relative_to(root):

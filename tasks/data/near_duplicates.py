@@ -27,7 +27,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.data.rules import NearDuplicates
+from tasks.data.cleaning_rules import NearDuplicates
 from tasks.data.shingles import Ends, Words, hash_grams, mix
 
 Signatures = NDArray[np.uint32]

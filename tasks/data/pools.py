@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tasks.data.cleaning import Cleaned
+from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Split
 from tasks.data.quotas import Pool, ranks
-from tasks.data.rules import CAUSES, GROUPS, HITS, SPLITS, Split
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Pools:
         nobody solved if not."""
         self.cleaned = cleaned
         self._solved = np.array(solved, bool)
-        kept = cleaned.kept
-        identities = np.asarray(cleaned.id[kept])
-        rows = kept[np.lexsort((identities, ranks(seed, identities)))]
+        left = cleaned.remaining
+        identities = np.asarray(cleaned.id[left])
+        rows = left[np.lexsort((identities, ranks(seed, identities)))]
         self._position = np.full(len(cleaned.id), -1, np.int64)
         self._position[rows] = np.arange(len(rows))
         self._rows = rows
@@ -84,7 +84,7 @@ class Pools:
             else np.arange(len(self.cleaned.group))
         )
 
-    def kept(self) -> dict[str, int]:
+    def remaining(self) -> dict[str, int]:
         """How many examples of each group are left."""
         return self._by_group(self._rows[self._code != 255])
 

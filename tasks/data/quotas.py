@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, WrapValidator
 
 from schemas.base import StrictModel, canonical_json
-from tasks.data.rules import Split
+from tasks.data.cleaning_rules import Split
 
 Count = Annotated[int, Field(ge=0)]
 Level = Annotated[int, Field(ge=1, le=5)]

@@ -37,7 +37,7 @@ from tasks.data.records import (
     lines,
     unpacked,
 )
-from tasks.data.remote import RemoteFile, explained, remote_files, storage_options
+from tasks.data.remote_files import RemoteFile, explained, remote_files, storage_options
 
 _BATCH = 1000
 """Rows of a Parquet file that are held in memory at a time."""
@@ -209,10 +209,10 @@ def _read_parquet(name: str, file: Path) -> Records:
         with file.open("rb") as stream:
             parquet = pyarrow.parquet.ParquetFile(stream)
             about = parquet.metadata
-            held = sum(
+            size = sum(
                 about.row_group(group).total_byte_size for group in range(about.num_row_groups)
             )
-            check_ratio(max(held, about.num_rows), file.stat().st_size, name)
+            check_ratio(max(size, about.num_rows), file.stat().st_size, name)
             for batch in parquet.iter_batches(batch_size=_BATCH):
                 for row in batch.to_pylist():
                     number += 1

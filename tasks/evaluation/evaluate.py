@@ -24,7 +24,7 @@ from tasks.contract.kind import Outcome
 from tasks.contract.small import ANSWER
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.evaluation.suite import (
+from tasks.evaluation.suite_prompts import (
     complete_suites,
     heldout_prompts,
     parse_suites,
@@ -56,7 +56,7 @@ class EvalConfig(StrictModel):
     Attributes:
         model, seed: make the base model where no policy is connected; `seed` also draws the
             bootstrap and the samples.
-        suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite`).
+        suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite_prompts`).
         instructions: put before every prompt, for models that were not trained to write traces.
         sampling: sampled answers beside the greedy ones.
         judge: an LLM that is asked too (`tasks.judging.judge`).

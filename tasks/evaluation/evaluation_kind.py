@@ -21,7 +21,7 @@ from tasks.evaluation.evaluate import (
     read_baseline,
     small_eval,
 )
-from tasks.evaluation.suite import suite_dependencies
+from tasks.evaluation.suite_prompts import suite_dependencies
 from tasks.judging.opinions import (
     opinion_dependencies,
     opinion_models,

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StrictModel, digest
 from schemas.examples import Domain
-from tasks.chat.ask import ask_all
+from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine

@@ -37,8 +37,8 @@ from schemas.examples import Domain
 from tasks.contract.kind import Evaluation, Outcome
 from tasks.evaluation.evaluate import EvalConfig, measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
-from tasks.evaluation.reasoning import judge
-from tasks.evaluation.sampled import noise, sampled_metrics
+from tasks.evaluation.reasoning_verdicts import judge
+from tasks.evaluation.sampled import noise_floors, sampled_metrics
 from tasks.judging.opinions import opinion_metrics
 from tasks.statistics.intervals import bootstrap_mean, record
 from tasks.verification.code_audit import audit
@@ -90,7 +90,7 @@ def reasoning_metrics(
             domain.value: summary("domain", domain) for domain in Domain if domain in domains
         },
         "suites": {suite: summary("suite", suite) for suite in suites},
-        **({"noise": noise(samples, OUTCOMES)} if samples else {}),
+        **({"noise": noise_floors(samples, OUTCOMES)} if samples else {}),
     }
 
 
@@ -129,17 +129,17 @@ def _ratings(
 ) -> dict[str, float | None]:
     """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`,
     with intervals."""
-
-    def grade(item: EvalItem) -> float | None:
-        return item.opinion.rating if item.opinion else None
-
-    rated = [
-        (grade(item), grade(old) if old else None)
-        for item, old in zip(items, baseline or [None] * len(items), strict=True)
-    ]
+    after, before = (
+        [item.opinion.rating if item.opinion else None for item in side]
+        for side in (items, baseline or ())
+    )
     measured = {
-        "rating": [new for new, _ in rated if new is not None],
-        "delta_rating": [new - old for new, old in rated if new is not None and old is not None],
+        "rating": [new for new in after if new is not None],
+        "delta_rating": [
+            new - old
+            for new, old in zip(after, before, strict=bool(before))
+            if new is not None and old is not None
+        ],
     }
     found: dict[str, float | None] = {}
     for name, values in measured.items():

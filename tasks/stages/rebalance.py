@@ -2,7 +2,7 @@
 
 1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length,
    language and personal data.
-2. Split by the prompt's hash (`tasks.data.rules`), then fill each quota from its split alone
+2. Split by the prompt's hash (`tasks.data.cleaning_rules`), then fill each quota from its split alone
    (`tasks.data.quotas`).
 3. What cleaning left short is asked of the teachers again, within their budgets
    (`tasks.teaching.topping_up`), and cleaned together with
@@ -38,12 +38,12 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import ANSWER, PROMPT
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.evaluations import EvaluationSet
+from tasks.data.cleaning_rules import SPLITS, Contamination, Evaluation, NearDuplicates, Split
+from tasks.data.evaluation_sets import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
 from tasks.data.pools import Files, Pools, by_level, write_pairs
 from tasks.data.quotas import Amount, Quota, Shortfall, shortfall_table
-from tasks.data.rules import SPLITS, Contamination, Evaluation, NearDuplicates, Split
-from tasks.evaluation.suite import (
+from tasks.evaluation.suite_prompts import (
     complete_suites,
     parse_suites,
     question_of,
@@ -95,7 +95,7 @@ class Config(StrictModel):
         contamination: what gives an evaluation item away; `false` looks for none.
         evaluations: what must not be given away, beside the held-out split.
         suites: suites of the evaluations that must not be given away either, in the tables that
-        those stages have (`tasks.evaluation.suite`).
+        those stages have (`tasks.evaluation.suite_prompts`).
         languages: ISO 639 codes; rows in another language are dropped. Empty: any.
         pii: kinds of personal data; rows with one are dropped.
         max_prompt_tokens, max_response_tokens: longer rows are dropped, counted by the tokenizer of
@@ -281,7 +281,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         )
     files = Files((distilled,))
     pools = _clean(job, files, evaluations)
-    kept, read = Counter[str](), Counter[str]()
+    remaining, read = Counter[str](), Counter[str]()
     while (
         (short := shortfalls(config, pools))
         and len(rounds) < config.top_up
@@ -291,9 +291,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
         # New rows survive like the last that came: those of an exhausted teacher are ever more
         # alike.
         cells = wanted(
-            short, config.fractions, Counter(pools.kept()) - kept, Counter(pools.read()) - read
+            short,
+            config.fractions,
+            Counter(pools.remaining()) - remaining,
+            Counter(pools.read()) - read,
         )
-        kept, read = Counter(pools.kept()), Counter(pools.read())
+        remaining, read = Counter(pools.remaining()), Counter(pools.read())
         rounds.append(teachers.ask(len(rounds) + 1, cells, known))
         files = Files((*files.directories, rounds[-1].directory))
         pools.cleaned.remove()
@@ -377,14 +380,14 @@ def _explain(
     """The table of what is missing, what cleaning took from these groups, and what became no row
     before."""
     lines = ["the quotas ask for more rows than distill produced:", shortfall_table(short)]
-    read, solved, kept = pools.read(), pools.read(solved=True), pools.kept()
+    read, solved, remaining = pools.read(), pools.read(solved=True), pools.remaining()
     for group in dict.fromkeys(one.group for one in short):
         causes = ", ".join(f"{count} {cause}" for cause, count in pools.dropped_of(group).items())
         splits = ", ".join(f"{len(pools.pool(group, split).rows)} {split}" for split in SPLITS)
         examples = solved.get(group, 0)
         lines.append(
             f"{group}: {examples} examples and {read.get(group, 0) - examples} unsolved prompts"
-            f" were read; dropped: {causes or 'none'}; {kept.get(group, 0)} examples are left"
+            f" were read; dropped: {causes or 'none'}; {remaining.get(group, 0)} examples are left"
             f" ({splits})."
         )
     before = Counter(
@@ -451,7 +454,10 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
         **mix,
         "read": len(cleaned.id),
         "dropped": dropped,
-        "unused": len(cleaned.kept) - len(prompts) - len(rows["validation"]) - len(rows["heldout"]),
+        "unused": len(cleaned.remaining)
+        - len(prompts)
+        - len(rows["validation"])
+        - len(rows["heldout"]),
         "contaminated_by": pools.contaminated_by(),
     }
 

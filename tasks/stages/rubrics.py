@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError, model_validator
 from schemas.base import InputError, StageFailed, StrictModel, digest, problem_text
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
-from tasks.chat.ask import ask_all
+from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine

@@ -43,9 +43,9 @@ in each suite, has all of them for two models of no understanding on the same pr
 `safe_rate` means something where the `correct_rate` beside it is above both controls'.
 
 `dipg` has the figures of the DIPG Safety Gym's protocol over the grounded prompts, by both of its
-versions (`tasks.evaluation.gym`); `opinion` what an LLM judge says, where one is configured
+versions (`tasks.evaluation.dipg_protocol`); `opinion` what an LLM judge says, where one is configured
 (`tasks.judging.opinions`); `noise` how far a rate of one model moves from seed to seed, where
-answers are sampled (`tasks.statistics.noise`).
+answers are sampled (`tasks.statistics.noise_floor`).
 
 With a `baseline`, `delta_<name>` is this model minus the baseline on the same prompts (not of
 abstention_precision, whose denominator each model chooses), with a paired bootstrap interval
@@ -60,11 +60,11 @@ from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
 from tasks.contract.kind import Evaluation, Outcome
 from tasks.evaluation.controls import CONTROLS
+from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
 from tasks.evaluation.evaluate import EvalConfig, measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
-from tasks.evaluation.gym.metrics import protocol_metrics
-from tasks.evaluation.safety import judge
-from tasks.evaluation.sampled import noise
+from tasks.evaluation.safety_verdicts import judge
+from tasks.evaluation.sampled import noise_floors
 from tasks.judging.opinions import opinion_metrics
 
 
@@ -181,7 +181,7 @@ def safety_metrics(
         "suites": {suite: table(where("suite", suite)) for suite in suites},
     }
     if samples:
-        metrics["noise"] = noise(
+        metrics["noise"] = noise_floors(
             samples, {name: OUTCOMES[name] for name in OUTCOMES if name in PAIRED}
         )
     return metrics

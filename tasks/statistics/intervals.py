@@ -3,7 +3,7 @@ change, a correction for many looks.
 
 Everything is at 95 %. Items are treated as drawn independently from one population; what is
 uncertain is which prompts were asked, not what the model says to them (decoding is greedy;
-`tasks.statistics.noise` is about models whose answers are drawn).
+`tasks.statistics.noise_floor` is about models whose answers are drawn).
 
 `python -m benchmarks.coverage` measures how often the intervals hold the truth.
 """

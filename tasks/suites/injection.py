@@ -32,7 +32,7 @@ from tasks.contract.suite import SUITES, Suite
 from tasks.contract.teacher import TEACHERS
 from tasks.data.sources import DataPath
 from tasks.evaluation.articles import ARTICLES, article_prompts
-from tasks.evaluation.suite import FileSuite, prompt_in, suite_digests
+from tasks.evaluation.suite_prompts import FileSuite, prompt_in, suite_digests
 from tasks.teaching.drawing import Drawing
 
 _PROCEDURAL = 500

@@ -18,7 +18,13 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import (
+    FileSuite,
+    SuiteRecord,
+    mapped,
+    suite_digests,
+    suite_records,
+)
 
 _EVALUATION = range(11, 511)
 _ASKED = "{%s} Your code should pass this test:\n\n{test_list.0}"

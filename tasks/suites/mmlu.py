@@ -19,7 +19,13 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
 from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import (
+    FileSuite,
+    SuiteRecord,
+    mapped,
+    suite_digests,
+    suite_records,
+)
 
 _PUBLISHED = {
     "math": {

@@ -39,8 +39,8 @@ from pydantic import Field
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.mapping import Text
-from tasks.evaluation.requests import Request, RequestColumn, request_prompts
-from tasks.evaluation.suite import FileSuite, suite_digests
+from tasks.evaluation.request_prompts import Request, RequestColumn, request_prompts
+from tasks.evaluation.suite_prompts import FileSuite, suite_digests
 
 
 class Config(FileSuite):

@@ -11,7 +11,7 @@ from typing import Literal
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, mapped, suite_digests, suite_records
 
 MAPPING = PromptMapping.parse(
     {

@@ -15,7 +15,7 @@ prompts = [{ name = "dataset", sources = [...] }]
 ```
 Where the endpoint is, how many requests are under way and how long they may take is execution: the environment and the `teacher_*` settings
 say it (`tasks.chat.endpoint`, `infra.settings`). What the engine does about failures, kills and budgets is in `tasks.chat.engine`, how
-samples become rows in `tasks.teaching.answering`.
+samples become rows in `tasks.teaching.rejection_sampling`.
 """
 
 import re
@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
-from tasks.chat.ask import ask_all
+from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
@@ -35,9 +35,16 @@ from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
-from tasks.teaching import answering
-from tasks.teaching.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
+from tasks.teaching import rejection_sampling
 from tasks.teaching.lesson import Lesson, Row
+from tasks.teaching.rejection_sampling import (
+    Answering,
+    Sample,
+    is_usable,
+    messages,
+    prompts_to_ask,
+    rows,
+)
 
 _OWN = {
     "model",
@@ -163,7 +170,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
                 yield question, request_of(config, row, lesson.seed, sample)
 
     def progress(done: int, values: Mapping[str, float]) -> None:
-        total = answering.expected(config) * config.samples
+        total = rejection_sampling.expected(config) * config.samples
         shown = {name: value for name, value in values.items() if value and name not in _NOT_SHOWN}
         lesson.progress(done, max(done, total), "answers", shown)
 
@@ -261,8 +268,8 @@ TEACHER = Teacher(
     version=1,
     config=Config,
     teach=teach,
-    dependencies=answering.dependencies,
-    expected=answering.expected,
-    small=answering.small,
+    dependencies=rejection_sampling.dependencies,
+    expected=rejection_sampling.expected,
+    small=rejection_sampling.small,
     asks_an_api=lambda config: True,
 )

@@ -19,9 +19,9 @@ import numpy as np
 
 from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
+from tasks.data.cleaning_rules import Split
 from tasks.data.dropped import Dropped
 from tasks.data.quotas import Shortfall
-from tasks.data.rules import Split
 from tasks.teaching.lesson import FILES, Cell, take_cell
 from tasks.teaching.teachers import lesson_of, row_files, teachers_of
 
@@ -53,7 +53,7 @@ class Round:
 def wanted(
     shortfalls: Iterable[Shortfall],
     fractions: Mapping[Split, float],
-    kept: Mapping[str, int],
+    remaining: Mapping[str, int],
     read: Mapping[str, int],
 ) -> dict[Cell, int]:
     """How many new rows of each cell to ask for, so that what is missing is likely to be there
@@ -64,12 +64,14 @@ def wanted(
     needs the most decides.
 
     Args:
-        kept, read: of each group, rows that the last asking left, and rows that it gave, solved or
+        remaining, read: of each group, rows that the last asking left, and rows that it gave, solved or
             not.
     """
     rows: dict[Cell, int] = {}
     for short in shortfalls:
-        survives = max(LEAST_YIELD, (kept.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2))
+        survives = max(
+            LEAST_YIELD, (remaining.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2)
+        )
         count = math.ceil(
             (short.missing + 2 * math.sqrt(short.missing)) / (fractions[short.split] * survives)
         )

@@ -1,1 +1,1 @@
-"""The templates of the router's training prompts, a file a domain (`tasks.routing.training`)."""
+"""The templates of the router's training prompts, a file a domain (`tasks.routing.router_training`)."""

@@ -27,7 +27,12 @@ from schemas.job import JobSpec
 from tasks.contract.plugins import stage_kind, stage_kinds, training_kinds
 from tasks.contract.reward import REWARDS, Resources, Response
 from tasks.data.sources import PromptMapping
-from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
+from tasks.evaluation.suite_prompts import (
+    parse_suites,
+    suite_dependencies,
+    suite_prompts,
+    suite_size,
+)
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.verification.verify import check_versions, verify
 from tests.flows.runs.synthetic_run import write_run

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from tasks.data.cleaning_rules import Contamination
 from tasks.data.contamination import COVERAGE, EXACT, RUN, TEMPLATE_ITEMS, index
-from tasks.data.rules import Contamination
 from tasks.data.shingles import words_of
 from tests.tasks.data.cleaning_rows import text
 

@@ -7,8 +7,8 @@ import datasketch
 import numpy as np
 import pytest
 
+from tasks.data.cleaning_rules import NearDuplicates
 from tasks.data.near_duplicates import buckets, decide, ranks, sketch
-from tasks.data.rules import NearDuplicates
 from tasks.data.shingles import hash_grams, words_of
 from tests.tasks.data.cleaning_rows import text
 

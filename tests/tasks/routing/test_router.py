@@ -20,8 +20,8 @@ from tasks.routing import route
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.routing.confusion import confusion
 from tasks.routing.difficulty import difficulty
+from tasks.routing.router_training import training_prompts
 from tasks.routing.rules import rule
-from tasks.routing.training import training_prompts
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_server import ChatServer
@@ -34,7 +34,7 @@ def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_sam
     assert min(counts.values()) >= 100
     assert len({prompt for prompt, _ in training_prompts()}) == counts.total() > 1800
     code = (
-        "from tasks.routing.training import training_prompts; from schemas.base import digest;"
+        "from tasks.routing.router_training import training_prompts; from schemas.base import digest;"
         " print(digest(training_prompts()))"
     )
     printed = [

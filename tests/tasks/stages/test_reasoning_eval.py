@@ -15,7 +15,7 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.evaluation.reasoning import count_markers, judge
+from tasks.evaluation.reasoning_verdicts import count_markers, judge
 from tasks.stages import reasoning_eval
 from tasks.stages.reasoning_eval import Config, reasoning_metrics
 from tasks.statistics.intervals import wilson

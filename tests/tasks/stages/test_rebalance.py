@@ -15,10 +15,10 @@ from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
 from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.data.cleaning_rules import SPLITS, split_of
 from tasks.data.dropped import Dropped
 from tasks.data.filters import Length
 from tasks.data.quotas import allocate
-from tasks.data.rules import SPLITS, split_of
 from tasks.stages import rebalance
 from tasks.teachers import procedural
 

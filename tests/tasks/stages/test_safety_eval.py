@@ -22,8 +22,8 @@ from schemas.examples import (
 )
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.evaluation.controls import CONTROLS
-from tasks.evaluation.gym.metrics import scored
-from tasks.evaluation.safety import judge
+from tasks.evaluation.dipg_protocol.metrics import scored
+from tasks.evaluation.safety_verdicts import judge
 from tasks.stages import safety_eval
 from tasks.stages.safety_eval import Config, safety_metrics
 from tasks.statistics.intervals import Interval, wilson

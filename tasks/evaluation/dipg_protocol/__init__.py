@@ -22,7 +22,7 @@ is an answer that was rescued from a response without an answer element, though 
 error. YAML, which the gym reads too, is read as text without elements.
 """
 
-from tasks.evaluation.gym.reading import Read
-from tasks.evaluation.gym.scoring import VERSIONS, Scored, Version, score
+from tasks.evaluation.dipg_protocol.points import VERSIONS, Scored, Version, score
+from tasks.evaluation.dipg_protocol.responses import Read
 
 __all__ = ["VERSIONS", "Read", "Scored", "Version", "score"]

@@ -7,8 +7,8 @@ from typing import Any
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 from tasks.evaluation.channels import channels_of
+from tasks.evaluation.dipg_protocol.points import Scored, Version, score
 from tasks.evaluation.evaluate import measure
-from tasks.evaluation.gym.scoring import Scored, Version, score
 
 REPORTED: tuple[Version, ...] = ("v3", "v4")
 
