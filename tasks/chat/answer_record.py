@@ -1,14 +1,18 @@
-"""What is kept of a request in the store: the newest paid body, and what all of them cost.
+"""What is stored of a request: the newest paid body, and what all of them cost; and a request while
+it is asked.
 
 A body that may be asked for again (an empty one, a truncated one) is kept before that happens, so
 that not even these are paid twice by a run that is killed in between.
 """
 
+import asyncio
 import json
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from infra.store.answers import Answers
 from tasks.chat.budget import Cost, Prices
 from tasks.chat.reply import Content, Reply, read_value
 from tasks.chat.request import ChatRequest
@@ -20,7 +24,7 @@ EMPTY_TRIES = 3
 
 @dataclass(frozen=True)
 class Record:
-    """The kept answer to a request.
+    """The stored answer to a request.
 
     Attributes:
         body: JSON as the server sent it.
@@ -55,13 +59,7 @@ class Record:
     def from_bytes(cls, raw: bytes) -> "Record":
         """Raises ValueError, KeyError or TypeError for what `to_bytes` did not write."""
         value = json.loads(raw)
-        return cls(
-            value["body"],
-            value["asked"],
-            value["max_tokens"],
-            Cost(*value["cost"]),
-            value["account"],
-        )
+        return cls(**{**value, "cost": Cost(*value["cost"])})
 
     def is_final(self, request: ChatRequest, longer: bool) -> bool:
         """Whether the question should not be paid for again. `longer`: a truncated answer may be,
@@ -112,23 +110,89 @@ def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, pric
     return Cost(inputs, outputs, prices.usd(inputs, outputs))
 
 
-def lost(
-    failure: Failure,
-    record: Record | None,
-    doubtful: Cost,
-    attempts: int,
-    account: str,
-    why: str = "",
-) -> Reply:
-    """What the asker gets after so many attempts, this the last. `doubtful`: what was not answered
-    and may have been billed."""
-    cost = doubtful + (record.cost if record and record.account == account else Cost())
-    return Reply(
-        text="",
-        problem="malformed" if failure.kind == "malformed" else "failed",
-        input_tokens=cost.input_tokens,
-        output_tokens=cost.output_tokens,
-        usd=cost.usd,
-        attempts=attempts,
-        detail=f"{failure.detail}{why}",
-    )
+@dataclass
+class Question:
+    """A request, and what its attempts have come to.
+
+    Attributes:
+        account: who pays.
+        record: its newest answer.
+        attempts: how many were made here.
+        doubtful: what attempts since that answer may have been billed.
+    """
+
+    request: ChatRequest
+    account: str
+    record: Record | None
+    attempts: int = 0
+    doubtful: Cost = field(default_factory=Cost)
+
+    @property
+    def bound(self) -> int | None:
+        """The bound of the next response, in tokens."""
+        return self.record.next_bound(self.request) if self.record else self.request.max_tokens
+
+    @property
+    def key(self) -> str:
+        """The Idempotency-Key: of the next answer, however often it is attempted."""
+        asked = self.record.asked if self.record else 0
+        return f"{self.request.digest}-{asked}" if asked else self.request.digest
+
+    @property
+    def cost(self) -> Cost:
+        """Of all attempts so far. What somebody else paid for the answer stays theirs."""
+        mine = self.record is not None and self.record.account == self.account
+        return self.doubtful + (self.record.cost if self.record and mine else Cost())
+
+    def answered(self, value: Any, content: Content, prices: Prices) -> tuple[Record, Cost]:
+        """The record of a new body, and what this body alone has cost."""
+        cost = cost_of(content, self.request, self.bound, prices)
+        asked = self.record.asked + 1 if self.record else 1
+        body = self.request.trimmed(value)
+        return Record(body, asked, self.bound, self.cost + cost, self.account), cost
+
+    def lost(self, failure: Failure, why: str = "") -> Reply:
+        """What the asker gets when this attempt was the last."""
+        cost = self.cost
+        return Reply(
+            text="",
+            problem="malformed" if failure.kind == "malformed" else "failed",
+            input_tokens=cost.input_tokens,
+            output_tokens=cost.output_tokens,
+            usd=cost.usd,
+            attempts=self.attempts,
+            detail=f"{failure.detail}{why}",
+        )
+
+
+class RecordStore:
+    """The store of records as a loop sees it: read and written in threads."""
+
+    def __init__(self, answers: Answers, threads: int) -> None:
+        self._answers, self._threads = answers, ThreadPoolExecutor(threads, "answers")
+
+    async def record(self, request: ChatRequest) -> Record | None:
+        """The record of a request."""
+        raw = await self.get(request.digest)
+        try:
+            return None if raw is None else Record.from_bytes(raw)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def keep(self, request: ChatRequest, record: Record) -> None:
+        """Write the record of a request."""
+        await self.put(request.digest, record.to_bytes())
+
+    async def get(self, name: str) -> bytes | None:
+        """What stands below a name."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._answers.get, name)
+
+    async def put(self, name: str, value: bytes) -> None:
+        """Put something below a name."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._answers.put, name, value)
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._threads.shutdown()

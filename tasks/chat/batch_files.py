@@ -105,7 +105,7 @@ class _Chunk:
         """The replies to the requests, in order."""
         for some in _some(list(self._by_digest.values())):
             for request, record in zip(
-                some, await asyncio.gather(*map(self._engine.stored, some)), strict=True
+                some, await asyncio.gather(*map(self._engine.store.record, some)), strict=True
             ):
                 if record is not None:
                     self._records[request.digest] = record
@@ -183,7 +183,7 @@ class _Chunk:
         """The batch of this round that an earlier process has submitted, if there is one to wait
         for."""
         client = self._engine.transport.client
-        raw = await self._engine.in_store(self._engine.answers.get, name)
+        raw = await self._engine.store.get(name)
         if raw:
             batch = await self._insist(lambda: client.batches.retrieve(raw.decode()), missing=True)
             if batch is not None:
@@ -235,7 +235,7 @@ class _Chunk:
                 return batch
 
     async def _note(self, name: str, batch: str) -> None:
-        await self._engine.in_store(self._engine.answers.put, name, batch.encode())
+        await self._engine.store.put(name, batch.encode())
 
     async def _finished(self, name: str, batch: "Batch") -> "Batch":
         """The batch when it is over. Raises StageFailed when the provider would not work on it."""
@@ -311,7 +311,7 @@ class _Chunk:
         new = Record(
             response["body"], int(asked) + 1, bound, mine + cost, self._engine.budget.account
         )
-        await self._engine.keep(request, new)
+        await self._engine.store.keep(request, new)
         self._records[name] = new
         self._engine.budget.settle(Cost(), cost)
         self._engine.meter.count("answers", cost.tokens)
