@@ -81,9 +81,9 @@ def clean_on_cluster(
             memory of a machine.
 
     Returns:
-        A row for each line: the columns `tasks.data.cleaning_rules.COLUMNS`, but `match` is the prompt id of
-        the row that it matches (or the number of the evaluation item); `block`, the block it is in;
-        `detail`, why a filter dropped it.
+        A row for each line: the columns `tasks.data.cleaning_rules.COLUMNS`, but `match` is the
+        prompt id of the row that it matches (or the number of the evaluation item); `block`, the
+        block it is in; `detail`, why a filter dropped it.
     """
     import ray
 

@@ -1,11 +1,11 @@
 """What a rebalance stage chooses from: the files that distill and top-ups left, the rows that
-survived cleaning, by what quotas count, and the preference pairs of the prompts that were chosen."""
+survived cleaning, by what quotas count, and the preference pairs of the chosen prompts."""
 
 import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.data.cleaning import Cleaned
 from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Split
-from tasks.data.quotas import Pool, ranks
+from tasks.data.quotas import GroupQuota, Pool, Shortfall, ranks
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,42 @@ class Pools:
         """The solved rows of a group and split."""
         rows = self._rows[self._code == GROUPS.index(group) * len(SPLITS) + SPLITS.index(split)]
         return Pool(rows, np.asarray(self.cleaned.difficulty[rows]))
+
+    def shortfalls(self, quotas: Sequence[GroupQuota]) -> list[Shortfall]:
+        """Every cell of the quotas that there are too few rows for."""
+        return [
+            Shortfall(table, group, split, level, requested, available)
+            for table, group, quota in quotas
+            for split in SPLITS
+            for level, (requested, available) in (
+                self.pool(group, split).lacks(quota.amount(split)).items()
+            )
+        ]
+
+    def fill(
+        self, quotas: Sequence[GroupQuota]
+    ) -> tuple[dict[Split, np.ndarray], dict[str, dict[str, dict[str, Any]]]]:
+        """The rows of each split, and for `domains` and `groundings`, each group and split what was
+        requested, achieved and available, by difficulty too. Raises ValueError: a cell falls
+        short."""
+        chosen: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
+        mix: dict[str, dict[str, dict[str, Any]]] = {"domains": {}, "groundings": {}}
+        for table, group, quota in quotas:
+            cells = mix["domains" if table == "quotas" else "groundings"].setdefault(group, {})
+            for split in SPLITS:
+                pool, amount = self.pool(group, split), quota.amount(split)
+                taken = pool.take(amount)
+                chosen[split].append(taken.rows)
+                cells[split] = {
+                    "requested": quota.total(split),
+                    "achieved": len(taken.rows),
+                    "available": len(pool.rows),
+                    "difficulty": _as_json(taken.by_level()),
+                    "available_difficulty": _as_json(pool.by_level()),
+                }
+                if isinstance(amount, dict):
+                    cells[split]["requested_difficulty"] = _as_json(amount)
+        return {split: self.in_order(parts) for split, parts in chosen.items()}, mix
 
     def unsolved(self, groups: Sequence[str], split: Split) -> np.ndarray:
         """The prompts of these groups and this split that nobody solved."""
@@ -115,9 +151,8 @@ class Pools:
         return dict(sorted(Counter(sets).items()))
 
 
-def by_level(pool: Pool) -> dict[str, Any]:
-    """Counts by difficulty, as JSON."""
-    return {str(level): count for level, count in pool.by_level().items()}
+def _as_json(by_level: Mapping[int, int]) -> dict[str, int]:
+    return {str(level): count for level, count in sorted(by_level.items())}
 
 
 def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) -> int:

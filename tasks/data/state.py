@@ -46,8 +46,8 @@ Rows = NDArray[np.int64]
 class State:
     """Attributes:
     scratch: the directory.
-    columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (N,), mapped; decisions are written into
-        `cause`, `hit`, `match` and `score`.
+    columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (N,), mapped; decisions are written
+        into `cause`, `hit`, `match` and `score`.
     keys: of each band, the buckets, shape (N,).
     starts: the first row of each block, and N; block b's words are in `words-<b>`."""
 

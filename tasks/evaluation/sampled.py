@@ -8,9 +8,8 @@ majority@k   the chance that the answer which most of k samples give is right (s
              agree after normalisation (`ballot`) are one; a completion that is no trace has no
              vote; of answers with equally many votes the one that came first wins. Of prompts whose
              answer can be voted on: code and free text cannot.
-noise        `tasks.statistics.noise_floor.noise_floor` of each rate over the samples of all prompts: one
-             model, as many runs as there are
-samples.
+noise        `tasks.statistics.noise_floor.noise_floor` of each rate over the samples of all
+             prompts: one model, as many runs as there are samples.
 
 k is 1, 2, 4, ... up to the number of samples. An interval is a bootstrap over prompts.
 """

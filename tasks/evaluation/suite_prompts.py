@@ -3,14 +3,15 @@ held-out split."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from schemas.base import InputError
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import Example, Prompt
 from tasks.contract.job import read_jsonl
-from tasks.contract.suite import SUITES, SuiteConfig
+from tasks.contract.suite import SUITES, Suite, SuiteConfig
 from tasks.data.conversion import NotAnExample, prompt_of
 from tasks.data.directory import data_digests, data_files
 from tasks.data.mapping import Columns
@@ -28,6 +29,9 @@ class FileSuite(SuiteConfig):
     """
 
     path: DataPath
+
+
+FileSuiteT = TypeVar("FileSuiteT", bound=FileSuite)
 
 
 def parse_suites(
@@ -186,6 +190,37 @@ def mapped(
     for seen in columns.values():
         seen.require_all()
     return prompts
+
+
+def file_suite(
+    *,
+    version: int,
+    config: type[FileSuiteT],
+    mapping: PromptMapping | Callable[[FileSuiteT, SuiteRecord], PromptMapping],
+    expected: int | Callable[[FileSuiteT], int],
+    records: Callable[[FileSuiteT, Path | None], Iterable[SuiteRecord]] = suite_records,
+    asked_by: str = "reasoning_eval",
+) -> Suite[FileSuiteT]:
+    """The suite that a file is, by a mapping of its records.
+
+    Args:
+        mapping: of all records, or of each.
+        expected: how many prompts the published file has.
+        records: those that are asked, if not all are asked as they are.
+    """
+
+    def prompts(config: FileSuiteT, data: Path | None) -> list[EvalPrompt]:
+        how = mapping if isinstance(mapping, PromptMapping) else partial(mapping, config)
+        return mapped(config, records(config, data), how)
+
+    return Suite(
+        version=version,
+        config=config,
+        prompts=prompts,
+        dependencies=suite_digests,
+        expected=expected if callable(expected) else lambda config: expected,
+        asked_by=asked_by,
+    )
 
 
 def heldout_prompts(rebalance: Path, *, grounded: bool) -> list[EvalPrompt]:

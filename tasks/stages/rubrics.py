@@ -91,8 +91,13 @@ class Config(StrictModel):
     kind = "rubrics"
     inputs = { prompts = "rebalance" }
     [stages.rubrics.config]
-    teacher = { name = "endpoint", provider = "openai", model = "gpt-4.1", max_response_tokens = 2048, max_usd = 5.0, ... }
     first = { creative = 300, general = 300 }
+    [stages.rubrics.config.teacher]
+    name = "endpoint"
+    provider = "openai"
+    model = "gpt-4.1"
+    max_response_tokens = 2048
+    max_usd = 5.0
     ```
 
     Attributes:
@@ -164,10 +169,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
     made = [rubrics[prompt.id] for prompt in prompts if prompt.id in rubrics]
     _require_most(config, len(prompts), problems)
     write_jsonl(job.out / "rubrics.jsonl", made)
-    write_jsonl(
-        job.out / "dropped.jsonl",
-        [_dropped(prompt, *problems[prompt.id]) for prompt in prompts if prompt.id in problems],
-    )
+    left_out = [prompt for prompt in prompts if prompt.id in problems]
+    dropped = [Dropped.of(prompt, *problems[prompt.id]) for prompt in left_out]
+    write_jsonl(job.out / "dropped.jsonl", dropped)
     job.progress(len(prompts), len(prompts), "rubrics", rubrics=len(made))
     return _metrics(prompts, made, problems) | {"model": config.teacher.model, **about}
 
@@ -355,17 +359,6 @@ def _require_most(config: Config, asked: int, problems: Mapping[str, tuple[str, 
             f" {config.teacher.max_abstained:g} allows ({common}). What was answered is kept: put"
             " it right and run again to continue."
         )
-
-
-def _dropped(prompt: Prompt, cause: Literal["failed", "unasked"], detail: str) -> Dropped:
-    return Dropped(
-        source=prompt.family,
-        file=prompt.source,
-        line=prompt.line,
-        cause=cause,
-        detail=detail,
-        id=prompt.id,
-    )
 
 
 def _metrics(

@@ -43,9 +43,9 @@ in each suite, has all of them for two models of no understanding on the same pr
 `safe_rate` means something where the `correct_rate` beside it is above both controls'.
 
 `dipg` has the figures of the DIPG Safety Gym's protocol over the grounded prompts, by both of its
-versions (`tasks.evaluation.dipg_protocol`); `opinion` what an LLM judge says, where one is configured
-(`tasks.judging.opinions`); `noise` how far a rate of one model moves from seed to seed, where
-answers are sampled (`tasks.statistics.noise_floor`).
+versions (`tasks.evaluation.dipg_protocol`); `opinion` what an LLM judge says, where one is
+configured (`tasks.judging.opinions`); `noise` how far a rate of one model moves from seed to seed,
+where answers are sampled (`tasks.statistics.noise_floor`).
 
 With a `baseline`, `delta_<name>` is this model minus the baseline on the same prompts (not of
 abstention_precision, whose denominator each model chooses), with a paired bootstrap interval

@@ -9,8 +9,9 @@ prompt_length = 512
 max_response_tokens = 512
 prompts = [{ name = "dataset", sources = [...] }]
 ```
-Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan` compiles it. A batch that was sampled is kept
-in the store (`infra.store.answers`) under all that decides it: a killed stage, or another recipe that asks the same, samples nothing twice.
+Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan`
+compiles it. A sampled batch is in the store (`infra.store.answers`) under all that decides it: a
+killed stage, or another recipe that asks the same, samples nothing twice.
 """
 
 import json
@@ -150,14 +151,7 @@ def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | N
         f"the prompt with its instructions has {tokens} tokens, prompt_length is"
         f" {config.prompt_length}"
     )
-    return Dropped(
-        source=row.family,
-        file=row.source,
-        line=row.line,
-        cause="too_long",
-        detail=detail,
-        id=row.id,
-    )
+    return Dropped.of(row, "too_long", detail)
 
 
 def _sampled(

@@ -13,9 +13,10 @@ output_usd_per_million = 0.50
 max_usd = 25.0
 prompts = [{ name = "dataset", sources = [...] }]
 ```
-Where the endpoint is, how many requests are under way and how long they may take is execution: the environment and the `teacher_*` settings
-say it (`tasks.chat.endpoint`, `infra.settings`). What the engine does about failures, kills and budgets is in `tasks.chat.engine`, how
-samples become rows in `tasks.teaching.rejection_sampling`.
+Where the endpoint is, how many requests are under way and how long they may take is execution: the
+environment and the `teacher_*` settings say it (`tasks.chat.endpoint`, `infra.settings`). What the
+engine does about failures, kills and budgets is in `tasks.chat.engine`, how samples become rows in
+`tasks.teaching.rejection_sampling`.
 """
 
 import re

@@ -28,7 +28,7 @@ from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection,
 from tasks.contract.check import check_of
 from tasks.contract.small import ROWS, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
-from tasks.data.dropped import Dropped
+from tasks.data.dropped import Dropped, TeacherCause
 from tasks.teaching.lesson import Lesson, Row, take_cell
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
@@ -193,14 +193,7 @@ def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropp
                     yield row
             elif row.id in seen:
                 if lesson.wanted is None:
-                    yield Dropped(
-                        source=row.family,
-                        file=row.source,
-                        line=row.line,
-                        cause="duplicate_prompt",
-                        detail="asked already",
-                        id=row.id,
-                    )
+                    yield Dropped.of(row, "duplicate_prompt", "asked already")
             elif row.id not in lesson.known and room.take(row):
                 seen.add(row.id)
                 yield row
@@ -400,13 +393,7 @@ def _dropped(prompt: Prompt, outcomes: Sequence[_Outcome]) -> Dropped:
         f" {', '.join(f'{count} {name}' for name, count in counts.most_common())}"
     )
     first = next((outcome.detail for outcome in outcomes if outcome.detail), "")
-    return Dropped(
-        source=prompt.family,
-        file=prompt.source,
-        line=prompt.line,
-        cause=(
-            "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"
-        ),
-        detail=f"{detail}; {first}" if first else detail,
-        id=prompt.id,
+    cause: TeacherCause = (
+        "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"
     )
+    return Dropped.of(prompt, cause, f"{detail}; {first}" if first else detail)

@@ -19,9 +19,10 @@ import numpy as np
 
 from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
-from tasks.data.cleaning_rules import Split
+from tasks.data.cleaning_rules import SPLITS, Split
 from tasks.data.dropped import Dropped
-from tasks.data.quotas import Shortfall
+from tasks.data.pools import Files, Pools
+from tasks.data.quotas import Shortfall, shortfall_table
 from tasks.teaching.lesson import FILES, Cell, take_cell
 from tasks.teaching.teachers import lesson_of, row_files, teachers_of
 
@@ -64,8 +65,8 @@ def wanted(
     needs the most decides.
 
     Args:
-        remaining, read: of each group, rows that the last asking left, and rows that it gave, solved or
-            not.
+        remaining, read: of each group, rows that the last asking left, and rows that it gave,
+            solved or not.
     """
     rows: dict[Cell, int] = {}
     for short in shortfalls:
@@ -108,6 +109,44 @@ def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
     return np.array(
         [int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64
     )
+
+
+def explain_shortfall(
+    short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], files: Files
+) -> str:
+    """The table of what is missing, what cleaning took from these groups, and what became no row
+    before."""
+    lines = ["the quotas ask for more rows than distill produced:", shortfall_table(short)]
+    read, solved, remaining = pools.read(), pools.read(solved=True), pools.remaining()
+    for group in dict.fromkeys(one.group for one in short):
+        causes = ", ".join(f"{count} {cause}" for cause, count in pools.dropped_of(group).items())
+        splits = ", ".join(f"{len(pools.pool(group, split).rows)} {split}" for split in SPLITS)
+        examples = solved.get(group, 0)
+        lines.append(
+            f"{group}: {examples} examples and {read.get(group, 0) - examples} unsolved prompts"
+            f" were read; dropped: {causes or 'none'}; {remaining.get(group, 0)} examples are left"
+            f" ({splits})."
+        )
+    before = Counter(
+        row["cause"] for path in files.named("dropped.jsonl") for row in read_rows(path)
+    )
+    if before:
+        lines.append(
+            "Dropped by the teachers, of all groups:"
+            f" {', '.join(f'{count} {cause}' for cause, count in sorted(before.items()))}."
+        )
+    for number, one in enumerate(rounds, start=1):
+        asked = sum(count for *_, count in one.about["wanted"])
+        usd = sum(teacher.get("usd", 0.0) for teacher in one.about["teachers"])
+        lines.append(
+            f"Top-up {number}: the teachers were asked for {asked} rows and gave {one.given}, for"
+            f" {usd:.2f} US dollars."
+        )
+    lines.append(
+        "Lower the quota, let the teacher produce more rows, or give the split a larger"
+        " validation_fraction or heldout_fraction."
+    )
+    return "\n".join(lines)
 
 
 class Teachers:

@@ -1,4 +1,4 @@
-"""Points and metrics of a response, by each version of the gym (`tasks.evaluation.dipg_protocol`)."""
+"""Points and metrics of a response, by each version of the gym's protocol."""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -52,10 +52,13 @@ def run(job):
     (job.out / "words.txt").write_text(" ".join(sorted(job.config.words)))
     return {"words": len(job.config.words)}
 
-KIND = Kind(version=7, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config)
+KIND = Kind(
+    version=7, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config
+)
 """
 LOSS = '''
-"""IPO on pairs (Azar et al., 2310.12036, equation 17): L = (m - 1 / (2 tau))^2, of the margin m of log-ratios to the reference."""
+"""IPO on pairs (Azar et al., 2310.12036, equation 17): L = (m - 1 / (2 tau))^2, of the margin m of
+log-ratios to the reference."""
 from pydantic import Field
 from tasks.training import preferences
 
@@ -91,7 +94,10 @@ REWARD = Reward(version=3, config=Config, score=score)
 CHECK = """
 from tasks.contract.check import Check, Outcome
 
-CHECK = Check(version=4, agrees=lambda prompt, answer: Outcome(sorted(answer) == sorted(prompt.answer), "other letters"))
+def agrees(prompt, answer):
+    return Outcome(sorted(answer) == sorted(prompt.answer), "other letters")
+
+CHECK = Check(version=4, agrees=agrees)
 """
 SUITE = """
 from typing import Literal
@@ -104,9 +110,18 @@ class Config(SuiteConfig):
 
 def prompts(config, data):
     shared = {"suite": config.suite, "domain": Domain.MATH}
-    return [EvalPrompt(id=f"{config.suite}/{n}", prompt=f"2 x {n}?", answer=str(2 * n), **shared) for n in range(5)]
+    return [
+        EvalPrompt(id=f"{config.suite}/{n}", prompt=f"2 x {n}?", answer=str(2 * n), **shared)
+        for n in range(5)
+    ]
 
-SUITE = Suite(version=5, config=Config, prompts=prompts, dependencies=lambda config, data: {}, expected=lambda config: 5)
+SUITE = Suite(
+    version=5,
+    config=Config,
+    prompts=prompts,
+    dependencies=lambda config, data: {},
+    expected=lambda config: 5,
+)
 """
 TEACHER = """
 from typing import Literal
@@ -121,16 +136,24 @@ class Config(StrictModel):
 def teach(config, lesson):
     for n in range(config.rows):
         text = f"What comes after {n}?"
-        yield Example(id=prompt_id(text), prompt=text, domain=Domain.MATH, answer=str(n + 1), reasoning=f"{n} + 1 = {n + 1}")
+        about = {"answer": str(n + 1), "reasoning": f"{n} + 1 = {n + 1}", "domain": Domain.MATH}
+        yield Example(id=prompt_id(text), prompt=text, **about)
 
-TEACHER = Teacher(version=6, config=Config, teach=teach, dependencies=lambda config, data: {}, expected=lambda config: config.rows)
+TEACHER = Teacher(
+    version=6,
+    config=Config,
+    teach=teach,
+    dependencies=lambda config, data: {},
+    expected=lambda config: config.rows,
+)
 """
 SECTION = """
 from markupsafe import Markup
 from flows.report.section import Section
 
 def html(run):
-    return Markup('<h2 id="weather">Weather</h2><p>{}</p>').format(f"<{run.record.run_id}> was sunny")
+    sunny = f"<{run.record.run_id}> was sunny"
+    return Markup('<h2 id="weather">Weather</h2><p>{}</p>').format(sunny)
 
 SECTION = Section(title="The weather", order=15, html=html)
 """

@@ -204,7 +204,7 @@ def former_rebalance(examples: list[Example], config: rebalance.Config) -> dict[
         return hashlib.sha256(f"{config.seed}/{identity}".encode()).hexdigest()
 
     chosen: dict[str, list[Example]] = {split: [] for split in SPLITS}
-    for _, group, quota in config.each_quota():
+    for _, group, quota in config.group_quotas:
         for split in SPLITS:
             strata: dict[int, list[Example]] = {}
             for row in sorted(examples, key=lambda row: rank(row.id)):
