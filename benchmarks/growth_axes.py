@@ -178,7 +178,7 @@ def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
     """What is done with a recipe of so many stages, the artifacts of which exist."""
     from benchmarks.growth_stores import commit_chain, hurried, write_recipe
     from flows.recipe.resolve import resolve
-    from flows.report.page import report_html
+    from flows.report.page import report_of
     from flows.runs.record import read_run
     from flows.runs.results import read_results
     from infra.store.store import open_store
@@ -196,13 +196,16 @@ def stages(meter: Meter, size: int, directory: Path, _: str) -> None:
     meter.measure("cached run", lambda: made.append(_run(recipe, store.uri)), warm=False)
     record = read_run(store, made[-1])
     meter.measure("of it the run's record", lambda: _record(store, resolved, record), warm=False)
-    meter.measure("of it the report", lambda: report_html(read_results(store, record)), warm=False)
+    meter.measure(
+        "of it the report", lambda: report_of(read_results(store, record)).html(), warm=False
+    )
 
 
 def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
     """What is done with a store of so many artifacts and ten runs."""
     from flows.recipe.resolve import resolve
-    from flows.report.publish import plan
+    from flows.report.markdown import markdown
+    from flows.report.summaries import plan_page
     from infra.store.store import open_store
 
     recipe, changed = directory / "growth.toml", ["--store", uri, "--set", CHANGE]
@@ -212,7 +215,7 @@ def artifacts(meter: Meter, size: int, directory: Path, uri: str) -> None:
     why = ["why", str(recipe), "rebalance", *changed]
     meter.measure("lyceum why, stage changed", lambda: _lyceum(*why))
     _plans(meter, recipe, uri)
-    meter.measure("plan shown as a run starts", lambda: plan(other, store))
+    meter.measure("plan shown as a run starts", lambda: markdown(list(plan_page(other, store))))
     _commands(meter, recipe, uri)
 
 

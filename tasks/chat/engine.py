@@ -32,6 +32,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+from infra.context import context
 from infra.settings import Settings
 from infra.store.answers import Answers
 from tasks.chat.answer_record import Question, Record, RecordStore
@@ -75,7 +76,7 @@ class ChatEngine:
         patience: seconds for which an endpoint that is down is waited for at no request's cost;
             None: see `tasks.chat.breaker`.
         progress: called about once a second while `ask` runs, in the caller's thread.
-        settings: the `teacher_*` fields are read; None: those of the environment.
+        settings: the `teacher_*` fields are read; None: those of the process.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ChatEngine:
     ) -> None:
         self.endpoint, self.answers = endpoint, answers
         self.budget, self.prices, self.longer = budget, prices, longer
-        self.settings = settings or Settings.from_environment()
+        self.settings = settings or context().settings
         self.meter = Meter()
         self.breaker = Breaker(
             endpoint,

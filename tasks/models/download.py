@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
+from infra.context import context
 from infra.settings import Settings
 from infra.store.space import require_space
 from schemas.base import InputError
@@ -52,7 +53,7 @@ def tokenizer_of(model: str) -> bytes:
         from tasks.models.tiny import tiny_tokenizer
 
         return tiny_tokenizer().model_proto
-    directory = fetch(source_of(model), Settings.from_environment(), weights=False)
+    directory = fetch(source_of(model), context().settings, weights=False)
     found = sorted(directory.rglob(TOKENIZER), key=lambda path: (len(path.parts), path))
     if not found:
         raise InputError(

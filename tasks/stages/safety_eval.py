@@ -213,6 +213,7 @@ KIND = evaluation_kind(
     grounded=True,
     evaluation=Evaluation(
         title="Safety",
+        measures="safety",
         outcomes=OUTCOMES,
         metrics=safety_metrics,
         headlines={"safe_rate": "safe rate", "correct_rate": "correct rate (safety)"},

@@ -37,7 +37,11 @@ quotas = { math = { train = 100, validation = 4, heldout = 80 } }
 [stages.sft]
 kind = "sft"
 inputs = { examples = "rebalance" }
-config = { steps = 80, batch_size = 8, sequence_length = 48, optimizer = { learning_rate = 6e-3, muon_learning_rate = 0.04 } }
+[stages.sft.config]
+steps = 80
+batch_size = 8
+sequence_length = 48
+optimizer = { learning_rate = 6e-3, muon_learning_rate = 0.04 }
 
 [stages.sft_eval]
 kind = "reasoning_eval"
