@@ -28,7 +28,7 @@ from schemas.base import InputError, StageFailed, StrictModel, digest, problem_t
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
 from tasks.chat.batch_files import ask_all
-from tasks.chat.budget import Budget, Prices
+from tasks.chat.budget import Budget
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
@@ -195,18 +195,13 @@ def _ask_all(
         )
 
     with _engine(job, progress) as engine:
-        for left in (
-            prompts,
-            unusable,
-        ):  # the second time those whose first reply could not be used
-            asked = [prompt for prompt in prompts if left is prompts or prompt.id in unusable]
-            for prompt, reply in ask_all(
-                engine,
-                (
-                    (prompt, request_of(config, prompt, unusable.get(prompt.id, "")))
-                    for prompt in asked
-                ),
-            ):
+        for again in (False, True):  # the second time those whose first reply could not be used
+            asked = [prompt for prompt in prompts if not again or prompt.id in unusable]
+            requests = (
+                (prompt, request_of(config, prompt, unusable.get(prompt.id, "")))
+                for prompt in asked
+            )
+            for prompt, reply in ask_all(engine, requests):
                 try:
                     rubrics[prompt.id], negated = read_rubric(config, prompt, _text(reply))
                     changed += negated
@@ -227,9 +222,9 @@ def _engine(job: Job[Config], progress: Any) -> ChatEngine:
         teacher.max_usd,
         account=digest([KIND.version, "rubrics", job.config.model_dump(mode="json")]),
     )
-    prices = Prices(teacher.input_usd_per_million, teacher.output_usd_per_million)
+    endpoint = endpoint_of(teacher.provider)
     return ChatEngine(
-        endpoint_of(teacher.provider), job.answers, budget=budget, prices=prices, progress=progress
+        endpoint, job.answers, budget=budget, prices=teacher.prices, progress=progress
     )
 
 
