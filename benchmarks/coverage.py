@@ -31,7 +31,7 @@ from tasks.statistics.intervals import (
     paired_bootstrap,
     wilson,
 )
-from tasks.statistics.noise import noise_floor
+from tasks.statistics.noise_floor import noise_floor
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
 SIZES = (50, 100, 150, 300, 900, 2000)

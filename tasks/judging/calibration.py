@@ -34,7 +34,7 @@ from pydantic import Field, field_validator
 from schemas.base import StageFailed, StrictModel, digest
 from tasks.judging.anchors import ANCHORS, Anchor
 from tasks.judging.bench import Bench, Case
-from tasks.statistics.intervals import bootstrap_mean
+from tasks.statistics.intervals import bootstrap_mean, record
 
 _SAME = 1e-9
 
@@ -134,9 +134,7 @@ class Calibrator:
             )
         return {
             "order": order,
-            "drift": drift,
-            "drift_low": interval.low,
-            "drift_high": interval.high,
+            **record("drift", drift, interval),
             "grades": list(grades),
         }
 

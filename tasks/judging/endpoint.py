@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from infra.context import context
 from schemas.base import digest
-from tasks.chat.budget import Budget, Prices
+from tasks.chat.budget import Budget
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
@@ -37,7 +37,7 @@ class AskEndpoint(Judge):
             config.max_usd,
             account=digest(["judge", config.model_dump(mode="json"), resources.seed]),
         )
-        prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
+        prices = config.prices
         self._engine = ChatEngine(
             endpoint_of(config.provider),
             resources.answers,

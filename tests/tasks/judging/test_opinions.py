@@ -356,11 +356,17 @@ def test_plan_and_key_know_the_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         judged, alone = (job(tmp_path, table, module).config for table in (judge, None))
         assert [
             (program.name, program.calls)
-            for program in module.programs(judged, model, upstream)
+            for program in module.KIND.programs(judged, model, upstream)
             if program.name == "judge"
         ] == [("judge", questions / 4)]
-        assert "judge" not in [program.name for program in module.programs(alone, model, upstream)]
-        assert module.extra_models(judged.model_dump(mode="json")) == ("gemma3-tiny",)
-        assert module.extra_models(alone.model_dump(mode="json")) == ()
-        assert {"opinions.wording", "judging.gemma"} <= module.dependencies(judged, None).keys()
-        assert {"opinions.wording", "judging.gemma"}.isdisjoint(module.dependencies(alone, None))
+        assert "judge" not in [
+            program.name for program in module.KIND.programs(alone, model, upstream)
+        ]
+        assert module.KIND.extra_models(judged.model_dump(mode="json")) == ("gemma3-tiny",)
+        assert module.KIND.extra_models(alone.model_dump(mode="json")) == ()
+        assert {"opinions.wording", "judging.gemma"} <= module.KIND.dependencies(
+            judged, None
+        ).keys()
+        assert {"opinions.wording", "judging.gemma"}.isdisjoint(
+            module.KIND.dependencies(alone, None)
+        )

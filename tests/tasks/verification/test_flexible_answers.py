@@ -5,7 +5,7 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Check, Domain, Trace
-from tasks.evaluation.reasoning import judge
+from tasks.evaluation.reasoning_verdicts import judge
 from tasks.verification.choices import as_constraint
 
 
@@ -130,7 +130,9 @@ def test_each_check_finds_its_kind_of_answer(asked: EvalPrompt, completion: str)
 
 
 def test_a_text_without_code_is_not_taken_to_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.evaluation.reasoning.agrees", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(
+        "tasks.evaluation.reasoning_verdicts.agrees", lambda *_: pytest.fail("it was")
+    )
     assert not judge(prompt("tests", tests="assert double(2) == 4"), "I would double it.").flexible
 
 

@@ -28,8 +28,8 @@ from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection,
 from tasks.contract.check import check_of
 from tasks.contract.small import ROWS, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
-from tasks.data.dropped import Dropped
-from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.data.dropped import Dropped, TeacherCause
+from tasks.teaching.lesson import Lesson, Row, take_cell
 from tasks.training.preference_pairs import Judged, make_pairs
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
@@ -194,14 +194,7 @@ def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropp
                     yield row
             elif row.id in seen:
                 if lesson.wanted is None:
-                    yield Dropped(
-                        source=row.family,
-                        file=row.source,
-                        line=row.line,
-                        cause="duplicate_prompt",
-                        detail="asked already",
-                        id=row.id,
-                    )
+                    yield Dropped.of(row, "duplicate_prompt", "asked already")
             elif row.id not in lesson.known and room.take(row):
                 seen.add(row.id)
                 yield row
@@ -211,11 +204,7 @@ class _Room:
     """How many more prompts of each kind are asked."""
 
     def __init__(self, config: Answering, lesson: Lesson) -> None:
-        self._cells = (
-            None
-            if lesson.wanted is None
-            else Counter({cell: count for cell, count in lesson.wanted.items() if count > 0})
-        )
+        self._cells = None if lesson.wanted is None else +Counter(lesson.wanted)
         self._domains = None if config.first is None else Counter(config.first)
 
     def full(self) -> bool:
@@ -226,18 +215,7 @@ class _Room:
     def take(self, prompt: Prompt) -> bool:
         """Whether this prompt is asked; then it is counted."""
         if self._cells is not None:
-            group = prompt.grounding or prompt.domain
-            cell = next(
-                (
-                    cell
-                    for cell in (Cell(group, prompt.difficulty), Cell(group))
-                    if self._cells[cell] > 0
-                ),
-                None,
-            )
-            if cell is not None:
-                self._cells[cell] -= 1
-            return cell is not None
+            return take_cell(self._cells, prompt)
         if self._domains is None:
             return True
         if self._domains[prompt.domain] <= 0:
@@ -403,13 +381,7 @@ def _dropped(prompt: Prompt, outcomes: Sequence[_Outcome]) -> Dropped:
         f" {', '.join(f'{count} {name}' for name, count in counts.most_common())}"
     )
     first = next((outcome.detail for outcome in outcomes if outcome.detail), "")
-    return Dropped(
-        source=prompt.family,
-        file=prompt.source,
-        line=prompt.line,
-        cause=(
-            "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"
-        ),
-        detail=f"{detail}; {first}" if first else detail,
-        id=prompt.id,
+    cause: TeacherCause = (
+        "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"
     )
+    return Dropped.of(prompt, cause, f"{detail}; {first}" if first else detail)

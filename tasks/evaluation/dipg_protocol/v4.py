@@ -3,8 +3,8 @@ is right."""
 
 import re
 
-from tasks.evaluation.gym.similarity import similarity_v4
-from tasks.evaluation.gym.words import ABSTENTIONS, BRIDGES, FILLER, REFUSALS
+from tasks.evaluation.dipg_protocol.similarity import similarity_v4
+from tasks.evaluation.dipg_protocol.word_lists import ABSTENTIONS, BRIDGES, FILLER, REFUSALS
 
 _SYMBOLS = tuple(
     (re.compile(pattern), text)

@@ -1,5 +1,11 @@
-"""The rules of cleaning, and the columns in which it notes what they decide of each row
-(`tasks.data.cleaning`). No numpy."""
+"""The rules of cleaning, the columns in which it notes what they decide of each row
+(`tasks.data.cleaning`), and the split by hash. No numpy.
+
+A prompt's split depends on its text and the fractions alone. Its id (sha256 of the normalised
+prompt) is read as a fraction of its range: [0, heldout) is held out, [heldout, heldout +
+validation) validates, the rest trains. So no prompt is ever in two splits, and none changes its
+split when other rows are added, removed or reordered.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +18,9 @@ from schemas.examples import Domain, Grounding
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, unit) now and then; the unit is bytes."""
+
+Split = Literal["train", "validation", "heldout"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 GROUPS: tuple[str, ...] = (*(domain.value for domain in Domain), *get_args(Grounding))
 """What `group` counts: the grounding of a grounded row, else its domain."""
@@ -106,3 +115,12 @@ class Evaluation:
 
     name: str
     texts: Sequence[tuple[str, str]]
+
+
+def split_of(prompt_id: str, validation_fraction: float, heldout_fraction: float) -> Split:
+    """The split of a prompt, given its id (`schemas.examples.prompt_id`) and the expected fractions
+    of all prompts in each split."""
+    position = int(prompt_id, 16) / 16 ** len(prompt_id)
+    if position < heldout_fraction:
+        return "heldout"
+    return "validation" if position < heldout_fraction + validation_fraction else "train"

@@ -1,4 +1,4 @@
-"""Rejection sampling: what k samples of a prompt become (`tasks.teaching.answering`)."""
+"""Rejection sampling: what k samples of a prompt become (`tasks.teaching.rejection_sampling`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,8 @@ from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
 from tasks.data.dropped import Dropped
-from tasks.teaching.answering import (
+from tasks.teaching.lesson import Cell, Lesson
+from tasks.teaching.rejection_sampling import (
     Answering,
     Sample,
     difficulty_of,
@@ -19,7 +20,6 @@ from tasks.teaching.answering import (
     prompts_to_ask,
     rows,
 )
-from tasks.teaching.lesson import Cell, Lesson
 from tasks.verification.choices import as_constraint
 
 LENDER = {"name": "procedural", "rows": {"math": 10, "coding": 10}, "grounded": {}}

@@ -6,11 +6,11 @@ from pathlib import Path
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from tasks.data.directory import data_files, file_digest
+from tasks.data.cleaning_rules import Evaluation
+from tasks.data.directory import data_digests, data_files
 from tasks.data.mapping import Columns, Text, text_of
 from tasks.data.readers import read_records
 from tasks.data.records import Unreadable
-from tasks.data.rules import Evaluation
 from tasks.data.sources import DataPath
 
 _READER = "evaluations"
@@ -36,10 +36,7 @@ class EvaluationSet(StrictModel):
 
     def dependencies(self, data: Path | None) -> dict[str, str | int]:
         """The digest of every file. Raises InputError for a missing one."""
-        return {
-            f"data/{name}": file_digest(name, file)
-            for name, file in data_files(data, self.path, _READER)
-        }
+        return data_digests(data, self.path, _READER)
 
     def read(self, data: Path | None) -> Evaluation:
         """Its items, by `<file>:<line>`.

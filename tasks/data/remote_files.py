@@ -17,33 +17,16 @@ from schemas.base import InputError
 _PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "hf": "huggingface_hub"}
 _FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
 _DIGESTS = (
-    "md5Hash",
-    "crc32c",
-    "sha256",
-    "lfs",
-    "xet_hash",
-    "blob_id",
-    "ETag",
-    "etag",
-    "generation",
+    "md5Hash", "crc32c", "sha256", "lfs", "xet_hash", "blob_id", "ETag", "etag", "generation",
     "VersionId",
-)
+)  # fmt: skip
 """Keys of a listing that tell contents apart, best first: checksums, content addresses, then tags
 and versions."""
 
 _FOREIGN = (
-    "aiohttp",
-    "botocore",
-    "datasets",
-    "fsspec",
-    "gcsfs",
-    "google",
-    "httpcore",
-    "httpx",
-    "huggingface_hub",
-    "requests",
-    "s3fs",
-)
+    "aiohttp", "botocore", "datasets", "fsspec", "gcsfs", "google", "httpcore", "httpx",
+    "huggingface_hub", "requests", "s3fs",
+)  # fmt: skip
 """Packages whose exceptions are no OSError even when the network is at fault."""
 
 

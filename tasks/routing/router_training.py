@@ -22,23 +22,9 @@ HERE = Path(__file__).parent / "prompts"
 _CHOICE = re.compile("«([^«»]*)»")
 _TEXT = re.compile("§([A-Z]+[0-9]?)")
 _NAMES = (
-    "Alice",
-    "Ben",
-    "Carla",
-    "David",
-    "Emma",
-    "Farid",
-    "Grace",
-    "Hugo",
-    "Ines",
-    "Jamal",
-    "Kim",
-    "Lena",
-    "Marco",
-    "Nadia",
-    "Oscar",
-    "Priya",
-)
+    "Alice", "Ben", "Carla", "David", "Emma", "Farid", "Grace", "Hugo", "Ines", "Jamal", "Kim",
+    "Lena", "Marco", "Nadia", "Oscar", "Priya",
+)  # fmt: skip
 _FEWEST = 2
 """Prompts of a template without a choice: its numbers and names differ."""
 

@@ -10,7 +10,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
 from tasks.data.mapping import Text, lookup
 from tasks.data.sources import PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, mapped, suite_records
 
 Request = Literal["safe", "unsafe"]
 _AS_IT_SAYS: dict[str, Request] = {"safe": "safe", "unsafe": "unsafe"}

@@ -12,8 +12,7 @@ import pytest
 
 from schemas.base import InputError
 from tasks.data.readers import read_records
-from tasks.data.records import Record
-from tasks.data.unpacked import MOST_LINE
+from tasks.data.records import MOST_LINE, Record
 
 
 def refused(file: Path) -> str:

@@ -9,20 +9,9 @@ from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import agrees, verify
 
 MARKERS = (
-    "first",
-    "second",
-    "next",
-    "then",
-    "so",
-    "because",
-    "since",
-    "therefore",
-    "thus",
-    "hence",
-    "finally",
-    "step",
-    "=",
-)
+    "first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence",
+    "finally", "step", "=",
+)  # fmt: skip
 """Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any
 case."""
 

@@ -15,8 +15,8 @@ from schemas.base import InputError
 from schemas.examples import Example
 from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
-from tasks.data.remote import RemoteFile, explained, remote_files
-from tasks.data.streamed import read_remote
+from tasks.data.readers import read_remote
+from tasks.data.remote_files import RemoteFile, explained, remote_files
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 

@@ -1,7 +1,7 @@
 """The DIPG Safety Gym's own scorer (github.com/surfiniaburger/med-safety-gym, BSD-3-Clause),
 version by version, as it was run.
 
-    scored = score("v4", response, context, expected)      # reward in the gym's points, and its metrics
+    scored = score("v4", response, context, expected)   # the gym's points, and its metrics
 
 This is a measuring protocol: it reproduces what the gym says of a response, with what we would do
 otherwise (below), so that figures can be put beside published ones. The reward that trains
@@ -22,7 +22,7 @@ is an answer that was rescued from a response without an answer element, though 
 error. YAML, which the gym reads too, is read as text without elements.
 """
 
-from tasks.evaluation.gym.reading import Read
-from tasks.evaluation.gym.scoring import VERSIONS, Scored, Version, score
+from tasks.evaluation.dipg_protocol.points import VERSIONS, Scored, Version, score
+from tasks.evaluation.dipg_protocol.responses import Read
 
 __all__ = ["VERSIONS", "Read", "Scored", "Version", "score"]

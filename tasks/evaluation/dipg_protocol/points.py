@@ -1,12 +1,18 @@
-"""Points and metrics of a response, by each version of the gym (`tasks.evaluation.gym`)."""
+"""Points and metrics of a response, by each version of the gym's protocol."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from tasks.evaluation.gym import v4
-from tasks.evaluation.gym.reading import Read, Unreadable, read_v3, read_v3_strict, read_v4
-from tasks.evaluation.gym.similarity import is_quoted_v3
+from tasks.evaluation.dipg_protocol import v4
+from tasks.evaluation.dipg_protocol.responses import (
+    Read,
+    Unreadable,
+    read_v3,
+    read_v3_strict,
+    read_v4,
+)
+from tasks.evaluation.dipg_protocol.similarity import is_quoted_v3
 
 Version = Literal["v3_strict", "v3", "v4"]
 VERSIONS: tuple[Version, ...] = get_args(Version)

@@ -7,8 +7,8 @@ from typing import Any
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 from tasks.evaluation.channels import channels_of
+from tasks.evaluation.dipg_protocol.points import Scored, Version, score
 from tasks.evaluation.evaluate import measure
-from tasks.evaluation.gym.scoring import Scored, Version, score
 
 REPORTED: tuple[Version, ...] = ("v3", "v4")
 
@@ -40,8 +40,9 @@ def _as_elements(item: EvalItem) -> str:
     taken = channels_of("trace", item.completion, item)
     if taken is None:
         return item.completion
-    proof = "\n".join(taken.quotes)
-    return f"<think>{taken.analysis.replace('<', '(')}</think>\n<proof>{proof}</proof>\n<answer>{taken.final}</answer>"
+    analysis, proof = taken.analysis.replace("<", "("), "\n".join(taken.quotes)
+    elements = {"think": analysis, "proof": proof, "answer": taken.final}
+    return "\n".join(f"<{name}>{text}</{name}>" for name, text in elements.items())
 
 
 def _figures(version: Version, items: Sequence[EvalItem]) -> dict[str, Any]:

@@ -3,19 +3,21 @@ held-out split."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from schemas.base import InputError
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import Example, Prompt
 from tasks.contract.job import read_jsonl
-from tasks.contract.suite import SUITES, SuiteConfig
-from tasks.data.directory import data_files, file_digest
+from tasks.contract.suite import SUITES, Suite, SuiteConfig
+from tasks.data.conversion import NotAnExample, prompt_of
+from tasks.data.directory import data_digests, data_files
 from tasks.data.mapping import Columns
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable
-from tasks.data.sources import DataPath, NotAnExample, PromptMapping, prompt_of
+from tasks.data.sources import DataPath, PromptMapping
 from tasks.verification.choices import asked, choices_of
 
 
@@ -27,6 +29,9 @@ class FileSuite(SuiteConfig):
     """
 
     path: DataPath
+
+
+FileSuiteT = TypeVar("FileSuiteT", bound=FileSuite)
 
 
 def parse_suites(
@@ -120,10 +125,7 @@ class SuiteRecord(Record):
 
 def suite_digests(config: FileSuite, data: Path | None) -> dict[str, str | int]:
     """`{"data/<path>": digest}` of a suite's file (or files). Raises InputError: no such file."""
-    return {
-        f"data/{name}": file_digest(name, file)
-        for name, file in data_files(data, config.path, _READER.format(config.suite))
-    }
+    return data_digests(data, config.path, f"suite {config.suite}")
 
 
 def suite_records(
@@ -137,7 +139,7 @@ def suite_records(
     Raises:
         InputError: no such file, or a row that cannot be read.
     """
-    for name, file in data_files(data, config.path, _READER.format(config.suite)):
+    for name, file in data_files(data, config.path, f"suite {config.suite}"):
         for record in read_records(name, file, header=header):
             if isinstance(record, Unreadable):
                 raise InputError(
@@ -190,7 +192,35 @@ def mapped(
     return prompts
 
 
-_READER = "suite {}"
+def file_suite(
+    *,
+    version: int,
+    config: type[FileSuiteT],
+    mapping: PromptMapping | Callable[[FileSuiteT, SuiteRecord], PromptMapping],
+    expected: int | Callable[[FileSuiteT], int],
+    records: Callable[[FileSuiteT, Path | None], Iterable[SuiteRecord]] = suite_records,
+    asked_by: str = "reasoning_eval",
+) -> Suite[FileSuiteT]:
+    """The suite that a file is, by a mapping of its records.
+
+    Args:
+        mapping: of all records, or of each.
+        expected: how many prompts the published file has.
+        records: those that are asked, if not all are asked as they are.
+    """
+
+    def prompts(config: FileSuiteT, data: Path | None) -> list[EvalPrompt]:
+        how = mapping if isinstance(mapping, PromptMapping) else partial(mapping, config)
+        return mapped(config, records(config, data), how)
+
+    return Suite(
+        version=version,
+        config=config,
+        prompts=prompts,
+        dependencies=suite_digests,
+        expected=expected if callable(expected) else lambda config: expected,
+        asked_by=asked_by,
+    )
 
 
 def heldout_prompts(rebalance: Path, *, grounded: bool) -> list[EvalPrompt]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Trace, parse_trace
-from tasks.evaluation import reasoning
+from tasks.evaluation import reasoning_verdicts
 from tasks.evaluation.channels import channels_of
 from tasks.evaluation.evaluate import answered
 from tasks.evaluation.grounding import follows, judge_grounded
@@ -42,7 +42,7 @@ def judge(
             "safe": grounded.safe and not followed,
         }
     else:
-        verified = reasoning.judge(prompt, completion)
+        verified = reasoning_verdicts.judge(prompt, completion)
         verdict |= {
             "format": verified.format,
             "exact": verified.exact and not followed,
