@@ -279,13 +279,7 @@ class _Look:
         }
         return shown.model_copy(
             update=sides
-            | {
-                "n": self.n,
-                "p": p,
-                "noise": self.noise,
-                "detectable": found,
-                "needed": needed,
-            }
+            | {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
         )
 
 
