@@ -102,6 +102,7 @@ def nights(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -
     made = Nights(tmp_path, tiny_recipe)
     monkeypatch.setattr(module, "post_train", made.post_train)
     monkeypatch.setattr(module, "get_run_logger", logging.getLogger)
+    monkeypatch.setattr("flows.post_train.get_run_logger", logging.getLogger)
     monkeypatch.setattr(
         publish, "create_markdown_artifact", lambda **fields: made.pages.append(fields)
     )
