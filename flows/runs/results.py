@@ -112,21 +112,13 @@ class Model:
     def items(self, kind: str) -> list[EvalItem]:
         """The greedy answers of all evaluations of a kind. Where two ask the same suite, the first
         in file order counts."""
-        return [
-            item
-            for stage, suites in self._asked(kind)
-            for item in stage.items
-            if item.suite in suites
-        ]
+        asked = list(self._asked(kind))
+        return [item for stage, new in asked for item in stage.items if item.suite in new]
 
     def samples(self, kind: str) -> list[EvalItem]:
         """The sampled answers to the same prompts, as far as there are any."""
-        return [
-            item
-            for stage, suites in self._asked(kind)
-            for item in stage.samples
-            if item.suite in suites
-        ]
+        asked = list(self._asked(kind))
+        return [item for stage, new in asked for item in stage.samples if item.suite in new]
 
     def _asked(self, kind: str) -> Iterator[tuple[StageOutput, set[str]]]:
         """The evaluations of a kind, each with the suites that none before it asks."""
