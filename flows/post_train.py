@@ -61,7 +61,12 @@ def post_train(
     WATCH.set(watch)
     try:
         prepared = taken() or prepare(
-            recipe, store=store, target=target, overrides=overrides, data=data, force=force
+            recipe,
+            store=store or context().settings.store,
+            target=target,
+            overrides=overrides,
+            data=data,
+            force=force,
         )
         if target != "local":
             get_run_logger().info("planning for %s", target)

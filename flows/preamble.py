@@ -61,9 +61,8 @@ def prepare(
     check_target(target)
     for name in force:
         resolved.stage(name)
-    location = store or context().settings.store
-    check_reach(target, location)
-    opened = context().store(location, write=False)  # nothing is made before all is well
+    check_reach(target, store)
+    opened = context().store(store, write=False)  # nothing is made before all is well
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
     return Prepared(resolved, opened, target, directory and directory.absolute(), tuple(force))
