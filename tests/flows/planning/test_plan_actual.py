@@ -124,17 +124,9 @@ def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_p
 def test_what_the_worker_measured_reaches_the_flow(bench: Bench) -> None:  # noqa: F811
     first, last = (Usage(seconds=seconds, peak_rss_bytes=1) for seconds in (1.0, 2.0))
     lost = JobStatus(state="failed", heartbeat=0.0, lost=True, error="preempted", usage=first)
-    bench.run(
-        Scripted(
-            [
-                [lost],
-                [
-                    JobStatus(state="running", heartbeat=0.0),
-                    JobStatus(state="succeeded", heartbeat=0.0, usage=last),
-                ],
-            ]
-        )
-    )
+    running = JobStatus(state="running", heartbeat=0.0)
+    done = JobStatus(state="succeeded", heartbeat=0.0, usage=last)
+    bench.run(Scripted([[lost], [running, done]]))
     assert bench.watch.usages == {JOB.stage: last}
 
 
@@ -145,13 +137,9 @@ def planned(
     name: str, seconds: float | None, usd: float | None, *hbm: int, cached: bool = False
 ) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it, as far as anybody reads it here."""
-    return {
-        "name": name,
-        "cached": cached,
-        "seconds": seconds,
-        "cost_usd": usd,
-        "programs": [{"hbm_bytes": count} for count in hbm],
-    }
+    programs = [{"hbm_bytes": count} for count in hbm]
+    expected = {"seconds": seconds, "cost_usd": usd}
+    return {"name": name, "cached": cached, **expected, "programs": programs}
 
 
 def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
@@ -169,13 +157,8 @@ def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
             "usage": Usage(seconds=90.0, peak_rss_bytes=1, unit="steps", unit_seconds=1.25),
         },
     }
-    record = record.model_copy(
-        update={
-            "stages": tuple(
-                stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages
-            )
-        }
-    )
+    stages = [stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages]
+    record = record.model_copy(update={"stages": tuple(stages)})
     if stages:
         store.write_bytes(
             f"runs/{record.run_id}/plan.json", json.dumps({"stages": stages}).encode()
@@ -269,10 +252,9 @@ def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_sai
     360, no price."""
     store, record = planned_run(
         tmp_path,
-        planned("distill", 9.0, 0.0),  # found cached when its turn came
-        planned(
-            "rebalance", 0.0, 0.0, cached=True
-        ),  # planned as cached: nothing was said of its time
+        # the first was found cached when its turn came; nothing was said of the second's time
+        planned("distill", 9.0, 0.0),
+        planned("rebalance", 0.0, 0.0, cached=True),
         planned("sft", 200.0, 1.4, 3 * GB, 14 * GB),
         planned("grpo", 360.0, None, 5 * GB),
     )

@@ -294,48 +294,30 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
     ]
     if stage.kind == "sft":
         curve[-1]["validation_loss"] = 0.5
-        sample = {
-            "id": "a",
-            "prompt": "What is 1 + 1?",
-            "supervised": f"<reasoning>one more{text}</reasoning>\n<answer>2</answer><end_of_turn>",
-        }
+        span = f"<reasoning>one more{text}</reasoning>\n<answer>2</answer><end_of_turn>"
+        sample = {"id": "a", "prompt": "What is 1 + 1?", "supervised": span}
         proof = {"rows": 10, "supervised_tokens": 99, "checks": ["not empty"], "samples": [sample]}
         (out / "proof.json").write_text(json.dumps(proof), encoding="utf-8")
     if stage.kind == "simpo":
         curve = [row | {"rewards/margin": 0.1, "rewards/accuracy": 0.8} for row in curve]
-        pair = PreferencePair(
-            id="a",
-            prompt="q",
-            domain=Domain.MATH,
-            chosen="good",
-            rejected=f"bad{text}",
-            chosen_from="policy",
-            rejected_because="wrong",
+        why = {"chosen_from": "policy", "rejected_because": "wrong", "rejected": f"bad{text}"}
+        pair = PreferencePair.parse(
+            {"id": "a", "prompt": "q", "domain": "math", "chosen": "good", **why}
         )
         write_jsonl(out / "pairs.jsonl", [pair])
     if stage.kind == "grpo":
-        curve = [
-            row | {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25}
-            for row in curve
-        ]
-        response = {
-            "id": "a",
-            "prompt": "q",
-            "reference": "2",
-            "terminated": True,
-            "rewards": {"format": 1.0, "exact_answer": None},
-            "reward": 1.0,
-        }
+        means = {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25}
+        curve = [row | means for row in curve]
+        response = {"id": "a", "prompt": "q", "reference": "2", "terminated": True, "reward": 1.0}
+        response |= {"rewards": {"format": 1.0, "exact_answer": None}}
         rows = [
             response | {"step": step, "completion": f"c{n}{text}", "advantage": n - 0.5}
             for step in (1, 39)
             for n in range(2)
         ]
         write_jsonl(out / "rollouts.jsonl", rows)
-        write_jsonl(
-            out / "audit.jsonl",
-            [{"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}],
-        )
+        flagged = {"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}
+        write_jsonl(out / "audit.jsonl", [flagged])
     write_jsonl(out / "curves.jsonl", curve)
     return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
 
@@ -376,11 +358,8 @@ def _requests(count: int) -> list[EvalPrompt]:
 def _asked(example: Example, suite: str) -> EvalPrompt:
     """The same question may stand in several suites, each time as another prompt."""
     prompt = EvalPrompt.of(example)
-    return (
-        prompt
-        if suite == HELDOUT
-        else prompt.model_copy(update={"suite": suite, "id": f"{suite}-{prompt.id}"})
-    )
+    elsewhere = {"suite": suite, "id": f"{suite}-{prompt.id}"}
+    return prompt if suite == HELDOUT else prompt.model_copy(update=elsewhere)
 
 
 def _grounded_prompt(number: int, salt: str) -> Example:
