@@ -157,8 +157,8 @@ def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
             "usage": Usage(seconds=90.0, peak_rss_bytes=1, unit="steps", unit_seconds=1.25),
         },
     }
-    stages = [stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages]
-    record = record.model_copy(update={"stages": tuple(stages)})
+    ended = [stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages]
+    record = record.model_copy(update={"stages": tuple(ended)})
     if stages:
         store.write_bytes(
             f"runs/{record.run_id}/plan.json", json.dumps({"stages": stages}).encode()
