@@ -21,6 +21,7 @@ its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.data.tokens import response_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
+from tasks.rehearsal.reward_audit import audit_rewards
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
@@ -203,6 +206,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     Raises:
         InputError: too many prompts do not fit.
+        AuditFailed: the rewards do not pay for what the references do.
         StageFailed: a program compiled more than once, or the policy was dying and never better
             than at the start.
     """
@@ -230,6 +234,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     sampling = programs_of(config, loaded)
     # before `fit` restores: its reference is the initial policy
     with closing(RolloutBatches(config, loaded, sampling, examples, job, resources)) as batches:
+        tokens = partial(response_tokens, loaded.tokenizer)
+        audit_rewards(job, config.audit, batches.scorer, lambda text: len(tokens(text)))
         guard = Guard(config, batches, trainer, job)
         curve = fit(
             trainer,
@@ -277,7 +283,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

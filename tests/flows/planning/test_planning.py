@@ -3,6 +3,7 @@ once: sizes by a formula of the config."""
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -256,7 +257,7 @@ def test_people_see_memory_time_cost_and_the_fix(
     assert "Stage sft: train_step needs 18.00 of 15.75 GiB" in shown.out
     assert "--set stages.sft.config.micro_batch_size=32" in shown.out
     assert "USD" in shown.out
-    assert "compiling 1 of 3: sft train_step" in shown.err
+    assert re.search(r"compiling \d of 3: sft train_step", shown.err), "side by side, in any order"
     assert "It fits" not in shown.out
 
 

@@ -318,6 +318,12 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
         write_jsonl(out / "rollouts.jsonl", rows)
         flagged = {"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}
         write_jsonl(out / "audit.jsonl", [flagged])
+        reference = {"format": 1.0, "exact_answer": None, "total": 1.0, "lead": None}
+        copied = reference | {"lead": {"mean": -0.5, "low": -0.6, "high": -0.4}}
+        finding = {"name": "control:copy", "text": f"copy earns more{text}", "allowed": "a drill"}
+        audit = {"prompts": 24, "updates": {"1": {"reference": reference, "copy": copied}}}
+        audited = json.dumps(audit | {"findings": [finding]})
+        (out / "reward_audit.json").write_text(audited, encoding="utf-8")
     write_jsonl(out / "curves.jsonl", curve)
     return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
 

@@ -356,6 +356,7 @@ def stage(
         (tmp_path / name).mkdir()
     save_model(loaded, tmp_path / "policy")
     write_jsonl(tmp_path / "prompts" / "prompts.jsonl", [row.as_prompt() for row in examples])
+    write_jsonl(tmp_path / "prompts" / "train.jsonl", examples)
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
     return Job(
         config,
