@@ -239,13 +239,7 @@ class Client:
                 )
                 return value
 
-    def _send(
-        self,
-        operation: str,
-        given: list[Any],
-        named: Any = None,
-        target: Any = None,
-    ) -> int:
+    def _send(self, operation: str, given: list[Any], named: Any = None, target: Any = None) -> int:
         if self.stopped is not None:
             self.stop(self.stopped)
         self._asked += 1

@@ -228,11 +228,7 @@ def test_a_rollouts_passing_answers_are_counted_once_and_shown() -> None:
     assert (
         resumed.metrics()
         == tally.metrics()
-        == {
-            "audit_passes": 3,
-            "audit_short": 1,
-            "audit_suspicious": 1,
-        }
+        == {"audit_passes": 3, "audit_short": 1, "audit_suspicious": 1}
     )
     assert resumed.examples == tally.examples
     assert tally.warning().startswith(
