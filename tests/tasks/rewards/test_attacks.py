@@ -59,6 +59,7 @@ WORTHLESS = {
     "tags without content": OPENING + CLOSING + ANSWER + END,
     "tags in reverse": END + ANSWER + CLOSING + OPENING,
     "an answer alone": ANSWER + "12" + END,
+    "a reasoning alone": f"{OPENING}{EXAMPLE.reasoning}{CLOSING}",
     "white space in tags": f"{OPENING} {CLOSING}{ANSWER}\n{END}",
     "punctuation in tags": f"{OPENING}:{CLOSING}{ANSWER}:{END}",
     "a trace in a trace": f"{OPENING}{GOOD}{CLOSING}{ANSWER}12{END}",
