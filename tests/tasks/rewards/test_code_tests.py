@@ -18,6 +18,7 @@ from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import code_tests
 from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
+from tests.processes import descendants
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -134,21 +135,11 @@ def test_a_sandbox_that_fails_is_an_abstention(monkeypatch: pytest.MonkeyPatch) 
     assert re.search(failure, judged.detail["sandbox"])
 
 
-def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def warden() -> int:
     """The process inside this process's bubblewrap."""
-    threads = [int(one.name) for one in Path(f"/proc/{os.getpid()}/task").iterdir()]
-    started = [
-        int(child)
-        for thread in threads
-        for child in Path(f"/proc/self/task/{thread}/children").read_text().split()
-    ]
-    (bwrap,) = [one for one in started if "bwrap" in Path(f"/proc/{one}/comm").read_text()]
-    (inside,) = children(bwrap)
-    return inside
+    named = [(pid, Path(f"/proc/{pid}/comm").read_text()) for pid, _ in descendants(os.getpid())]
+    (bwrap,) = [pid for pid, name in named if name.startswith("bwrap")]
+    return descendants(bwrap)[0][0]
 
 
 def test_a_killed_warden_is_replaced_and_no_answer_suffers() -> None:
@@ -157,7 +148,7 @@ def test_a_killed_warden_is_replaced_and_no_answer_suffers() -> None:
     first = warden()
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(given, "import time\ntime.sleep(3)\ndef f(x): return x * x")
-        while len(children(first)) < 2:  # their keepers
+        while len(descendants(first)) < 2:  # their keepers
             time.sleep(0.01)
         os.kill(first, signal.SIGKILL)
         assert asked.result() == [1.0]

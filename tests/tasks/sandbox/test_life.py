@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.processes import descendants, state_of
 from tests.tasks.sandbox.needed import needs_sandbox
 from tests.tasks.sandbox.test_attacks import GUARD, WRITES
 
@@ -129,24 +130,6 @@ examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
         finally:
             host.kill()
     wait_until(lambda: not [pid for pid, _ in guests if state_of(pid) in set("SRD")] or None)
-
-
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """Process ids below one, with their states."""
-    children = [
-        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
-    return [(child, state_of(child)) for child in children] + [
-        found for child in children for found in descendants(child)
-    ]
-
-
-def state_of(pid: int) -> str:
-    """One letter as in /proc; X where there is no such process any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 def wait_until(condition: Callable[[], T | None]) -> T:
