@@ -8,18 +8,13 @@ from schemas.examples import Check, Domain, Trace
 from tasks.evaluation.reasoning import judge
 from tasks.verification.choices import as_constraint
 
+DOUBLE = "assert double(2) == 4"
+
 
 def prompt(check: Check, answer: str = "", tests: str | None = None) -> EvalPrompt:
     choices = as_constraint(("Paris", "Berlin", "Rome")) if check == "choice" else ()
-    return EvalPrompt(
-        id="p",
-        prompt="?",
-        domain=Domain.MATH,
-        answer=answer,
-        check=check,
-        constraints=choices,
-        tests=tests,
-    )
+    fields = {"answer": answer, "check": check, "constraints": choices, "tests": tests}
+    return EvalPrompt(id="p", prompt="?", domain=Domain.MATH, **fields)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +111,7 @@ def test_another_choice_and_letters_in_a_sentence_are_wrong(completion: str) -> 
         (prompt("exact", "Paris"), "The answer is Paris."),
         (prompt("math", "\\frac{1}{2}"), "Hence the probability of this must be 1/2 in the end."),
         (prompt("math", "\\sin(x)"), "So \\boxed{\\sin(x)}."),
-        (
-            prompt("tests", tests="assert double(2) == 4"),
-            "Here:\n```python\ndef double(x):\n    return 2 * x\n```\nIt adds.",
-        ),
+        (prompt("tests", tests=DOUBLE), "So:\n```\ndef double(x):\n    return 2 * x\n```\nIt is."),
     ],
     ids=lambda value: value.check if isinstance(value, EvalPrompt) else "",
 )
@@ -131,7 +123,7 @@ def test_each_check_finds_its_kind_of_answer(asked: EvalPrompt, completion: str)
 
 def test_a_text_without_code_is_not_taken_to_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.evaluation.reasoning.agrees", lambda *_: pytest.fail("it was"))
-    assert not judge(prompt("tests", tests="assert double(2) == 4"), "I would double it.").flexible
+    assert not judge(prompt("tests", tests=DOUBLE), "I would double it.").flexible
 
 
 def test_free_text_has_no_flexible_answer() -> None:
