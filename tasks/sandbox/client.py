@@ -93,11 +93,9 @@ class Client:
         )
         if kind == "error":
             number, names = content
-            return (
-                self._errors.given(names, self._number(number), name)
-                if treated
-                else self._remote(number)
-            )
+            if treated:
+                return self._errors.given(names, self._number(number), name)
+            return self._remote(number)
         if kind == "lent":
             raise ValueError("a name that is an object of the tests")
         value = plain.decode(data, self._other)
@@ -139,11 +137,8 @@ class Client:
         """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object
         has. Raises AttributeError."""
         value = self.ask("getattr", target, name)
-        return (
-            object.__getattribute__(target, name)
-            if any(name in vars(kind) for kind in Remote.__mro__)
-            else value
-        )
+        has = any(name in vars(kind) for kind in Remote.__mro__)
+        return object.__getattribute__(target, name) if has else value
 
     def measured(self, target: Remote, length: int, changes: int) -> None:
         """Have an object be as long as it says, and give as many items as that, until the tests
@@ -168,11 +163,9 @@ class Client:
     def remote(self, operation: str, *arguments: Any) -> Remote:
         """What must be an object of the answer."""
         value = self.ask(operation, *arguments)
-        return (
-            value
-            if type(value) is Remote
-            else self.refuse("arithmetic with an object of the answer gave plain data")
-        )
+        if type(value) is not Remote:
+            self.refuse("arithmetic with an object of the answer gave plain data")
+        return value
 
     def leave(self, target: Remote, error: BaseException | None) -> bool:
         """Leave a `with` block of the answer. It can swallow an exception of the block's own, and
@@ -280,20 +273,14 @@ class Client:
             if operation not in _BACK or (operation == "getattr" and not _readable(lent, *given)):
                 raise PermissionError(f"{operation} of an object of the tests")
             value = _BACK[operation](lent, *given, **named)
-            answer = [
-                number,
-                "value",
-                self._handed(value) if operation == "iter" else self._encode(value),
-            ]
+            given = self._handed(value) if operation == "iter" else self._encode(value)
+            answer = [number, "value", given]
         except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
             if isinstance(error, AssertionError) and origin(error)[0][-1] != _HERE:
                 self._failed(error)
             ended = operation == "next" and isinstance(error, StopIteration)
-            answer = (
-                [number, "end"]
-                if ended
-                else [number, "raise", *self._errors.described(error, self._encode)]
-            )
+            described = [] if ended else self._errors.described(error, self._encode)
+            answer = [number, "end"] if ended else [number, "raise", *described]
         self._reply(answer)
 
     # Values
@@ -377,18 +364,8 @@ _BACK: dict[str, Callable[..., Any]] = {
 }
 
 
-_READING = {
-    "iter",
-    "next",
-    "len",
-    "bool",
-    "str",
-    "repr",
-    "getattr",
-    "getitem",
-    "isinstance",
-    "issubclass",
-}
+_READING = {"iter", "next", "len", "bool", "str", "repr", "getattr", "getitem"}
+_READING |= {"isinstance", "issubclass"}
 _HERE = Client.ask.__code__.co_filename
 
 

@@ -100,18 +100,12 @@ class Errors:
             error.args = tuple(given)
             error.__dict__.update({" text": text, " object": number})
         else:
-            error = _told(
-                kind,
-                given,
-                text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "),
-            )
+            if kind is AnswerError:
+                text = f"{names[0]}: {text}".removesuffix(": ")
+            error = _told(kind, given, text)
         for name, value in content.items():
-            if (
-                name.isidentifier()
-                and not name.startswith("_")
-                and not hasattr(Exception, name)
-                and not callable(value)
-            ):
+            public = name.isidentifier() and not name.startswith("_")
+            if public and not hasattr(Exception, name) and not callable(value):
                 error.__dict__[name] = value
         return error
 

@@ -116,12 +116,9 @@ class _Report:
             self.detail = self.detail or "the tests never used the answer's code"
         text = self.detail.encode(errors="replace").decode()
         ok = finished and not self.failures and not self._refuted and stopped is None and used
-        self.say(
-            ok=ok,
-            verifiable=self.client.verifiable,
-            unseen=self.client.unseen,
-            detail="" if ok else text[:_LONGEST] or "the tests failed",
-        )
+        detail = "" if ok else text[:_LONGEST] or "the tests failed"
+        verifiable, unseen = self.client.verifiable, self.client.unseen
+        self.say(ok=ok, verifiable=verifiable, unseen=unseen, detail=detail)
 
 
 def _examiner(payload: dict[str, Any], incoming: int, outgoing: int, verdict: int) -> None:

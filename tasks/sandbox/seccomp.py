@@ -57,13 +57,8 @@ def filter_program() -> bytes:
         ) from error
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_init.argtypes = [ctypes.c_uint32]
-    library.seccomp_rule_add_array.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_uint32,
-        ctypes.c_int,
-        ctypes.c_uint,
-        ctypes.c_void_p,
-    ]
+    add, pointer = library.seccomp_rule_add_array, ctypes.c_void_p
+    add.argtypes = [pointer, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, pointer]
     library.seccomp_export_bpf.argtypes = [ctypes.c_void_p, ctypes.c_int]
     library.seccomp_release.argtypes = [ctypes.c_void_p]
     context = library.seccomp_init(_ENOSYS)
