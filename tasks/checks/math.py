@@ -25,7 +25,7 @@ is the reference:
 
 sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's
 own time limit uses signals, which threads have not: parsing and comparing happen in a process of
-its own (`tasks.verification.apart`), and what meets its limits is wrong. What plainly would is
+its own (`tasks.verification.process_pool`), and what meets its limits is wrong. What plainly would is
 refused before.
 """
 
@@ -34,13 +34,13 @@ from typing import Any
 
 from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
-from tasks.verification.apart import Apart, LimitMet, serve
 from tasks.verification.copied import is_copied
 from tasks.verification.numbers import as_number, parse_number, says_two
+from tasks.verification.process_pool import LimitMet, ProcessPool, serve
 from tasks.verification.text import normalise_answer
 
 _LONGEST = 2000  # characters; no honest formula is longer
-_APART = Apart("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
+_POOL = ProcessPool("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -70,7 +70,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     ):
         return Outcome(True)
     try:
-        result = _APART.ask([as_latex(reference), as_latex(answer)])
+        result = _POOL.ask([as_latex(reference), as_latex(answer)])
     except LimitMet as error:
         return Outcome(False, f"comparing {answer!r} with {reference!r} {error}")
     if not result["reference"]:

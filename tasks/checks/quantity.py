@@ -43,11 +43,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
     for part in before:
-        read = (
-            []
-            if _LISTED.search(part)
-            else [given for given in parse_quantity(part) if not given.things]
-        )
+        listed = _LISTED.search(part)
+        read = [given for given in parse_quantity(part) if not given.things and not listed]
         if read and all(
             _difference(given, wanted, prompt.tolerance) for given in read for wanted in references
         ):

@@ -5,6 +5,7 @@ verdict of its own, master keys of "One Token to Fool LLM-as-a-Judge", 2507.0879
 from pydantic import Field
 
 from schemas.base import StrictModel
+from schemas.examples import Domain, Prompt, Trace
 from schemas.rubrics import Criterion, Importance
 
 
@@ -25,9 +26,10 @@ class Anchor(StrictModel):
     response: str
     score: float = Field(ge=0, le=1)
 
-
-def _trace(reasoning: str, answer: str) -> str:
-    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
+    def as_prompt(self) -> Prompt:
+        """Its question, as a response is asked it."""
+        fields = {"domain": Domain.GENERAL, "answer": self.reference, "check": "none"}
+        return Prompt.parse({"id": "anchor", "prompt": self.question, **fields})
 
 
 def _anchors(
@@ -38,11 +40,15 @@ def _anchors(
 ) -> tuple[Anchor, ...]:
     """Criteria are title, text and importance; responses their worth, reasoning and answer."""
     known = tuple(Criterion(title=one, text=text, importance=kind) for one, text, kind in criteria)
-    same = {"question": question, "reference": reference, "criteria": known}
-    return tuple(
-        Anchor(**same, response=_trace(reasoning, answer), score=score)
-        for score, reasoning, answer in responses
-    )
+    found = []
+    for score, reasoning, answer in responses:
+        text = Trace(reasoning=reasoning, answer=answer).render()
+        found.append(
+            Anchor(
+                question=question, reference=reference, criteria=known, response=text, score=score
+            )
+        )
+    return tuple(found)
 
 
 ANCHORS = (

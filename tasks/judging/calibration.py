@@ -132,13 +132,8 @@ class Calibrator:
                 " that made the baseline; or set calibration.baseline to another name: that begins"
                 " the stage anew, with the judge as it is now."
             )
-        return {
-            "order": order,
-            "drift": drift,
-            "drift_low": interval.low,
-            "drift_high": interval.high,
-            "grades": list(grades),
-        }
+        moved = {"drift": drift, "drift_low": interval.low, "drift_high": interval.high}
+        return {"order": order, **moved, "grades": list(grades)}
 
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:
@@ -165,12 +160,8 @@ def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
 def _grades(
     config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case], sample: int
 ) -> tuple[float | None, ...]:
-    return tuple(
-        one.value
-        for one in bench.judge_all(
-            [replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]
-        )
-    )
+    cases = [replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]
+    return tuple(one.value for one in bench.judge_all(cases))
 
 
 def _require_order(config: Calibration, grades: Sequence[float | None]) -> float:

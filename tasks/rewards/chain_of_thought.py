@@ -89,15 +89,7 @@ def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judg
     if found.equations is not None:
         shares.append(found.equations)
     value = found.fresh * sum(shares) / len(shares) if found.steps else 0.0
-    return Judged(
-        value,
-        {
-            "steps": found.steps,
-            "linked": found.linked,
-            "equations": found.equations,
-            "fresh": found.fresh,
-        },
-    )
+    return Judged(value, found._asdict())
 
 
 def structure(prompt: Prompt, trace: Trace) -> Structure:
@@ -125,18 +117,11 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
         said |= new
         solved |= derived
         words += here
-    return Structure(
-        steps=steps,
-        linked=min(1.0, links / (steps - 1) * 2) if steps > 1 else 0.0,
-        equations=(
-            sum(equations) / len(equations)
-            if equations
-            else 0.0
-            if prompt.domain is Domain.MATH
-            else None
-        ),
-        fresh=_fresh(words),
-    )
+    linked = min(1.0, links / (steps - 1) * 2) if steps > 1 else 0.0
+    share = 0.0 if prompt.domain is Domain.MATH else None
+    if equations:
+        share = sum(equations) / len(equations)
+    return Structure(steps=steps, linked=linked, equations=share, fresh=_fresh(words))
 
 
 def holds(left: str, right: str) -> bool:

@@ -38,10 +38,6 @@ def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
 def _squeezed(text: str) -> str:
     """A formula without its white space and the marks around it."""
     plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(_SIGNS).casefold()
-    return (
-        plain.replace("\\times", "*")
-        .replace("\\cdot", "*")
-        .replace("\\div", "/")
-        .removesuffix(".")
-        .removesuffix("=")
-    )
+    for latex, sign in (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/")):
+        plain = plain.replace(latex, sign)
+    return plain.removesuffix(".").removesuffix("=")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tasks.verification.apart import Apart, LimitMet
+from tasks.verification.process_pool import LimitMet, ProcessPool
 from tests.processes import descendants, state_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def pool() -> Apart:
-    return Apart("tasks.checks.math", cpu_s=1, memory_bytes=2 * 2**30)
+def pool() -> ProcessPool:
+    return ProcessPool("tasks.checks.math", cpu_s=1, memory_bytes=2 * 2**30)
 
 
 def answering() -> set[int]:
@@ -50,8 +50,8 @@ def test_any_thread_may_ask_and_a_process_that_was_killed_is_replaced() -> None:
 
 def test_a_process_ends_with_its_asker() -> None:
     script = (
-        "from tasks.verification.apart import Apart\n"
-        "asked = Apart('tasks.checks.math', cpu_s=1, memory_bytes=2 * 2**30)\n"
+        "from tasks.verification.process_pool import ProcessPool\n"
+        "asked = ProcessPool('tasks.checks.math', cpu_s=1, memory_bytes=2 * 2**30)\n"
         "print(asked.ask(['$1$', '$1$'])['ok'], flush=True)\ninput()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
