@@ -25,8 +25,8 @@ is the reference:
 
 sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's
 own time limit uses signals, which threads have not: parsing and comparing happen in a process of
-its own (`tasks.verification.process_pool`), and what meets its limits is wrong. What plainly would is
-refused before.
+its own (`tasks.verification.process_pool`), and what meets its limits is wrong. What plainly would
+is refused before.
 """
 
 import re
@@ -62,12 +62,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if says_two(answer) and not says_two(reference):
         return Outcome(False, f"{answer!r} sets two numbers equal")
     number, wanted = parse_number(answer), parse_number(reference)
-    if (
-        number
-        and wanted
-        and number.value == wanted.value
-        and not _VARIABLE.search(answer.partition("=")[2] or answer)
-    ):
+    variable = _VARIABLE.search(answer.partition("=")[2] or answer)
+    if number and wanted and number.value == wanted.value and not variable:
         return Outcome(True)
     try:
         result = _POOL.ask([as_latex(reference), as_latex(answer)])
@@ -138,13 +134,8 @@ def _compare(question: list[str]) -> dict[str, Any]:
         parse(text, fallback_mode="no_fallback", parsing_timeout=None) for text in question
     )
     ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
-    return {
-        "ok": ok,
-        **{
-            name: str(found[0])[:200] if found else ""
-            for name, found in (("reference", reference), ("answer", answer))
-        },
-    }
+    texts = [str(found[0])[:200] if found else "" for found in (reference, answer)]
+    return {"ok": ok, "reference": texts[0], "answer": texts[1]}
 
 
 if __name__ == "__main__":

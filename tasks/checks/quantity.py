@@ -49,12 +49,9 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
             _difference(given, wanted, prompt.tolerance) for given in read for wanted in references
         ):
             return Outcome(False, f"{answer!r} says {part.strip()!r} too")
-    problems = [
-        problem
-        for wanted in references
-        for given in found
-        if (problem := _difference(given, wanted, prompt.tolerance))
-    ]
+    pairs = [(given, wanted) for wanted in references for given in found]
+    differences = [_difference(*pair, prompt.tolerance) for pair in pairs]
+    problems = [one for one in differences if one]
     if len(problems) < len(references) * len(found):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}: {problems[0]}")

@@ -197,10 +197,12 @@ def fold(text: str) -> str:
 
 
 def talks(folded: str) -> bool:
-    return any(
-        all(any(word in folded for word in group) for group in needed) and pattern.search(folded)
-        for needed, pattern in ADDRESSES
-    )
+    for needed, pattern in ADDRESSES:
+        if all(any(word in folded for word in group) for group in needed) and pattern.search(
+            folded
+        ):
+            return True
+    return False
 
 
 class Address(NamedTuple):
@@ -225,7 +227,6 @@ def address(text: str) -> Address:
                 guilty.update(window)
     if guilty:
         guilty.update(place for place, one in enumerate(folded) if _ORDER.search(one))
-    return Address(
-        tuple(sentences[place].strip() for place in sorted(guilty)),
-        "".join(one for place, one in enumerate(sentences) if place not in guilty).strip(),
-    )
+    said = tuple(sentences[place].strip() for place in sorted(guilty))
+    rest = [one for place, one in enumerate(sentences) if place not in guilty]
+    return Address(said, "".join(rest).strip())

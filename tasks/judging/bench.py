@@ -125,10 +125,8 @@ class Bench:
                 of_reasoning, of_answer = address(visible(reasoning)), address(visible(answer))
                 if heard := of_reasoning.said + of_answer.said:
                     said[place] = tuple(text[:_SHOWN] for text in heard)
-                    left = (
-                        f"<reasoning>{of_reasoning.rest}</reasoning>"
-                        f"<answer>{of_answer.rest}</answer>"
-                    )
+                    rest = of_reasoning.rest, of_answer.rest
+                    left = "<reasoning>{}</reasoning><answer>{}</answer>".format(*rest)
                     if case.worthless(left) is not None:
                         rule = "nothing but words to the judge"
                         verdicts[place] = Judged(0.0, {"rule": rule, "said": list(said[place])})
@@ -176,17 +174,13 @@ class Bench:
                 yield one
 
         rulings = self.judge.ask(questions(), of=of)
-        return [
-            _read(ruling, cases[one.case].sheet, mark)
-            for ruling, one, mark in zip(rulings, asked, marks, strict=True)
-        ]
+        heard = zip(rulings, asked, marks, strict=True)
+        return [_read(ruling, cases[one.case].sheet, mark) for ruling, one, mark in heard]
 
     def _by_tokens(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
         """One question for each item of a sheet."""
-        questions = [
-            token_questions(cases[one.case].sheet, one.material, sample=cases[one.case].sample)
-            for one in versions
-        ]
+        shown = [(cases[one.case], one.material) for one in versions]
+        questions = [token_questions(case.sheet, one, sample=case.sample) for case, one in shown]
         rulings = iter(self.judge.ask([one for of_version in questions for one in of_version]))
         return [_read_tokens([next(rulings) for _ in of_version]) for of_version in questions]
 

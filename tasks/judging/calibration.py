@@ -112,16 +112,11 @@ class Calibrator:
             return None
         grades = _grades(self.config, self.bench, self.case_of, _repetition([update, mark]))
         order = _require_order(self.config, grades)
-        both = [
-            (old, new)
-            for old, new in zip(self.baseline, grades, strict=True)
-            if old is not None and new is not None
-        ]
+        pairs = zip(self.baseline, grades, strict=True)
+        both = [(old, new) for old, new in pairs if old is not None and new is not None]
         before, after = [old for old, _ in both], [new for _, new in both]
-        drift, interval = (
-            float(np.subtract(after, before).mean()),
-            bootstrap_mean(np.subtract(after, before).tolist(), seed=0),
-        )
+        moved = np.subtract(after, before)
+        drift, interval = float(moved.mean()), bootstrap_mean(moved.tolist(), seed=0)
         if interval.low > self.config.tolerance or interval.high < -self.config.tolerance:
             raise StageFailed(
                 f"the judge has drifted: its mean grade of {len(both)} anchors was"
@@ -132,8 +127,8 @@ class Calibrator:
                 " that made the baseline; or set calibration.baseline to another name: that begins"
                 " the stage anew, with the judge as it is now."
             )
-        moved = {"drift": drift, "drift_low": interval.low, "drift_high": interval.high}
-        return {"order": order, **moved, "grades": list(grades)}
+        told = {"drift": drift, "drift_low": interval.low, "drift_high": interval.high}
+        return {"order": order, **told, "grades": list(grades)}
 
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:

@@ -34,10 +34,8 @@ class AskEndpoint(Judge):
         super().__init__(config.max_abstained)
         self._config = config
         settings = Settings.from_environment()
-        budget = Budget(
-            config.max_usd,
-            account=digest(["judge", config.model_dump(mode="json"), resources.seed]),
-        )
+        account = digest(["judge", config.model_dump(mode="json"), resources.seed])
+        budget = Budget(config.max_usd, account=account)
         prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
         self._engine = ChatEngine(
             endpoint_of(config.provider),
@@ -70,11 +68,9 @@ class AskEndpoint(Judge):
     def request_of(self, question: Question) -> ChatRequest:
         """What is sent."""
         config = self._config
-        own = {
-            "temperature": config.temperature,
-            config.limit_parameter: config.max_response_tokens,
-        }
-        parameters = {**config.parameters, **own, **(question.parameters or {})}
+        parameters = {**config.parameters, "temperature": config.temperature}
+        parameters[config.limit_parameter] = config.max_response_tokens
+        parameters |= question.parameters or {}
         return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
 
     def values(self) -> dict[str, float]:
@@ -82,11 +78,8 @@ class AskEndpoint(Judge):
         now."""
         breaker = self._engine.breaker
         requests = float(self._engine.meter.counts["requests"])
-        return {
-            **super().values(),
-            "requests": requests,
-            "waited_seconds": breaker.waited + breaker.down,
-        }
+        waited = breaker.waited + breaker.down
+        return {**super().values(), "requests": requests, "waited_seconds": waited}
 
     def close(self) -> None:
         if not self._closed:

@@ -196,10 +196,8 @@ class Judge(ABC):
     def values(self) -> dict[str, float]:
         """Counts over the stage so far: `asked`, `cached`, `abstained`, and `usd`."""
         with self._lock:
-            return {
-                **{name: float(self._counts[name]) for name in ("asked", "cached", "abstained")},
-                "usd": self._usd,
-            }
+            counts = {name: float(self._counts[name]) for name in ("asked", "cached", "abstained")}
+            return {**counts, "usd": self._usd}
 
     @abstractmethod
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:

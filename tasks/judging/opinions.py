@@ -113,10 +113,8 @@ def with_opinions(job: Job[Any], answers: Answers) -> Answers:
         bench = Bench(judge, by_token=config.judge.name == "gemma")
         judged = bench.judge_all([_case(item) for item in items])
         job.log.info("judge's opinion of %d answers: %s", len(items), judge.values())
-    told = [
-        item.model_copy(update={"opinion": _opinion(item, one)})
-        for item, one in zip(items, judged, strict=True)
-    ]
+    pairs = zip(items, judged, strict=True)
+    told = [item.model_copy(update={"opinion": _opinion(item, one)}) for item, one in pairs]
     return Answers(told, answers.samples)
 
 

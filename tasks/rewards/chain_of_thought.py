@@ -75,10 +75,8 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | Judged | None]:
     """The formula above, with what it counted. Never abstains."""
-    return [
-        _judged(config, prompt, parse_trace(one.text))
-        for prompt, one in zip(prompts, responses, strict=True)
-    ]
+    pairs = zip(prompts, responses, strict=True)
+    return [_judged(config, prompt, parse_trace(one.text)) for prompt, one in pairs]
 
 
 def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judged:
@@ -104,10 +102,8 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     for segment in _SEGMENT.split(trace.reasoning):
         here = [word.casefold() for word in _WORD.findall(segment)]
         matches = islice(_EQUATION.finditer(segment), _MOST_EQUATIONS - len(equations))
-        found = [
-            (match["left"] + "=" + match["right"], holds(match["left"], match["right"]))
-            for match in matches
-        ]
+        sides = [(match["left"], match["right"]) for match in matches]
+        found = [("=".join(pair), holds(*pair)) for pair in sides]
         equations += [right for _, right in found]
         derived = {"".join(text.split()) for text, right in found if right} - solved
         new = set(here) - said

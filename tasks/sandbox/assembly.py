@@ -137,11 +137,8 @@ def divide(tests: ast.Module, name: str) -> int:
     functions = [node.body for node in tests.body if isinstance(node, ast.FunctionDef)]
     for body in [tests.body, *functions]:
         for place, node in enumerate(body):
-            asserts = [
-                inner
-                for inner in ast.walk(node)
-                if isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant)
-            ]
+            tests_of = [one.test for one in ast.walk(node) if isinstance(one, ast.Assert)]
+            asserts = any(not isinstance(one, ast.Constant) for one in tests_of)
             if asserts and not isinstance(node, _Definition):
                 call = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(count)], [])
                 body[place] = ast.copy_location(ast.With([ast.withitem(call)], [node]), node)

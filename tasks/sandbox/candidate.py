@@ -75,10 +75,9 @@ class _Server:
             value = _OPERATIONS[operation](self._decode(target), *given, **keywords)
             before: list[tuple[int | str, Any]] = [*enumerate(arguments), *named.items()]
             after = [*given, *keywords.values()]
+            pairs = zip(before, after, strict=True)
             changed = [
-                self._changed(*one, item)
-                for one, item in zip(before, after, strict=True)
-                if isinstance(item, MUTABLE)
+                self._changed(*one, item) for one, item in pairs if isinstance(item, MUTABLE)
             ]
             encoded = self._handed(value) if operation == "iter" else self._encode(value)
             answer = [number, "value", encoded, [one for one in changed if one]]

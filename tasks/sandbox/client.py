@@ -106,10 +106,9 @@ class Client:
     # Asking
 
     def call(self, target: Remote, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        given = ", ".join(
-            [self._shortened(one) for one in arguments]
-            + [f"{name}={self._shortened(one)}" for name, one in named.items()]
-        )
+        shown = [self._shortened(one) for one in arguments]
+        shown += [f"{name}={self._shortened(one)}" for name, one in named.items()]
+        given = ", ".join(shown)
         self.last = f"with ({given}) did not return"
         value = self.ask("call", target, *arguments, **named)
         self.last = f"with ({given}) gave {self._shortened(value)}"
@@ -204,11 +203,8 @@ class Client:
                     elif kind == "value":
                         data, changes = rest
                         value = self._decode(data)
-                        changed = (
-                            [(place, self._decode(one)) for place, one in changes]
-                            if operation == "call"
-                            else []
-                        )
+                        changes = changes if operation == "call" else []
+                        changed = [(place, self._decode(one)) for place, one in changes]
                         changes_of.check(holders, changed)
                     elif kind == "raise":
                         names, text, given, held, place = rest
@@ -249,12 +245,8 @@ class Client:
         """The next frame, which must belong to a request."""
         try:
             frame = self._pipe.receive()
-            if (
-                type(frame) is list
-                and frame[0] == number
-                and type(frame[0]) is int
-                and frame[1] in ("value", "end", "raise", "back")
-            ):
+            numbered = type(frame) is list and frame[0] == number and type(frame[0]) is int
+            if numbered and frame[1] in ("value", "end", "raise", "back"):
                 return frame[1:]
             raise ValueError("a frame of no request")
         except EOFError:
@@ -374,12 +366,8 @@ def _readable(lent: Any, name: Any) -> bool:
     for people. Others, of functions and generators, lead to the tests."""
     if name in ("__name__", "__qualname__", "__doc__"):
         return True
-    return (
-        type(lent).__module__ in ("tests", "_io")
-        and not isinstance(lent, type)
-        and type(name) is str
-        and not name.startswith("_")
-    )
+    ours = type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type)
+    return ours and type(name) is str and not name.startswith("_")
 
 
 def shortened(text: str) -> str:

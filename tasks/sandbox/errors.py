@@ -84,11 +84,8 @@ class Errors:
         decode: Callable[[Any], Any],
     ) -> Exception:
         """What the answer raised. Raises any Exception for what is none."""
-        if (
-            type(text) is not str
-            or not 0 < len(names) < _MOST_BASES
-            or not all(type(name) is str for name in names)
-        ):
+        named = 0 < len(names) < _MOST_BASES and all(type(name) is str for name in names)
+        if type(text) is not str or not named:
             raise ValueError("no exception")
         if (names[0], text) in self._passing:
             return self._passing[names[0], text]

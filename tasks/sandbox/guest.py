@@ -86,11 +86,8 @@ class _Report:
             yield
         except Exception as error:  # noqa: BLE001  of the answer, or what the tests make of its values
             self.failed(error)
-        sound = (
-            self.client.used > 0
-            and self.client.stopped is None
-            and (self.failures, len(self._refuted)) == before
-        )
+        alive = self.client.used > 0 and self.client.stopped is None
+        sound = alive and (self.failures, len(self._refuted)) == before
         passed = sound and self._said.get(number, True)
         if self._said.get(number) is not passed:
             self._said[number] = passed

@@ -97,11 +97,8 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
         return {name: [[inner(key), inner(one)] for key, one in value.items()]}
     if kind is defaultdict:
         made = value.default_factory
-        factory = (
-            made.__name__
-            if isinstance(made, type) and _FACTORIES.get(made.__name__) is made
-            else None
-        )
+        known = isinstance(made, type) and _FACTORIES.get(made.__name__) is made
+        factory = made.__name__ if known else None
         return {name: [factory, encode(dict(value), other, depth - 1)]}
     if kind is deque:
         return {name: [value.maxlen, [encode(one, other, depth - 1) for one in value]]}

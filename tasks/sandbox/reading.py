@@ -103,12 +103,8 @@ class Reading:
         """Whether a name is a module of the standard library and tests use nothing of it but its
         attributes."""
         uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
-        of_it = sum(
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == name
-            for node in self._nodes
-        )
+        owners = [node.value for node in self._nodes if isinstance(node, ast.Attribute)]
+        of_it = sum(isinstance(one, ast.Name) and one.id == name for one in owners)
         return name in sys.stdlib_module_names and uses == of_it
 
     def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
@@ -202,10 +198,8 @@ class Reading:
             elif isinstance(node, ast.arg):
                 bindings[node.arg] = [None]
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                bindings |= {
-                    alias.asname or alias.name.partition(".")[0]: [ast.Constant(None)]
-                    for alias in node.names
-                }
+                names = [one.asname or one.name.partition(".")[0] for one in node.names]
+                bindings |= {name: [ast.Constant(None)] for name in names}
         free, before = set(_BUILTINS), -1
         while len(free) > before:
             before = len(free)
@@ -239,19 +233,14 @@ class Reading:
                         and len(test.ops) == 1
                         and isinstance(test.ops[0], ast.Eq)
                     ):
-                        for one, other in (
-                            (test.left, test.comparators[0]),
-                            (test.comparators[0], test.left),
-                        ):
-                            if (
-                                loads(other.value if isinstance(other, ast.Subscript) else other)
-                                <= free
-                            ):
+                        left, right = test.left, test.comparators[0]
+                        for one, other in ((left, right), (right, left)):
+                            whole = other.value if isinstance(other, ast.Subscript) else other
+                            if loads(whole) <= free:
                                 _count(shown, calls.get(one) or _shows(one))
                 if node.msg:
-                    _count(
-                        shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
-                    )
+                    told = [one for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
+                    _count(shown, [one.id for one in told])
         used = Counter(names_in(self._nodes, ast.Load))
         return {name for name in shown if shown[name] == used[name] and self.flow.unshared(name)}
 
