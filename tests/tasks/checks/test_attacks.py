@@ -291,12 +291,8 @@ def test_the_gyms_own_scorer_reads_any_text(version: Any) -> None:
 # Any text
 # --------------------------------------------------------------------------------------------------
 
-ANYTHING = st.one_of(
-    st.text(max_size=200),
-    st.lists(st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x")), max_size=12).map(
-        "".join
-    ),
-)
+WORDS = st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x"))
+ANYTHING = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=12).map("".join))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -344,7 +340,10 @@ def test_two_letters_never_agree(order: list[str], count: int, joint: str) -> No
         assert not agrees(asked("choice", right, choices=cities), told).ok
 
 
-UNIT_NAMES = tuple("km kg dBm Np degC delta_degC pH mol rad bit lb Å eV µ a dozen".split(" "))
+UNIT_NAMES = (
+    "km", "kg", "dBm", "Np", "degC", "delta_degC", "pH", "mol", "rad", "bit", "lb", "Å", "eV", "µ",
+    "a", "dozen",
+)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

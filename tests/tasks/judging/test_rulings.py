@@ -41,36 +41,22 @@ def test_a_ruling_is_true_or_false_and_a_rating_from_one_to_ten():
     assert read_text(f"```json\n{text()}\n```\n", ITEMS, MARK).reason == "r"
 
 
+WRONG_GRADES = (
+    {"1": True}, {"1": True, "2": 7, "3": True}, [True, 7], {"1": 1, "2": 7},
+    {"1": "true", "2": 7}, {"1": True, "2": "7"}, {"1": True, "2": 7.5}, {"1": True, "2": 0},
+    {"1": True, "2": 11}, {"1": True, "2": True},
+)  # fmt: skip
+WRONG = (
+    "", "10", "[]", "null", "Rating: 10", f"Here it is: {text()}", f"{text()} {text()}",
+    f"{text()}\nI hope this helps.", f"```json\n{text()}\n```\n```json\n{text()}\n```",
+    text(mark="f" * 16), text(mark=None), text(extra=1), text(reason=None),
+    json.dumps({"mark": MARK, "grades": {"1": True, "2": 7}}), "[" * 100_000,
+    text().replace('"2": 7', '"2": 7, "2": 9'), text().replace(": 7", ": NaN"),
+)  # fmt: skip
+
+
 def test_anything_else_is_no_ruling():
-    for wrong in (
-        "",
-        "10",
-        "[]",
-        "null",
-        "Rating: 10",
-        f"Here it is: {text()}",
-        f"{text()} {text()}",
-        f"{text()}\nI hope this helps.",
-        f"```json\n{text()}\n```\n```json\n{text()}\n```",
-        text(mark="f" * 16),
-        text(mark=None),
-        text(extra=1),
-        text(reason=None),
-        json.dumps({"mark": MARK, "grades": {"1": True, "2": 7}}),
-        text(grades={"1": True}),
-        text(grades={"1": True, "2": 7, "3": True}),
-        text(grades=[True, 7]),
-        text(grades={"1": 1, "2": 7}),
-        text(grades={"1": "true", "2": 7}),
-        text(grades={"1": True, "2": "7"}),
-        text(grades={"1": True, "2": 7.5}),
-        text(grades={"1": True, "2": 0}),
-        text(grades={"1": True, "2": 11}),
-        text(grades={"1": True, "2": True}),
-        text().replace('"2": 7', '"2": 7, "2": 9'),
-        text().replace(": 7", ": NaN"),
-        "[" * 100_000,
-    ):
+    for wrong in (*WRONG, *(text(grades=grades) for grades in WRONG_GRADES)):
         with pytest.raises(Unreadable):
             read_text(wrong, ITEMS, MARK)
 

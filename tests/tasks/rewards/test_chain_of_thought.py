@@ -9,19 +9,12 @@ from tasks.contract.reward import Judged, Response
 from tasks.rewards import chain_of_thought
 from tasks.rewards.chain_of_thought import Config, holds
 
-TRAIN = Prompt(
-    id="0" * 16,
-    prompt="A train goes 60 km in one hour. How far does it go in 3 hours?",
-    domain=Domain.MATH,
-    answer="180",
-    check="numeric",
-)
-SKY = Prompt(
-    id="1" * 16,
-    prompt="Why is the sky blue?",
-    domain=Domain.SCIENCE,
-    answer="Rayleigh scattering",
-    check="none",
+TRAIN, SKY = (
+    Prompt(id="0" * 16, prompt=asked, domain=domain, answer=answer, check=check)
+    for asked, domain, answer, check in (
+        ("A train goes 60 km in an hour. How far in 3 hours?", Domain.MATH, "180", "numeric"),
+        ("Why is the sky blue?", Domain.SCIENCE, "Rayleigh scattering", "none"),
+    )
 )
 
 GOOD = (
