@@ -34,9 +34,9 @@ class Context:
         """Settings of TPUs, which a process that uses none does not read."""
         return TpuSettings.from_environment()
 
-    def store(self, location: str | Path = "", *, write: bool = True) -> Store:
-        """The store at a location, or the one of the settings; see `open_store`."""
-        text = str(location) or self.settings.store
+    def store(self, location: str | Path | None = None, *, write: bool = True) -> Store:
+        """The store at a location, or without one that of the settings; see `open_store`."""
+        text = self.settings.store if location is None else str(location)
         key = text if "://" in text else os.path.abspath(text)
         with self._lock:
             if key not in self._stores or (write and key not in self._writable):

@@ -28,6 +28,8 @@ def test_a_store_is_opened_once_and_made_only_for_a_writer(
     assert (tmp_path / "store").is_dir()
     assert reader.uri == writer.uri
     assert context().store(writer.uri) is context().store(tmp_path / "store", write=False) is writer
+    with pytest.raises(InputError, match="the store is empty"):
+        context().store("", write=False)
 
 
 def test_a_store_that_could_not_be_written_is_tried_again(tmp_path: Path) -> None:
