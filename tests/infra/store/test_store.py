@@ -29,18 +29,8 @@ def store(tmp_path: Path) -> Store:
 
 
 def draft(attempt: str = "1", key: str = KEY, **fields: object) -> Manifest:
-    return Manifest.parse(
-        {
-            "kind": "sft",
-            "key": key,
-            "version": 1,
-            "config": {},
-            "inputs": {},
-            "attempt": attempt,
-            "files": [],
-            **fields,
-        }
-    )
+    always = {"kind": "sft", "key": key, "version": 1, "config": {}, "inputs": {}, "files": []}
+    return Manifest.parse({**always, "attempt": attempt, **fields})
 
 
 def output(store: Store, attempt: str = "1", content: str = "hello") -> Path:
