@@ -3,7 +3,6 @@ once: sizes by a formula of the config."""
 
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -137,9 +136,9 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
     assert (code, value["fits"]) == (0, True)
     assert set(value) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd"}
     stages = {stage["name"]: stage for stage in value["stages"]}
-    assert [one["name"] for one in stages["sft"]["programs"]] == ["train_step", "validation_loss"]
-    assert [one["name"] for one in stages["eval"]["programs"]] == ["generate"]
-    assert stages["distill"]["programs"] == []
+    named = {name: [one["name"] for one in stage["programs"]] for name, stage in stages.items()}
+    assert named["sft"] == ["train_step", "validation_loss"]
+    assert (named["eval"], named["distill"]) == (["generate"], [])
     step = stages["sft"]["programs"][0]
     # 8 rows a device, and what is resident
     assert (step["hbm_bytes"], step["fits"], step["bound"]) == (10 * 2**30, True, "compute")
@@ -255,7 +254,7 @@ def test_people_see_memory_time_cost_and_the_fix(
     shown = capsys.readouterr()
     assert "train_step needs 18.00 of 15.75 GiB" in shown.out
     assert "--set stages.sft.config.micro_batch_size=32" in shown.out
-    assert re.search(r"compiling \d of 3: sft train_step", shown.err), "side by side, in any order"
+    assert "of 3: sft train_step" in shown.err, "side by side, in any order"
     assert "It fits" not in shown.out
 
 
@@ -305,7 +304,7 @@ def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(
 ) -> None:
     monkeypatch.setenv("FAKE_KILLED", "train_step")
     monkeypatch.setattr(compiling, "_workers", lambda: 2)
-    with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
+    with Compiler("v5e-8", Settings.from_environment(), print) as compiler:
         assert all(program.report for program in compiler.compile([question()])[0])
 
 
@@ -353,8 +352,7 @@ def test_what_ran_is_cached_and_measures_the_next_plan(
     store, recipe = open_store("store"), resolve("tiny.toml")
     distill = commit(store, recipe.stage("distill"), {}, "local", 20.0)
     rebalance = commit(store, recipe.stage("rebalance"), {"examples": distill}, "local", 5.0)
-    # 200 s at the roofline
-    commit(store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0)
+    commit(store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0)  # 4 x the roofline
 
     _, value = plan(capsys)
     stages = {stage["name"]: stage for stage in value["stages"]}
@@ -382,9 +380,8 @@ REPORT |= {"refusal": None, "flops": 197e12, "uncounted": [], "compile_seconds":
 
 def test_times_are_the_median_of_what_was_measured() -> None:
     programs = [Compiled("train_step", "", 200, 0, REPORT)]
-    guessed, measured = (
-        estimate(programs, ratios, "v5e-8", TpuSettings()) for ratios in ([], [3.0, 4.0, 40.0])
-    )
+    guessed = estimate(programs, [], "v5e-8", TpuSettings())
+    measured = estimate(programs, [3.0, 4.0, 40.0], "v5e-8", TpuSettings())
     assert guessed.seconds == pytest.approx(360 + 200 / 0.4)
     assert measured.seconds == pytest.approx(360 + 200 * 4.0)
     assert cost(3600, "v5e-8", TpuSettings(usd_per_chip_hour=2.0)) == 16.0
