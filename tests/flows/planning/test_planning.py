@@ -353,7 +353,6 @@ def test_what_ran_is_cached_and_measures_the_next_plan(
     distill = commit(store, recipe.stage("distill"), {}, "local", 20.0)
     rebalance = commit(store, recipe.stage("rebalance"), {"examples": distill}, "local", 5.0)
     commit(store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0)  # 4 x the roofline
-
     _, value = plan(capsys)
     stages = {stage["name"]: stage for stage in value["stages"]}
     cached = {name for name, stage in stages.items() if stage["cached"]}
