@@ -8,7 +8,7 @@ shown to hold does not hold; no rule holds over fewer than LEAST prompts.
 - *must win*: the interval lies above zero, p is at most ALPHA after Holm's correction over all
   rules of this kind (so chance lets an equal model win anything in at most 2.5 % of all nights),
   and where answers were sampled, too, the gain is larger than the difference that two runs of one
-  model show (`tasks.statistics.noise`).
+  model show (`tasks.statistics.noise_floor`).
 - *must not lose*: non-inferiority. The lower end of the interval lies above -margin: a loss that
   large is excluded. That no loss was seen is not enough. All such rules have to hold, so they need
   no correction: an error of any one is at most 2.5 % (Berger 1982, the intersection-union test).
@@ -41,7 +41,7 @@ from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
 from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics.intervals import Interval
-from tasks.statistics.noise import noise_floor
+from tasks.statistics.noise_floor import noise_floor
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
 LEAST = 30

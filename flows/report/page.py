@@ -35,7 +35,6 @@ from flows.runs.effects import (
     Metric,
     outcomes,
     overall_effect,
-    rate_of,
     suite_effects,
 )
 from flows.runs.results import RunResults
@@ -51,6 +50,7 @@ from flows.runs.wording import (
 )
 from infra.store.store import Store
 from schemas.reports import RunRecord
+from tasks.statistics.intervals import Rate
 
 _INTERVALS = (
     "All prompts are held out: no stage trained on them. Brackets are 95% intervals: Wilson for a"
@@ -184,7 +184,7 @@ def _tile(run: RunResults, metric: Metric) -> Box | None:
 def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
     """The level of a model, where there is nothing to compare it with."""
     for model in run.evaluated(metric.kind):
-        if rate := rate_of(outcomes(model.items(metric.kind), metric)):
+        if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
             basis = (
                 f"{model.name} {bounds(rate.interval)}; {rate.n} prompts; nothing to compare with"
             )

@@ -25,11 +25,11 @@ from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
+    Rate,
     holm,
     mcnemar,
     newcombe,
     paired_bootstrap,
-    wilson,
 )
 
 Direction = Literal["gain", "loss", "unclear"]
@@ -75,22 +75,6 @@ class Part(NamedTuple):
 
 
 ALL = Part()
-
-
-@dataclass(frozen=True)
-class Rate:
-    """`successes` of `n` with the Wilson interval, fractions of 1."""
-
-    successes: int
-    n: int
-
-    @property
-    def value(self) -> float:
-        return self.successes / self.n
-
-    @property
-    def interval(self) -> Interval:
-        return wilson(self.successes, self.n)
 
 
 @dataclass(frozen=True)
@@ -174,11 +158,6 @@ def outcomes_in(items: Sequence[EvalItem], metric: Metric, part: Part) -> dict[s
     return outcomes(items, metric, part.domain, part.suite)
 
 
-def rate_of(outcome: Mapping[str, bool]) -> Rate | None:
-    """The rate of true outcomes, None when there are no items."""
-    return Rate(sum(outcome.values()), len(outcome)) if outcome else None
-
-
 def change_between(
     before: Mapping[str, bool], after: Mapping[str, bool], seed: int
 ) -> Change | None:
@@ -189,10 +168,10 @@ def change_between(
     shared = [prompt for prompt in before if prompt in after]
     if 2 * len(shared) >= min(len(before), len(after)):
         old, new = [before[prompt] for prompt in shared], [after[prompt] for prompt in shared]
-        rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
         changed = sum(one != other for one, other in zip(old, new, strict=True))
         return Change(
-            *rates,
+            Rate(sum(old), len(old)),
+            Rate(sum(new), len(new)),
             paired_bootstrap(old, new, seed=seed),
             paired=True,
             p=mcnemar(old, new),

@@ -46,3 +46,12 @@ def test_settings_of_tpus_are_read_by_those_who_use_them(monkeypatch: pytest.Mon
     here = context()
     with pytest.raises(InputError, match="LYCEUM_TPU_TIER"):
         _ = here.tpu
+
+
+def test_a_relative_path_is_one_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert context().store(".lyceum").uri == (tmp_path / name / ".lyceum").as_uri()

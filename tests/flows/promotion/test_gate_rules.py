@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.coverage import paired_cell
 from flows.promotion import gate_rules
 from flows.promotion.gate import decide
 from flows.promotion.gate_rules import LEAST, Answers, Finding, default_gate, findings
@@ -20,6 +19,7 @@ from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
 from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics import intervals
+from tests.tasks.statistics.simulation import paired_cell
 
 WIN = GateSpec(must_win=(GateRule(metric="exact_answer"),))
 KEEP = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.05),))
