@@ -2,12 +2,17 @@
 (`Ruling`).
 
 ```toml
-judge = { name = "endpoint", provider = "openai", model = "gpt-4o-mini", input_usd_per_million = 0.15, output_usd_per_million = 0.6 }
-judge = { name = "gemma", model = "gemma3-12b-it", prompt_length = 1024, batch_size = 8 }
+[judge]
+name = "endpoint"
+provider = "openai"
+model = "gpt-4o-mini"
+input_usd_per_million = 0.15
+output_usd_per_million = 0.6
 ```
-An endpoint answers with text. A Gemma in this process decodes nothing: its ruling is the probability of each of the question's `choices` as
-the next token (G-Eval, 2303.16634). Both keep rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked
-twice.
+or `{ name = "gemma", model = "gemma3-12b-it", prompt_length = 1024, batch_size = 8 }`.
+An endpoint answers with text. A Gemma in this process decodes nothing: its ruling is the
+probability of each of the question's `choices` as the next token (G-Eval, 2303.16634). Both keep
+rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked twice.
 
 A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which
 goes on from there when it is run again: an update on rewards that are mostly missing is worse than
@@ -24,6 +29,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import StageFailed, StrictModel
+from tasks.chat.budget import Priced
 
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"}
 
@@ -39,7 +45,7 @@ class _AnyJudge(StrictModel):
     max_abstained: float = Field(default=0.1, ge=0, le=1)
 
 
-class EndpointJudge(_AnyJudge):
+class EndpointJudge(_AnyJudge, Priced):
     """A model behind an OpenAI-compatible API.
 
     Attributes:
@@ -47,9 +53,8 @@ class EndpointJudge(_AnyJudge):
         temperature, max_response_tokens: of a ruling. `limit_parameter` is the name by which the
             model takes the latter.
         parameters: other ones that are sent as they are, e.g. `reasoning_effort`.
-        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
-        max_usd: what the judge of this stage may cost; None: no limit. When it is spent, questions
-            stay without a ruling.
+        max_usd: what the judge of this stage may cost. When it is spent, questions stay without a
+            ruling.
     """
 
     name: Literal["endpoint"]
@@ -59,34 +64,13 @@ class EndpointJudge(_AnyJudge):
     max_response_tokens: int = Field(default=512, ge=1)
     limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     parameters: dict[str, Any] = Field(default_factory=dict)
-    input_usd_per_million: float = Field(default=0.0, ge=0)
-    output_usd_per_million: float = Field(default=0.0, ge=0)
-    max_usd: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if taken := sorted(
-            {
-                "model",
-                "messages",
-                "temperature",
-                "max_tokens",
-                "max_completion_tokens",
-                "n",
-                "stream",
-            }
-            & self.parameters.keys()
-        ):
+        if taken := sorted(_OWN & self.parameters.keys()):
             raise ValueError(
                 f"parameters {', '.join(taken)}: set by model, temperature and max_response_tokens;"
                 " leave it out here"
-            )
-        if self.max_usd is not None and not (
-            self.input_usd_per_million or self.output_usd_per_million
-        ):
-            raise ValueError(
-                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
-                " nothing costs anything"
             )
         return self
 
@@ -191,9 +175,8 @@ class Judge(ABC):
         them."""
         found = [problem for problem in problems if problem is not None]
         if len(found) > self._max_abstained * (of or len(problems)):
-            common = "; ".join(
-                f"{count} times: {problem}" for problem, count in Counter(found).most_common(3)
-            )
+            most = Counter(found).most_common(3)
+            common = "; ".join(f"{count} times: {problem}" for problem, count in most)
             raise StageFailed(
                 f"the judge gave no ruling on {len(found)} of {of or len(problems)} questions, more"
                 f" than max_abstained = {self._max_abstained:g} allows ({common}). Nothing was made"
@@ -203,10 +186,8 @@ class Judge(ABC):
     def values(self) -> dict[str, float]:
         """Counts over the stage so far: `asked`, `cached`, `abstained`, and `usd`."""
         with self._lock:
-            return {
-                **{name: float(self._counts[name]) for name in ("asked", "cached", "abstained")},
-                "usd": self._usd,
-            }
+            counts = {name: float(self._counts[name]) for name in ("asked", "cached", "abstained")}
+            return {**counts, "usd": self._usd}
 
     @abstractmethod
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:

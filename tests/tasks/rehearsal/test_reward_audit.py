@@ -10,7 +10,7 @@ import pytest
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import AuditFailed
-from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.rehearsal.reward_audit import RewardAudit, audit, audit_rewards, audited, judge
@@ -139,6 +139,14 @@ def test_a_reward_of_the_wrong_sign_is_blind(reward: Any) -> None:
         return [-float("make" in one.text) for one in responses]
 
     assert "blind:wrong" in findings(sums(), EXACT, reward("wrong", wrong))
+
+
+def test_a_reward_of_the_prompt_alone_teaches_nothing(reward: Any) -> None:
+    def prompts_alone(prompts: Sequence[Prompt], responses: Any) -> list[float]:
+        return [float(len(one.prompt)) for one in prompts]
+
+    found = findings(sums(), reward("prompts_alone", prompts_alone))
+    assert found["uninformative"].startswith("on 100% of the prompts")
 
 
 def test_penalties_that_grow_are_looked_at_at_their_end() -> None:

@@ -1,0 +1,115 @@
+"""Check `choice`: the usual forms of an answer to a multiple-choice question, and what chooses
+nothing."""
+
+import pytest
+
+from schemas.base import InputError
+from schemas.examples import Domain, Prompt
+from tasks.checks.choice import agrees
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
+from tasks.data.sources import PromptMapping, Source
+from tasks.verification.choices import as_constraint, asked, chosen
+from tasks.verification.verify import verify
+
+CITIES = ("Paris", "Berlin", "Rome", "Paris, France")
+
+
+def question(answer: str = "B", choices: tuple[str, ...] = CITIES) -> Prompt:
+    fields = {"check": "choice", "constraints": as_constraint(choices), "source": "test"}
+    return Prompt(id="p1", prompt="?", domain=Domain.GENERAL, answer=answer, **fields)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
+        "**B.** Berlin", "B - Berlin",
+        "(b) because of its wall",
+        "Berlin", " BERLIN. ", "Option B", "Answer: (B)", "The correct answer is B.",
+        "the answer is **Berlin**",
+    ],
+)  # fmt: skip
+def test_the_letter_in_any_usual_form_and_the_whole_text_are_right(answer: str) -> None:
+    assert agrees(question(), answer).ok
+
+
+OTHERS = {"A": "A", "Rome": "C", "Paris, France": "D"}
+NONE = ("B) Rome", "A, B", "A or B", "E", "Better not", "Berlin or Rome", "A) Paris, France", "**")
+
+
+def test_another_choice_two_choices_and_none_are_wrong() -> None:
+    for answer, chooses in {**OTHERS, **dict.fromkeys(NONE, ""), "the answer is": ""}.items():
+        assert chosen(answer, CITIES) == chooses
+        outcome = agrees(question(), answer)
+        assert not outcome.ok
+        assert f"chooses {chooses or 'nothing'}, not B" in outcome.detail
+
+
+def test_a_letter_counts_before_a_text_that_is_a_letter() -> None:
+    blood = ("A", "AB", "B", "0")
+    assert chosen("B", blood) == "B"
+    assert chosen("AB", blood) == "B"
+    assert chosen("C", blood) == "C"
+
+
+def test_choices_of_one_text_are_all_chosen_by_it_and_signs_alone_are_texts() -> None:
+    assert chosen("4", ("3", "4", "4")) == "BC"
+    assert chosen("[]", ("{}", "[]")) == "B"
+    assert chosen("{}", ("{}", "[]")) == "A"
+
+
+def test_the_prompt_lists_the_choices_with_their_letters() -> None:
+    assert asked("Which?", ("x", "y")).startswith("Which?\n\nA. x\nB. y\n\n")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (question("B").model_copy(update={"constraints": ()}), "no constraint 'choices'"),
+        (question("E"), "'E' is none of the letters A to D"),
+        (question(""), "'' is none of the letters A to D"),
+    ],
+)
+def test_a_prompt_without_choices_or_with_another_answer_is_refused(
+    prompt: Prompt, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        agrees(prompt, "B")
+
+
+MAPPING = {
+    "domain": "general",
+    "prompt": "q",
+    "choices": "options",
+    "answer": "a",
+    "check": "choice",
+}
+
+
+def test_a_source_with_choices_teaches_the_letter() -> None:
+    table = {**MAPPING, "path": "a.jsonl", "reasoning": "why"}
+    row = {"q": "The wall?", "options": ["Paris", "Berlin"], "why": "It fell there.", "a": "Berlin"}
+    example = example_of(Source.parse(table), row, "a.jsonl", 1, "a")
+    assert example.prompt == asked("The wall?", ("Paris", "Berlin"))
+    assert example.response() == "<reasoning>It fell there.</reasoning>\n<answer>B</answer>"
+    assert verify(example, example.response()).exact
+
+
+@pytest.mark.parametrize(
+    ("row", "detail"),
+    [
+        ({"options": "Paris, Berlin", "a": "Berlin"}, "is no list of 2 to 26 texts"),
+        ({"options": ["Paris", ""], "a": 0}, "is no list of 2 to 26 texts"),
+        ({"options": ["x"] * 27, "a": 0}, "is no list of 2 to 26 texts"),
+        ({"options": ["Paris", "Berlin"], "a": "Rome"}, "answer 'Rome' is no letter of AB"),
+        ({"options": ["4", "4"], "a": "4"}, "not just one choice"),
+        ({"options": ["Paris", "Berlin"], "a": True}, "answer 'true'"),
+        ({"options": ["Paris", "Berlin"], "a": -1}, "no place from 0 to 1"),
+    ],
+)
+def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example(
+    row: dict[str, object], detail: str
+) -> None:
+    with pytest.raises(NotAnExample, match=detail) as error:
+        prompt_of(PromptMapping.parse(MAPPING), {"q": "The wall?", **row}, "a.jsonl", 1, "a")
+    assert error.value.cause == "bad_choices"
