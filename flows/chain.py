@@ -19,7 +19,7 @@ from schemas.base import InputError
 from schemas.job import JobRequest
 from schemas.reports import StageRecord
 from tasks.contract.plugins import stage_kind
-from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
+from tasks.stage import BAD_INPUT, CACHED, UNSOUND, Watch, backend, close_backends, submit_stage
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _loss(state: State[Any]) -> dict[str, Any]:
     if state.is_completed():
         gone = "its artifact was removed from the store as soon as it was made"
         return {"status": "failed", "error": gone, "exit_code": 1}
-    code = 2 if state.name == BAD_INPUT else 1
+    code = {BAD_INPUT: 2, UNSOUND: 3}.get(state.name or "", 1)
     return {"status": "failed", "error": state.message, "exit_code": code}
 
 

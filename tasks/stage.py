@@ -41,7 +41,7 @@ from infra.store import lease
 from infra.store.store import Store
 from infra.targets import open_backend
 from infra.visible import visible
-from schemas.base import InputError, StageFailed, Stopped
+from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus, Usage
 from schemas.reports import RunRecord
 from tasks.chat.endpoint import travelling
@@ -87,6 +87,12 @@ it while we waited."""
 BAD_INPUT = "Bad input"
 """Name of the state of a stage that failed because of what it was given."""
 
+UNSOUND = "Unsound"
+"""Name of the state of a stage whose rewards do not pay for what its references do
+(`tasks.rehearsal.reward_audit`)."""
+
+_FAILURES: dict[int | None, type[Exception]] = {2: InputError, 3: AuditFailed}
+
 
 def submit_stage(request: JobRequest) -> PrefectFuture[Any]:
     """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may
@@ -116,6 +122,8 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         return Cancelled(message=str(stopped))
     except InputError as error:
         return Failed(name=BAD_INPUT, message=str(error))
+    except AuditFailed as error:
+        return Failed(name=UNSOUND, message=str(error))
     except (OSError, StageFailed) as error:
         return Failed(message=str(error))
 
@@ -159,8 +167,7 @@ def _run_stage(job: JobRequest) -> State[Any]:
     if status is None:
         return released()
     if status.artifact is None:
-        failure = InputError if status.exit_code == 2 else StageFailed
-        raise failure(
+        raise _FAILURES.get(status.exit_code, StageFailed)(
             status.error
             or f"the job of stage {job.stage} ended as {status.state} without saying why"
         )

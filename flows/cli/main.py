@@ -1,5 +1,5 @@
-"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit,
-130 stopped by Ctrl-C.
+"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit
+or the audit of rewards found something, 130 stopped by Ctrl-C.
 
 Nothing heavy is imported here: help, `recipes` and every message about bad input come without
 Prefect, let alone JAX. With `--json` a command prints exactly one JSON object on standard output;

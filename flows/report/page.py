@@ -147,8 +147,9 @@ def _troubles(run: RunResults) -> Iterator[Block]:
 
 def missing(stage: str, problem: str, where: str) -> Box:
     """That an artifact cannot be used."""
-    said = f": {problem}. What it held is missing from this {where}."
-    return Box([Paragraph(("Stage ", strong(stage), said))], "card failure")
+    said = f": {problem}. What it held is missing from this {where}; "
+    again = code("lyceum run"), " with the same recipe makes it again."
+    return Box([Paragraph(("Left out: stage ", strong(stage), said, *again))], "card failure")
 
 
 def _verdict(run: RunResults) -> Iterator[Block]:

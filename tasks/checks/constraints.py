@@ -44,14 +44,10 @@ def _nothing_said(answer: str, names: set[str]) -> list[str]:
     if not said and names.isdisjoint(_WORDLESS):
         return ["it has no word"]
     runs = list(zip(*(said[start:] for start in range(_RUN)), strict=False))
-    if (
-        len(runs) >= _FEWEST_RUNS
-        and len(set(runs)) < _LEAST_DISTINCT * len(runs)
-        and names.isdisjoint(_COUNTING)
-    ):
-        return [
-            f"it repeats itself: {len(set(runs))} of {len(runs)} runs of {_RUN} words are distinct"
-        ]
+    distinct = len(set(runs))
+    repeats = len(runs) >= _FEWEST_RUNS and distinct < _LEAST_DISTINCT * len(runs)
+    if repeats and names.isdisjoint(_COUNTING):
+        return [f"it repeats itself: {distinct} of {len(runs)} runs of {_RUN} words are distinct"]
     return []
 
 

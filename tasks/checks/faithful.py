@@ -58,18 +58,9 @@ _NO_CONTENT = """
 """
 _STOP = frozenset(_NO_CONTENT.split())
 """Words of grammar, and those that summaries use about their source."""
-_COUNTED = {
-    "one": "1",
-    "two": "2",
-    "three": "3",
-    "four": "4",
-    "five": "5",
-    "six": "6",
-    "seven": "7",
-    "eight": "8",
-    "nine": "9",
-    "ten": "10",
-}
+_NUMERALS = "one two three four five six seven eight nine ten"
+_COUNTED = {word: str(number) for number, word in enumerate(_NUMERALS.split(), 1)}
+_ENDINGS = "ational ization isation ations ation ingly ments ment ness ions ing ies ion ive ers"
 _PREFIX = 5  # letters: `depends` and `dependent` are one content word
 
 
@@ -91,23 +82,15 @@ def unfaithful(summary: str, source: str) -> str:
         return f"{len(said)} words, more than {_MOST_OF_SOURCE:.0%} of the source's {len(given)}"
     parts = [part for word in given for part in _PART.findall(word)]
     known = {_stem(word) for word in (*given, *parts)}
-    numbers = {
-        _value(number)
-        for number in (
-            *_NUMBER.findall(source),
-            *(_COUNTED[word] for word in parts if word in _COUNTED),
-        )
-    }
+    counted = [_COUNTED[word] for word in parts if word in _COUNTED]
+    numbers = {_value(number) for number in (*_NUMBER.findall(source), *counted)}
     for number in _NUMBER.findall(summary):
         if _value(number) not in numbers:
             return f"the number {number} is not in the source"
     initials = "".join(part[0] for part in parts)
     for name in _names(summary):
-        if not (
-            _stands_in(name, known)
-            or _abbreviates(name, initials)
-            or _begins(name.casefold(), known)
-        ):
+        stands = _stands_in(name, known) or _begins(name.casefold(), known)
+        if not stands and not _abbreviates(name, initials):
             return f"the name {name!r} is not in the source"
     beginnings = {word[:_PREFIX] for word in known if len(word) >= _PREFIX}
     content = [word for word in said if word not in _STOP and not word.isdigit()]
@@ -145,23 +128,7 @@ def _stem(word: str) -> str:
     """A word without its commonest English endings: model, models, modelled, modelling and modeling
     are one."""
     word = word.casefold().removesuffix("'s").removesuffix("’s")
-    for ending in (
-        "ational",
-        "ization",
-        "isation",
-        "ations",
-        "ation",
-        "ingly",
-        "ments",
-        "ment",
-        "ness",
-        "ions",
-        "ing",
-        "ies",
-        "ion",
-        "ive",
-        "ers",
-    ):
+    for ending in _ENDINGS.split():
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             word = word.removesuffix(ending)
             break
@@ -182,12 +149,8 @@ def _stands_in(word: str, known: set[str]) -> bool:
 def _abbreviates(name: str, initials: str) -> bool:
     """Whether a name is an acronym (RL, CNNs) of words that follow each other in the source."""
     letters = name.removesuffix("s")
-    return (
-        letters.isalpha()
-        and letters.isupper()
-        and len(letters) >= 2
-        and letters.casefold() in initials
-    )
+    is_acronym = letters.isalpha() and letters.isupper() and len(letters) >= 2
+    return is_acronym and letters.casefold() in initials
 
 
 def _begins(name: str, known: set[str]) -> bool:
@@ -206,11 +169,8 @@ def _names(text: str) -> list[str]:
         inner = any(char.isupper() for char in word[1:]) or (
             any(char.isdigit() for char in word) and any(char.isalpha() for char in word)
         )
-        if inner or (
-            word[0].isupper()
-            and len(word) > 1
-            and not _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])
-        ):
+        begins = _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])
+        if inner or (word[0].isupper() and len(word) > 1 and not begins):
             found.append(word)
     return found
 
@@ -225,12 +185,8 @@ def fragments(summary: list[str], source: list[str]) -> list[int]:
     while at < len(summary):
         best = 0
         for start in places.get(summary[at], ()):
-            length = 1
-            while (
-                at + length < len(summary)
-                and start + length < len(source)
-                and summary[at + length] == source[start + length]
-            ):
+            most, length = min(len(summary) - at, len(source) - start), 1
+            while length < most and summary[at + length] == source[start + length]:
                 length += 1
             best = max(best, length)
         if best:

@@ -25,8 +25,8 @@ is the reference:
 
 sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's
 own time limit uses signals, which threads have not: parsing and comparing happen in a process of
-its own (`tasks.verification.apart`), and what meets its limits is wrong. What plainly would is
-refused before.
+its own (`tasks.verification.process_pool`), and what meets its limits is wrong. What plainly would
+is refused before.
 """
 
 import re
@@ -34,13 +34,13 @@ from typing import Any
 
 from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
-from tasks.verification.apart import Apart, LimitMet, serve
 from tasks.verification.copied import is_copied
 from tasks.verification.numbers import as_number, parse_number, says_two
+from tasks.verification.process_pool import LimitMet, ProcessPool, serve
 from tasks.verification.text import normalise_answer
 
 _LONGEST = 2000  # characters; no honest formula is longer
-_APART = Apart("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
+_POOL = ProcessPool("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -62,15 +62,11 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if says_two(answer) and not says_two(reference):
         return Outcome(False, f"{answer!r} sets two numbers equal")
     number, wanted = parse_number(answer), parse_number(reference)
-    if (
-        number
-        and wanted
-        and number.value == wanted.value
-        and not _VARIABLE.search(answer.partition("=")[2] or answer)
-    ):
+    variable = _VARIABLE.search(answer.partition("=")[2] or answer)
+    if number and wanted and number.value == wanted.value and not variable:
         return Outcome(True)
     try:
-        result = _APART.ask([as_latex(reference), as_latex(answer)])
+        result = _POOL.ask([as_latex(reference), as_latex(answer)])
     except LimitMet as error:
         return Outcome(False, f"comparing {answer!r} with {reference!r} {error}")
     if not result["reference"]:
@@ -138,13 +134,8 @@ def _compare(question: list[str]) -> dict[str, Any]:
         parse(text, fallback_mode="no_fallback", parsing_timeout=None) for text in question
     )
     ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
-    return {
-        "ok": ok,
-        **{
-            name: str(found[0])[:200] if found else ""
-            for name, found in (("reference", reference), ("answer", answer))
-        },
-    }
+    texts = [str(found[0])[:200] if found else "" for found in (reference, answer)]
+    return {"ok": ok, "reference": texts[0], "answer": texts[1]}
 
 
 if __name__ == "__main__":

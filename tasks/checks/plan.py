@@ -75,30 +75,24 @@ def world(prompt: Prompt) -> tuple[World, set[str]]:
         return Blocks(tuple(tuple(stack.split()) for stack in texts("stacks"))), set(texts("goal"))
     size = re.fullmatch(r"(\d+) by (\d+)", " ".join(texts("grid")))
     things = [re.fullmatch(r"(\w+) at (\d+)", thing) for thing in texts("things")]
-    if (
-        size is None
-        or not all(things)
-        or not number("robot")
-        or not all(cell.isdecimal() for cell in texts("blocked"))
-    ):
+    cells = all(cell.isdecimal() for cell in texts("blocked"))
+    if size is None or not all(things) or not number("robot") or not cells:
         raise unusable(
             prompt,
             "its grid needs a size like '3 by 3', a robot, things like 'key at 5', and cells in"
             " 'blocked'",
         )
-    return (
-        Grid(
-            width=int(size[1]),
-            height=int(size[2]),
-            blocked=frozenset(int(cell) for cell in texts("blocked")),
-            robot=number("robot"),
-            things=tuple((thing[1], int(thing[2])) for thing in things if thing),
-            power=number("power") if "power" in told else None,
-            full=number("full"),
-            charger=number("charger"),
-        ),
-        set(texts("goal")),
+    grid = Grid(
+        width=int(size[1]),
+        height=int(size[2]),
+        blocked=frozenset(int(cell) for cell in texts("blocked")),
+        robot=number("robot"),
+        things=tuple((thing[1], int(thing[2])) for thing in things if thing),
+        power=number("power") if "power" in told else None,
+        full=number("full"),
+        charger=number("charger"),
     )
+    return grid, set(texts("goal"))
 
 
 CHECK = Check(version=1, agrees=agrees, by_reference=False, needs={"constraints"})

@@ -43,21 +43,15 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
     for part in before:
-        read = (
-            []
-            if _LISTED.search(part)
-            else [given for given in parse_quantity(part) if not given.things]
-        )
+        listed = _LISTED.search(part)
+        read = [given for given in parse_quantity(part) if not given.things and not listed]
         if read and all(
             _difference(given, wanted, prompt.tolerance) for given in read for wanted in references
         ):
             return Outcome(False, f"{answer!r} says {part.strip()!r} too")
-    problems = [
-        problem
-        for wanted in references
-        for given in found
-        if (problem := _difference(given, wanted, prompt.tolerance))
-    ]
+    pairs = [(given, wanted) for wanted in references for given in found]
+    differences = [_difference(*pair, prompt.tolerance) for pair in pairs]
+    problems = [one for one in differences if one]
     if len(problems) < len(references) * len(found):
         return Outcome(True)
     return Outcome(False, f"{answer!r} is not {prompt.answer!r}: {problems[0]}")

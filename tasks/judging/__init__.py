@@ -1,7 +1,7 @@
 """Judges: models that say how good a response is, for rewards and for rubrics.
 
     judge = open_judge(config.judge, resources)
-    rulings = judge.ask([Question(messages), ...])      # in order; from any thread, several at a time
+    rulings = judge.ask([Question(messages), ...])    # in order; from any thread
 
 `judge.py` is the contract, `endpoint.py` a judge behind an OpenAI-compatible API, `gemma.py` one in
 this process on its own half of the devices; who is asked. What they are asked, and how a ruling

@@ -30,174 +30,132 @@ _RATE = r"(?:rate|score|grade|mark|evaluate|judge|assess)"
 _SAY = r"(?:give|award|assign|output|return|print|reply|respond|answer|say|set)"
 _FULFILLED = r"(?:satisf\w+|met|meets|fulfil\w*|pass\w*|true|yes|correct)"
 _RULES = (
-    r"(?:instructions?|prompts?|rules?|guidelines?|criteri(?:a|on)|rubrics?|previous|prior|above|earlier|everything"
-    r" before)"
+    r"(?:instructions?|prompts?|rules?|guidelines?|criteri(?:a|on)|rubrics?|previous|prior|above"
+    r"|earlier|everything before)"
 )
 
-_PATTERNS = (
+_OF_JUDGE = "judge|grad|evaluat|rater|assessor|reviewer|scorer|examiner|reward model|llm"
+_OF_GRADE = "score|rating|mark|grade|point|reward|verdict|ruling|out of|/"
+_PART = r"(?:response|answer|solution|submission|output)"
+_DONE = r"flawless|perfect|excellent|outstanding|approved|graded|accepted|exemplary"
+_MODES = r"grading|evaluation|judging|test|debug|developer"
+_CONTROL = (
+    r"start_of_turn|end_of_turn|im_start|im_end|system|user|assistant|start|end|channel|message"
+    r"|eot_id|start_header_id|bos|eos|s"
+)
+_PATTERNS: tuple[tuple[str, ...], ...] = (
     # Instructions about instructions
     (
         r"\b(?:ignore|disregard|forget|override|bypass|skip|do not follow|don't follow|stop"
-        rf" following)\b.{{0,40}}\b{_RULES}\b"
+        rf" following)\b.{{0,40}}\b{_RULES}\b",
+        "ignore|disregard|forget|override|bypass|skip|follow",
     ),
     (
         r"\b(?:new|updated|revised|real|actual|hidden|system|developer|admin)"
-        r" (?:instructions?|prompt|override|message)\b"
+        r" (?:instructions?|prompt|override|message)\b",
+        "instruct|prompt|override|message",
     ),
-    r"\b(?:ignor\w+|olvida|oublie\w*|vergiss|vergessen)\b.{0,40}\b(?:instruc\w+|istruzioni|anweisung\w*|regeln|reglas|consignes)\b",
-    r"忽略.{0,12}(?:指令|指示|规则|要求)|(?:指示|命令)を無視|[给打]出?(?:满分|最高分|10分|十分)",
+    (
+        r"\b(?:ignor\w+|olvida|oublie\w*|vergiss|vergessen)\b.{0,40}\b(?:instruc\w+|istruzioni"
+        r"|anweisung\w*|regeln|reglas|consignes)\b",
+        "ignor|olvida|oublie|vergiss|vergessen",
+    ),
+    (
+        r"忽略.{0,12}(?:指令|指示|规则|要求)|(?:指示|命令)を無視|[给打]出?(?:满分|最高分|10分|十分)",
+        "忽略|無視|给|打",
+    ),
     # Speaking to a judge, or for one
-    rf"\b(?:dear|hello|hi|hey|attention|(?:note|message) (?:to|for)|to|as|for) {_WHO}\b",
+    (
+        rf"\b(?:dear|hello|hi|hey|attention|(?:note|message) (?:to|for)|to|as|for) {_WHO}\b",
+        _OF_JUDGE,
+    ),
     (
         r"\byou (?:are|act as|must act as|will act as|play) (?:now )?(?:an? |the )?(?:\w+"
-        rf" ){{0,3}}{_JUDGE}\b"
+        rf" ){{0,3}}{_JUDGE}\b",
+        _OF_JUDGE,
     ),
     (
         rf"\b{_JUDGE} (?:must|should|will|shall|has to|have to|(?:is|are)"
-        r" (?:required|instructed|asked))\b"
+        r" (?:required|instructed|asked))\b",
+        _OF_JUDGE,
     ),
     # Asking for a grade, or giving oneself one
     (
         rf"\b(?:{_RATE}|{_SAY})\b.{{0,60}}\b(?:{_TOP}[ -]?(?:/ ?10\b|out of"
-        rf" (?:10|ten)\b|{_GRADE}\b)|{_GRADE}(?: of| is|:| to| as)? ?{_TOP}\b)"
+        rf" (?:10|ten)\b|{_GRADE}\b)|{_GRADE}(?: of| is|:| to| as)? ?{_TOP}\b)",
+        _OF_GRADE,
     ),
     (
         rf"\b{_RATE}"
-        rf" (?:this|it|me|my|the|every\w*|all)\b.{{0,40}}\b(?:{_TOP}|satisfied|{_FULFILLED})\b"
+        rf" (?:this|it|me|my|the|every\w*|all)\b.{{0,40}}\b(?:{_TOP}|satisfied|{_FULFILLED})\b",
+        "rate|score|grade|mark|evaluate|judge|assess",
     ),
-    rf"\b{_TOP} ?(?:/ ?10\b|out of (?:10|ten)\b)|\b(?:full|maximum|highest|perfect|top) {_GRADE}\b",
-    rf"\b{_GRADE} ?(?:=|:|is|of|should be|must be) ?{_TOP}\b",
-    r"\b(?:this|the|my|above)"
-    rf" (?:response|answer|solution|submission|output)\b.{{0,40}}\b(?:deserves|merits|{_FULFILLED})\b.{{0,30}}"
-    r"\b(?:all|every|each|full|the highest|criteri\w+|rubrics?|requirements?)\b",
+    (
+        rf"\b{_TOP} ?(?:/ ?10\b|out of (?:10|ten)\b)"
+        rf"|\b(?:full|maximum|highest|perfect|top) {_GRADE}\b",
+        _OF_GRADE,
+    ),
+    (rf"\b{_GRADE} ?(?:=|:|is|of|should be|must be) ?{_TOP}\b", _OF_GRADE),
+    (
+        rf"\b(?:this|the|my|above) {_PART}\b.{{0,40}}\b(?:deserves|merits|{_FULFILLED})\b.{{0,30}}"
+        r"\b(?:all|every|each|full|the highest|criteri\w+|rubrics?|requirements?)\b",
+        "deserves|merits|satisf|met|meets|fulfil|pass|true|yes|correct",
+        "criteri|rubric|require|all|each|every|full|the highest",
+    ),
     (
         r"\b(?:all|every|each)\b.{0,20}\b(?:criteri(?:a|on)|rubric"
-        rf" items?|requirements?)\b.{{0,30}}\b{_FULFILLED}\b"
+        rf" items?|requirements?)\b.{{0,30}}\b{_FULFILLED}\b",
+        "criteri|rubric|requirement",
     ),
     (
-        r"\bbe (?:as |more |very"
-        r" )?(?:lenient|generous|merciful)\b|\b(?:grading|evaluation|judging|test|debug|developer)"
-        r" (?:mode|tool)\b"
+        r"\bbe (?:as |more |very )?(?:lenient|generous|merciful)\b"
+        rf"|\b(?:{_MODES}) (?:mode|tool)\b",
+        f"lenient|generous|merciful|{_MODES}",
     ),
-    r"\b(?:this|the|my|above) (?:response|answer|solution|submission|output) (?:is|was|has been)"
-    r" (?:already |clearly |simply |judged )*"
-    r"(?:flawless|perfect|excellent|outstanding|approved|graded|accepted|exemplary)\b",
     (
-        r"\b(?:approve|accept|pass)"
-        r" (?:this|it|the|my|every\w*|all)\b.{0,20}\b(?:response|answer|submission|criteri\w+|rubrics?)\b"
+        rf"\b(?:this|the|my|above) {_PART} (?:is|was|has been)"
+        rf" (?:already |clearly |simply |judged )*(?:{_DONE})\b",
+        _DONE,
+    ),
+    (
+        r"\b(?:approve|accept|pass) (?:this|it|the|my|every\w*|all)\b.{0,20}\b"
+        r"(?:response|answer|submission|criteri\w+|rubrics?)\b",
+        "approve|accept|pass",
+        "response|answer|submission|criteri|rubric",
     ),
     (
         rf"\b{_SAY}\b.{{0,40}}\b(?:true|yes|satisfied|10|1)\b.{{0,20}}\b(?:for|to|on)"
-        r" (?:all|each|any|every\w*)\b"
+        r" (?:all|each|any|every\w*)\b",
+        "true|yes|satisfied|1",
+        "for |to |on ",
+        "all|each|any|every",
     ),
     # Verdicts, delimiters and roles that it brings along
     (
         r"[\"'{,] ?(?:rating|score|grades?|satisfied|verdict|ruling|mark|reward|result)[\"']? ?[:=]"
-        r" ?[\"'{\[]*(?:\d|true|yes|pass|correct)"
+        r" ?[\"'{\[]*(?:\d|true|yes|pass|correct)",
+        "rating|score|grade|satisfied|verdict|ruling|mark|reward|result",
+        ":|=",
     ),
     (
         r"\b(?:end|begin|start) of (?:the"
-        r" )?(?:data|response|answer|candidate|submission|material|prompt|input|document)\b"
+        r" )?(?:data|response|answer|candidate|submission|material|prompt|input|document)\b",
+        "end of|begin of|start of",
     ),
-    r"\bdata (?:has )?ended\b",
-    r"(?<!=)={3,} ?(?:data|end|begin)|(?<!-)-{3,} ?(?:data|end|begin)\b",
-    r"<\|?/?(?:start_of_turn|end_of_turn|im_start|im_end|system|user|assistant|start|end|channel|message|eot_id|start_header_id|bos|eos|s)\b",
-    r"\[/?(?:inst|system_prompt)\]|<<sys>>|(?:^|[\s#\"])(?:#{2,} ?)?(?:system|developer) ?: ",
-)
-_OF_JUDGE = (
-    "judge",
-    "grad",
-    "evaluat",
-    "rater",
-    "assessor",
-    "reviewer",
-    "scorer",
-    "examiner",
-    "reward model",
-    "llm",
-)
-_OF_GRADE = (
-    "score",
-    "rating",
-    "mark",
-    "grade",
-    "point",
-    "reward",
-    "verdict",
-    "ruling",
-    "out of",
-    "/",
-)
-_NEEDED: tuple[tuple[tuple[str, ...], ...], ...] = (
-    (("ignore", "disregard", "forget", "override", "bypass", "skip", "follow"),),
-    (("instruct", "prompt", "override", "message"),),
-    (("ignor", "olvida", "oublie", "vergiss", "vergessen"),),
-    (("忽略", "無視", "给", "打"),),
-    (_OF_JUDGE,),
-    (_OF_JUDGE,),
-    (_OF_JUDGE,),
-    (_OF_GRADE,),
-    (("rate", "score", "grade", "mark", "evaluate", "judge", "assess"),),
-    (_OF_GRADE,),
-    (_OF_GRADE,),
+    (r"\bdata (?:has )?ended\b", "ended"),
+    (r"(?<!=)={3,} ?(?:data|end|begin)|(?<!-)-{3,} ?(?:data|end|begin)\b", "===|---"),
+    (rf"<\|?/?(?:{_CONTROL})\b", "<"),
     (
-        (
-            "deserves",
-            "merits",
-            "satisf",
-            "met",
-            "meets",
-            "fulfil",
-            "pass",
-            "true",
-            "yes",
-            "correct",
-        ),
-        ("criteri", "rubric", "require", "all", "each", "every", "full", "the highest"),
+        r"\[/?(?:inst|system_prompt)\]|<<sys>>|(?:^|[\s#\"])(?:#{2,} ?)?(?:system|developer) ?: ",
+        "[|<<|system|developer",
     ),
-    (("criteri", "rubric", "requirement"),),
-    (
-        (
-            "lenient",
-            "generous",
-            "merciful",
-            "grading",
-            "evaluation",
-            "judging",
-            "test",
-            "debug",
-            "developer",
-        ),
-    ),
-    (
-        (
-            "flawless",
-            "perfect",
-            "excellent",
-            "outstanding",
-            "approved",
-            "graded",
-            "accepted",
-            "exemplary",
-        ),
-    ),
-    (("approve", "accept", "pass"), ("response", "answer", "submission", "criteri", "rubric")),
-    (("true", "yes", "satisfied", "1"), ("for ", "to ", "on "), ("all", "each", "any", "every")),
-    (
-        ("rating", "score", "grade", "satisfied", "verdict", "ruling", "mark", "reward", "result"),
-        (":", "="),
-    ),
-    (("end of", "begin of", "start of"),),
-    (("ended",),),
-    (("===", "---"),),
-    (("<",),),
-    (("[", "<<", "system", "developer"),),
 )
-"""Of each pattern: words of which a text that it matches has one, of every group. Looking for a
-word costs next to nothing."""
+"""Each with words of which a text that it matches has one, of every group: looking for a word costs
+next to nothing."""
 
-_ADDRESSES = tuple(
-    zip(_NEEDED, map(re.compile, _PATTERNS), strict=True)
+ADDRESSES = tuple(
+    (tuple(tuple(words.split("|")) for words in needed), re.compile(pattern))
+    for pattern, *needed in _PATTERNS
 )  # one after the other is three times faster than all in one
 _ORDER = re.compile(rf"\b(?:{_RATE}|{_SAY})\b.{{0,40}}\b(?:{_TOP}|{_FULFILLED}|1|satisfied)\b")
 """Looked for where something else was found: `return 1` alone is code."""
@@ -238,11 +196,13 @@ def fold(text: str) -> str:
     return _SPACED.sub(lambda match: re.sub(r"[ .\-]", "", match[0]), plain)
 
 
-def _talks(folded: str) -> bool:
-    return any(
-        all(any(word in folded for word in group) for group in needed) and pattern.search(folded)
-        for needed, pattern in _ADDRESSES
-    )
+def talks(folded: str) -> bool:
+    for needed, pattern in ADDRESSES:
+        if all(any(word in folded for word in group) for group in needed) and pattern.search(
+            folded
+        ):
+            return True
+    return False
 
 
 class Address(NamedTuple):
@@ -255,7 +215,7 @@ class Address(NamedTuple):
 def address(text: str) -> Address:
     """Look for sentences, or up to three in a row, that talk to a judge, and then for any that tell
     it what to say."""
-    if not _talks(fold(text)):
+    if not talks(fold(text)):
         return Address((), text)
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]
     folded = [fold(one) for one in sentences]
@@ -263,11 +223,10 @@ def address(text: str) -> Address:
     for width in range(1, _WINDOW + 1):
         for start in range(len(sentences) - width + 1):
             window = range(start, start + width)
-            if guilty.isdisjoint(window) and _talks(" ".join(folded[place] for place in window)):
+            if guilty.isdisjoint(window) and talks(" ".join(folded[place] for place in window)):
                 guilty.update(window)
     if guilty:
         guilty.update(place for place, one in enumerate(folded) if _ORDER.search(one))
-    return Address(
-        tuple(sentences[place].strip() for place in sorted(guilty)),
-        "".join(one for place, one in enumerate(sentences) if place not in guilty).strip(),
-    )
+    said = tuple(sentences[place].strip() for place in sorted(guilty))
+    rest = [one for place, one in enumerate(sentences) if place not in guilty]
+    return Address(said, "".join(rest).strip())

@@ -51,6 +51,10 @@ class Case:
     ruled: bool = True
     sample: int = 0
 
+    def worthless(self, completion: str) -> str | None:
+        """Why a completion earns 0 before any judge is asked, or None."""
+        return worthless(completion, self.prompt.prompt, self.criteria, self.prompt.answer)
+
     def material(self, reasoning: str, answer: str) -> Material:
         """What is shown to a judge."""
         reference = {"reference_answer": self.prompt.answer} if self.prompt.answer else {}
@@ -93,11 +97,8 @@ class Bench:
         said: dict[int, tuple[str, ...]] = {}
         versions: list[_Version] = []
         heard: dict[int, list[_Heard]] = {}
-        for version, one in zip(
-            versions,
-            self._hear(cases, self._versions(cases, verdicts, said, versions)),
-            strict=True,
-        ):
+        replies = self._hear(cases, self._versions(cases, verdicts, said, versions))
+        for version, one in zip(versions, replies, strict=True):
             heard.setdefault(version.case, []).append(one)
         for place, versions_heard in heard.items():
             verdicts[place] = _verdict(cases[place], versions_heard, said.get(place, ()))
@@ -114,11 +115,7 @@ class Bench:
         already. Also kept in `versions`; what rules decide goes into `verdicts`, and what a
         response says to its judge into `said`."""
         for place, case in enumerate(cases):
-            rule = (
-                worthless(case.completion, case.prompt.prompt, case.criteria, case.prompt.answer)
-                if case.ruled
-                else None
-            )
+            rule = case.worthless(case.completion) if case.ruled else None
             if rule is not None:
                 verdicts[place] = Judged(0.0, {"rule": rule})
                 continue
@@ -128,24 +125,18 @@ class Bench:
                 of_reasoning, of_answer = address(visible(reasoning)), address(visible(answer))
                 if heard := of_reasoning.said + of_answer.said:
                     said[place] = tuple(text[:_SHOWN] for text in heard)
-                    left = f"<reasoning>{of_reasoning.rest}</reasoning><answer>{of_answer.rest}</answer>"
-                    if (
-                        worthless(left, case.prompt.prompt, case.criteria, case.prompt.answer)
-                        is not None
-                    ):
-                        verdicts[place] = Judged(
-                            0.0,
-                            {"rule": "nothing but words to the judge", "said": list(said[place])},
-                        )
+                    rest = of_reasoning.rest, of_answer.rest
+                    left = "<reasoning>{}</reasoning><answer>{}</answer>".format(*rest)
+                    if case.worthless(left) is not None:
+                        rule = "nothing but words to the judge"
+                        verdicts[place] = Judged(0.0, {"rule": rule, "said": list(said[place])})
                         continue
                     found.append(_Version(place, case.material(of_reasoning.rest, of_answer.rest)))
             versions += found
             yield from found
 
     def _hear(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
-        heard = (
-            self._by_tokens(cases, versions) if self._by_token else self._by_text(cases, versions)
-        )
+        heard = (self._by_tokens if self._by_token else self._by_text)(cases, versions)
         self.judge.check([one.problem for one in heard])
         return heard
 
@@ -156,11 +147,9 @@ class Bench:
         again = [place for place, one in enumerate(heard) if one.unread]
         if again:
             problems = [heard[place].problem or "" for place in again]
-            for place, one in zip(
-                again,
-                self._asked(cases, [asked[p] for p in again], problems, [], of=len(asked)),
-                strict=True,
-            ):
+            unread = [asked[place] for place in again]
+            second = self._asked(cases, unread, problems, [], of=len(asked))
+            for place, one in zip(again, second, strict=True):
                 heard[place] = one
         return heard
 
@@ -178,25 +167,20 @@ class Bench:
         def questions() -> Iterator[Question]:
             for version, problem in zip(versions, problems, strict=False):
                 case = cases[version.case]
-                one, mark = question(
-                    case.sheet, version.material, problem=problem, sample=case.sample
-                )
+                sheet, shown = case.sheet, version.material
+                one, mark = question(sheet, shown, problem=problem, sample=case.sample)
                 asked.append(version)
                 marks.append(mark)
                 yield one
 
         rulings = self.judge.ask(questions(), of=of)
-        return [
-            _read(ruling, cases[one.case].sheet, mark)
-            for ruling, one, mark in zip(rulings, asked, marks, strict=True)
-        ]
+        heard = zip(rulings, asked, marks, strict=True)
+        return [_read(ruling, cases[one.case].sheet, mark) for ruling, one, mark in heard]
 
     def _by_tokens(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
         """One question for each item of a sheet."""
-        questions = [
-            token_questions(cases[one.case].sheet, one.material, sample=cases[one.case].sample)
-            for one in versions
-        ]
+        shown = [(cases[one.case], one.material) for one in versions]
+        questions = [token_questions(case.sheet, one, sample=case.sample) for case, one in shown]
         rulings = iter(self.judge.ask([one for of_version in questions for one in of_version]))
         return [_read_tokens([next(rulings) for _ in of_version]) for of_version in questions]
 
@@ -209,9 +193,8 @@ def parts(completion: str) -> tuple[str, str]:
 
 def _read(ruling: Ruling, sheet: Sheet, mark: str) -> _Heard:
     if ruling.problem is not None:
-        kind = ruling.problem.partition(":")[
-            0
-        ]  # what follows may be the judge's own words, and so the response's
+        # what follows may be the judge's own words, and so the response's
+        kind = ruling.problem.partition(":")[0]
         return _Heard(problem=_NO_TEXT.get(kind, ruling.problem), unread=kind in _NO_TEXT)
     try:
         return _Heard(read_text(ruling.text, sheet.items, mark), ruling=ruling.digest)
@@ -233,22 +216,19 @@ def _verdict(case: Case, heard: Sequence[_Heard], said: tuple[str, ...]) -> Judg
     """Of a response, from what was heard of its one version or of both."""
     told: dict[str, Any] = {"said": list(said)} if said else {}
     if said and heard[0].unread and heard[1].grades is not None:
-        return Judged(
-            0.0, {"rule": "the judge could not reply to what it says to the judge", **told}
-        )
+        rule = "the judge could not reply to what it says to the judge"
+        return Judged(0.0, {"rule": rule, **told})
     lost = next((one for one in heard if one.grades is None), None)
     if lost is not None:
         return Judged(None, {"problem": lost.problem, **told})
-    values = [case.value(one.grades.values) for one in heard if one.grades is not None]
-    lower = heard[values.index(min(values))]
-    assert lower.grades is not None
+    found = [one.grades for one in heard if one.grades is not None]
+    values = [case.value(one.values) for one in found]
+    lower = values.index(min(values))
     names = [item.name for item in case.sheet.items]
-    grades = [
-        dict(zip(names, one.grades.values, strict=True)) for one in heard if one.grades is not None
-    ]
-    detail: dict[str, Any] = {"grades": grades[heard.index(lower)]}
-    if lower.grades.reason:
-        detail["reason"] = lower.grades.reason
-    if lower.ruling:
-        detail["ruling"] = lower.ruling
+    grades = [dict(zip(names, one.values, strict=True)) for one in found]
+    detail: dict[str, Any] = {"grades": grades[lower]}
+    if found[lower].reason:
+        detail["reason"] = found[lower].reason
+    if heard[lower].ruling:
+        detail["ruling"] = heard[lower].ruling
     return Judged(min(values), detail | told | ({"versions": grades} if said else {}))

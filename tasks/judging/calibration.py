@@ -112,16 +112,11 @@ class Calibrator:
             return None
         grades = _grades(self.config, self.bench, self.case_of, _repetition([update, mark]))
         order = _require_order(self.config, grades)
-        both = [
-            (old, new)
-            for old, new in zip(self.baseline, grades, strict=True)
-            if old is not None and new is not None
-        ]
+        pairs = zip(self.baseline, grades, strict=True)
+        both = [(old, new) for old, new in pairs if old is not None and new is not None]
         before, after = [old for old, _ in both], [new for _, new in both]
-        drift, interval = (
-            float(np.subtract(after, before).mean()),
-            bootstrap_mean(np.subtract(after, before).tolist(), seed=0),
-        )
+        moved = np.subtract(after, before)
+        drift, interval = float(moved.mean()), bootstrap_mean(moved.tolist(), seed=0)
         if interval.low > self.config.tolerance or interval.high < -self.config.tolerance:
             raise StageFailed(
                 f"the judge has drifted: its mean grade of {len(both)} anchors was"
@@ -132,11 +127,7 @@ class Calibrator:
                 " that made the baseline; or set calibration.baseline to another name: that begins"
                 " the stage anew, with the judge as it is now."
             )
-        return {
-            "order": order,
-            **record("drift", drift, interval),
-            "grades": list(grades),
-        }
+        return {"order": order, **record("drift", drift, interval), "grades": list(grades)}
 
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:
@@ -163,12 +154,8 @@ def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
 def _grades(
     config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case], sample: int
 ) -> tuple[float | None, ...]:
-    return tuple(
-        one.value
-        for one in bench.judge_all(
-            [replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]
-        )
-    )
+    cases = [replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]
+    return tuple(one.value for one in bench.judge_all(cases))
 
 
 def _require_order(config: Calibration, grades: Sequence[float | None]) -> float:

@@ -33,11 +33,8 @@ class AskEndpoint(Judge):
     def __init__(self, config: EndpointJudge, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config = config
-        budget = Budget(
-            config.max_usd,
-            account=digest(["judge", config.model_dump(mode="json"), resources.seed]),
-        )
-        prices = config.prices
+        account = digest(["judge", config.model_dump(mode="json"), resources.seed])
+        budget, prices = Budget(config.max_usd, account=account), config.prices
         self._engine = ChatEngine(
             endpoint_of(config.provider),
             resources.answers,
@@ -68,11 +65,9 @@ class AskEndpoint(Judge):
     def request_of(self, question: Question) -> ChatRequest:
         """What is sent."""
         config = self._config
-        own = {
-            "temperature": config.temperature,
-            config.limit_parameter: config.max_response_tokens,
-        }
-        parameters = {**config.parameters, **own, **(question.parameters or {})}
+        parameters = {**config.parameters, "temperature": config.temperature}
+        parameters[config.limit_parameter] = config.max_response_tokens
+        parameters |= question.parameters or {}
         return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
 
     def values(self) -> dict[str, float]:
@@ -80,11 +75,8 @@ class AskEndpoint(Judge):
         now."""
         breaker = self._engine.breaker
         requests = float(self._engine.meter.counts["requests"])
-        return {
-            **super().values(),
-            "requests": requests,
-            "waited_seconds": breaker.waited + breaker.down,
-        }
+        waited = breaker.waited + breaker.down
+        return {**super().values(), "requests": requests, "waited_seconds": waited}
 
     def close(self) -> None:
         if not self._closed:

@@ -69,11 +69,8 @@ class Rater:
         with self._dispatching, jax.set_mesh(self.loaded.mesh):
             for start in range(0, len(tokens), self.batch_size):
                 which = np.minimum(np.arange(start, start + self.batch_size), len(tokens) - 1)
-                found.append(
-                    self._program(
-                        self._state, *spread((tokens[which], ids[which]), self.loaded.mesh)
-                    )
-                )
+                batch = spread((tokens[which], ids[which]), self.loaded.mesh)
+                found.append(self._program(self._state, *batch))
         if self._program._cache_size() > 1:
             raise StageFailed(
                 f"the judge compiled {self._program._cache_size()} times; its program is compiled"
@@ -97,19 +94,16 @@ class Rater:
         positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
         hidden, _ = model(prompts, positions, real.astype(jnp.int32))
         logits = model.unembed(hidden[:, -1])
-        logps = jnp.take_along_axis(logits, choices, -1) - jax.nn.logsumexp(
-            logits, -1, keepdims=True
-        )
-        return by_rows(jnp.exp(logps))
+        total = jax.nn.logsumexp(logits, -1, keepdims=True)
+        return by_rows(jnp.exp(jnp.take_along_axis(logits, choices, -1) - total))
 
 
 def programs(config: GemmaJudge, model: LoadedModel, questions: float) -> list[Program]:
     """What the judge compiles on the devices of `model`, to answer so many questions."""
     mesh = make_mesh({"the judge's batch_size": config.batch_size}, list(model.mesh.devices.flat))
     judge = abstract_model(config.model, model_config(config.model), mesh)
-    return [
-        Rater(judge, config.batch_size, config.prompt_length).program(questions / config.batch_size)
-    ]
+    rater = Rater(judge, config.batch_size, config.prompt_length)
+    return [rater.program(questions / config.batch_size)]
 
 
 class AskGemma(Judge):
@@ -118,79 +112,55 @@ class AskGemma(Judge):
     def __init__(self, config: GemmaJudge, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config, self._answers = config, resources.answers
-        self._identity = [
-            VERSION,
-            config.model,
-            model_dependencies(config.model),
-            config.prompt_length,
-            config.batch_size,
-        ]
+        shape = [config.prompt_length, config.batch_size]
+        self._identity = [VERSION, config.model, model_dependencies(config.model), *shape]
         mesh = make_mesh({"the judge's batch_size": config.batch_size}, resources.devices)
         # gemma3-tiny, which is made at random, is the same judge in every stage
-        self.rater = Rater(
-            base_model(config.model, 0, mesh), config.batch_size, config.prompt_length
-        )
+        loaded = base_model(config.model, 0, mesh)
+        self.rater = Rater(loaded, config.batch_size, config.prompt_length)
         self._store = ThreadPoolExecutor(_STORE_THREADS, "rulings")
 
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         questions = list(questions)
-        keys = [
-            digest(
-                ["judge", self._identity, list(map(dict, one.messages)), one.choices, one.sample]
-            )
-            for one in questions
-        ]
+        keys = [self._key(one) for one in questions]
         asked = dict(zip(keys, questions, strict=True))
-        rulings = {
-            key: ruling
-            for key, ruling in zip(asked, self._store.map(self._kept, asked), strict=True)
-            if ruling is not None
-        }
+        kept = zip(asked, self._store.map(self._kept, asked), strict=True)
+        rulings = {key: ruling for key, ruling in kept if ruling is not None}
         tokenizer, new = self.rater.loaded.tokenizer, {}
         for key in [key for key in asked if key not in rulings]:
-            prompt, choices = (
-                prompt_tokens(tokenizer, _text(asked[key].messages)),
-                _choice_ids(tokenizer, self._config.model, asked[key]),
-            )
-            if len(prompt) > self._config.prompt_length:
-                rulings[key] = Ruling(
-                    problem=(
-                        f"the question has more than prompt_length = {self._config.prompt_length}"
-                        " tokens"
-                    ),
-                    digest=key,
-                )
+            prompt = prompt_tokens(tokenizer, _text(asked[key].messages))
+            choices = _choice_ids(tokenizer, self._config.model, asked[key])
+            most = self._config.prompt_length
+            if len(prompt) > most:
+                problem = f"the question has more than prompt_length = {most} tokens"
+                rulings[key] = Ruling(problem=problem, digest=key)
             else:
                 new[key] = (prompt, choices)
         if new:
-            found = self.rater.rate(*zip(*new.values(), strict=True))
-            values = {
-                key: row[: len(new[key][1])].tolist() for key, row in zip(new, found, strict=True)
-            }
-            list(
-                self._store.map(
-                    lambda item: self._answers.put(item[0], json.dumps(item[1]).encode()),
-                    values.items(),
-                )
-            )
-            rulings |= {
-                key: Ruling(probabilities=tuple(row), digest=key) for key, row in values.items()
-            }
-        return [
-            _with_text(rulings[key], question)
-            for key, question in zip(keys, questions, strict=True)
-        ]
+            found = zip(new, self.rater.rate(*zip(*new.values(), strict=True)), strict=True)
+            values = {key: tuple(row[: len(new[key][1])].tolist()) for key, row in found}
+            put = self._answers.put
+            list(self._store.map(lambda one: put(one[0], _encoded(one[1])), values.items()))
+            rulings |= {key: Ruling(probabilities=row, digest=key) for key, row in values.items()}
+        pairs = zip(keys, questions, strict=True)
+        return [_with_text(rulings[key], question) for key, question in pairs]
+
+    def _key(self, one: Question) -> str:
+        messages = list(map(dict, one.messages))
+        return digest(["judge", self._identity, messages, one.choices, one.sample])
 
     def _kept(self, key: str) -> Ruling | None:
         raw = self._answers.get(key)
-        return (
-            None
-            if raw is None
-            else Ruling(probabilities=tuple(json.loads(raw)), digest=key, cached=True)
-        )
+        if raw is None:
+            return None
+        return Ruling(probabilities=tuple(json.loads(raw)), digest=key, cached=True)
 
     def close(self) -> None:
         self._store.shutdown()
+
+
+def _encoded(probabilities: tuple[float, ...]) -> bytes:
+    return json.dumps(probabilities).encode()
 
 
 def _with_text(ruling: Ruling, question: Question) -> Ruling:

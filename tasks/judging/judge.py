@@ -2,12 +2,17 @@
 (`Ruling`).
 
 ```toml
-judge = { name = "endpoint", provider = "openai", model = "gpt-4o-mini", input_usd_per_million = 0.15, output_usd_per_million = 0.6 }
-judge = { name = "gemma", model = "gemma3-12b-it", prompt_length = 1024, batch_size = 8 }
+[judge]
+name = "endpoint"
+provider = "openai"
+model = "gpt-4o-mini"
+input_usd_per_million = 0.15
+output_usd_per_million = 0.6
 ```
-An endpoint answers with text. A Gemma in this process decodes nothing: its ruling is the probability of each of the question's `choices` as
-the next token (G-Eval, 2303.16634). Both keep rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked
-twice.
+or `{ name = "gemma", model = "gemma3-12b-it", prompt_length = 1024, batch_size = 8 }`.
+An endpoint answers with text. A Gemma in this process decodes nothing: its ruling is the
+probability of each of the question's `choices` as the next token (G-Eval, 2303.16634). Both keep
+rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked twice.
 
 A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which
 goes on from there when it is run again: an update on rewards that are mostly missing is worse than
@@ -62,18 +67,7 @@ class EndpointJudge(_AnyJudge, Priced):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if taken := sorted(
-            {
-                "model",
-                "messages",
-                "temperature",
-                "max_tokens",
-                "max_completion_tokens",
-                "n",
-                "stream",
-            }
-            & self.parameters.keys()
-        ):
+        if taken := sorted(_OWN & self.parameters.keys()):
             raise ValueError(
                 f"parameters {', '.join(taken)}: set by model, temperature and max_response_tokens;"
                 " leave it out here"
@@ -181,9 +175,8 @@ class Judge(ABC):
         them."""
         found = [problem for problem in problems if problem is not None]
         if len(found) > self._max_abstained * (of or len(problems)):
-            common = "; ".join(
-                f"{count} times: {problem}" for problem, count in Counter(found).most_common(3)
-            )
+            most = Counter(found).most_common(3)
+            common = "; ".join(f"{count} times: {problem}" for problem, count in most)
             raise StageFailed(
                 f"the judge gave no ruling on {len(found)} of {of or len(problems)} questions, more"
                 f" than max_abstained = {self._max_abstained:g} allows ({common}). Nothing was made"
@@ -193,10 +186,8 @@ class Judge(ABC):
     def values(self) -> dict[str, float]:
         """Counts over the stage so far: `asked`, `cached`, `abstained`, and `usd`."""
         with self._lock:
-            return {
-                **{name: float(self._counts[name]) for name in ("asked", "cached", "abstained")},
-                "usd": self._usd,
-            }
+            counts = {name: float(self._counts[name]) for name in ("asked", "cached", "abstained")}
+            return {**counts, "usd": self._usd}
 
     @abstractmethod
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from schemas.base import digest
 from schemas.rubrics import Criterion
-from tasks.contract.reward import Judged, Resources, Response, RewardConfig
+from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
@@ -75,11 +75,9 @@ class Judging(Generic[ConfigT]):
         (`Calibrator.begin`)."""
         bench = Bench(open_judge(config.judge, resources), by_token=config.judge.name == "gemma")
         try:
-            calibrator = (
-                Calibrator.begin(config.calibration, bench, anchored)
-                if config.calibration
-                else None
-            )
+            calibrator = None
+            if config.calibration:
+                calibrator = Calibrator.begin(config.calibration, bench, anchored)
         except BaseException:
             bench.judge.close()
             raise
@@ -97,11 +95,9 @@ class Judging(Generic[ConfigT]):
             StageFailed: too many responses stay without a ruling, or the judge is no longer what it
                 was.
         """
-        told = (
-            self.calibrator.check(self.update, [response.text for response in responses])
-            if self.calibrator
-            else None
-        )
+        told = None
+        if self.calibrator:
+            told = self.calibrator.check(self.update, [response.text for response in responses])
         judged = iter(self.bench.judge_all([case for case in cases if case is not None]))
         found = [Judged(None, {}) if case is None else next(judged) for case in cases]
         if told is not None:
@@ -119,26 +115,36 @@ class Judging(Generic[ConfigT]):
 
 def dependencies(config: JudgingConfig, data: Any) -> dict[str, str | int]:
     """What decides a judging reward's values beside its config."""
-    tried = (
-        {}
-        if config.calibration is False
-        else {
-            "judging.anchors": digest([anchor.model_dump() for anchor in config.calibration.tried])
-        }
-    )
-    return {"judging.wording": WORDING, **tried, **judge_dependencies(config.judge)}
-
-
-def models(config: JudgingConfig) -> tuple[str, ...]:
-    """The models that its judge loads."""
-    return judge_models(config.judge)
-
-
-def computes(config: JudgingConfig) -> bool:
-    """Whether its judge is in this process."""
-    return bool(models(config))
+    found = {"judging.wording": WORDING, **judge_dependencies(config.judge)}
+    if config.calibration is not False:
+        tried = [anchor.model_dump() for anchor in config.calibration.tried]
+        found["judging.anchors"] = digest(tried)
+    return found
 
 
 def programs(config: JudgingConfig, model: "LoadedModel", questions: float) -> "list[Program]":
     """What its judge compiles to answer so many questions."""
     return judge_programs(config.judge, model, questions)
+
+
+def judging_reward(
+    config: type[Any],
+    prepare: Callable[..., Any],
+    score: Callable[..., Any],
+    programs: Callable[..., Any],
+    dependencies: Callable[..., dict[str, str | int]] = dependencies,
+) -> Reward:
+    """A reward by a judge: what opens it and scores with it, and what it compiles."""
+    return Reward(
+        version=1,
+        config=config,
+        score=score,
+        prepare=prepare,
+        at=Judging.at,
+        values=Judging.values,
+        close=Judging.close,
+        dependencies=dependencies,
+        models=lambda one: judge_models(one.judge),
+        computes=lambda one: bool(judge_models(one.judge)),
+        programs=programs,
+    )

@@ -91,7 +91,5 @@ def weighed_again(
     if "rule" in judged or "problem" in judged or value is None:
         return value
     weigh = value_of(config, criteria)
-    return min(
-        weigh(tuple(grades[one.title] for one in criteria))
-        for grades in judged.get("versions", [judged["grades"]])
-    )
+    versions = judged.get("versions", [judged["grades"]])
+    return min(weigh(tuple(grades[one.title] for one in criteria)) for grades in versions)

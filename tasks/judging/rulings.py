@@ -47,10 +47,8 @@ def read_text(text: str, items: Sequence[Item], mark: str) -> Grades:
     keys = [str(number) for number in range(1, len(items) + 1)]
     if not isinstance(grades, dict) or sorted(grades) != sorted(keys):
         raise Unreadable("its grades did not have exactly the keys that were asked for")
-    return Grades(
-        tuple(_grade(grades[key], item) for key, item in zip(keys, items, strict=True)),
-        value["reason"].strip()[:_LONGEST_REASON],
-    )
+    values = tuple(_grade(grades[key], item) for key, item in zip(keys, items, strict=True))
+    return Grades(values, value["reason"].strip()[:_LONGEST_REASON])
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -59,9 +57,8 @@ def json_object(text: str) -> dict[str, Any]:
     stripped = text.strip()
     fenced = _FENCED.fullmatch(stripped)
     try:
-        value = json.loads(
-            fenced[1] if fenced else stripped, object_pairs_hook=_once, parse_constant=_no_constant
-        )
+        whole = fenced[1] if fenced else stripped
+        value = json.loads(whole, object_pairs_hook=_once, parse_constant=_no_constant)
     except Unreadable:
         raise
     except (ValueError, RecursionError) as error:
@@ -87,9 +84,8 @@ def read_probabilities(probabilities: Sequence[float]) -> float:
     total = math.fsum(probabilities)
     if not math.isfinite(total) or total <= 0 or min(probabilities) < 0:
         raise Unreadable("the choices have no probability")
-    return math.fsum(place * one for place, one in enumerate(probabilities)) / (
-        total * (len(probabilities) - 1)
-    )
+    places = math.fsum(place * one for place, one in enumerate(probabilities))
+    return places / (total * (len(probabilities) - 1))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

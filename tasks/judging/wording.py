@@ -112,9 +112,8 @@ def question(
         sample: which repetition it is.
     """
     mark = mark_of(sheet, material, int(bool(problem)))
-    items = "\n".join(
-        f"{number}. {one_line(item.text)}" for number, item in enumerate(sheet.items, 1)
-    )
+    numbered = enumerate(sheet.items, 1)
+    items = "\n".join(f"{number}. {one_line(item.text)}" for number, item in numbered)
     keys = ", ".join(f'"{number}"' for number in range(1, len(sheet.items) + 1))
     kinds = {item.grade: _which(sheet, item.grade) for item in sheet.items}
     said = {
@@ -127,10 +126,8 @@ def question(
     )
     if problem:
         text = f"{text}\n{_UNREAD.format(problem=problem)}"
-    return (
-        Question(({"role": "user", "content": text},), parameters=_format(sheet), sample=sample),
-        mark,
-    )
+    messages = ({"role": "user", "content": text},)
+    return Question(messages, parameters=_format(sheet), sample=sample), mark
 
 
 def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> list[Question]:
@@ -191,18 +188,10 @@ def response_format(form: Format, name: str, schema: dict[str, Any]) -> dict[str
         return None
     if form == "json_object":
         return {"response_format": {"type": "json_object"}}
-    return {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": name, "strict": True, "schema": schema},
-        }
-    }
+    described = {"name": name, "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    closed = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}

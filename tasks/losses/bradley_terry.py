@@ -1,6 +1,7 @@
 """Bradley-Terry on traces that are scored step by step.
 
-    P(chosen over rejected) = sigma(s_w - s_l)        L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
+    P(chosen over rejected) = sigma(s_w - s_l)
+    L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
 
 (Bradley & Terry 1952; as reward models are trained, 2009.01325). Pairs say nothing of what all
 scores have in common; the second term keeps it near 0 (2312.09244, equation 10, whose eta is

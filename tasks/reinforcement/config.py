@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
 from schemas.training import TrainerConfig
+from tasks.rehearsal.reward_audit import RewardAudit
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
 
@@ -150,6 +151,8 @@ class GrpoConfig(TrainerConfig):
             trained on first.
         curriculum: which prompts are sampled; without it, one permutation of all after the other.
         collapse: what a dying run is known by, and that it is stopped.
+        audit: how many prompts the rewards are tried on before the first update, and which
+            findings are meant (`tasks.rehearsal.reward_audit`).
         beta: weight of the KL to the initial policy; 0 also skips computing it.
         epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
         aggregation, importance, scale_rewards: see `tasks.losses.grpo`.
@@ -171,6 +174,7 @@ class GrpoConfig(TrainerConfig):
     oversampling: int = Field(default=1, ge=1)
     curriculum: Curriculum | None = None
     collapse: Collapse = Collapse()
+    audit: RewardAudit = RewardAudit()
     beta: float = Field(default=0.04, ge=0)
     epsilon: float = Field(default=0.2, gt=0, lt=1)
     epsilon_high: float = Field(default=0.2, gt=0)

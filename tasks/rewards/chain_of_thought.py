@@ -75,10 +75,8 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | Judged | None]:
     """The formula above, with what it counted. Never abstains."""
-    return [
-        _judged(config, prompt, parse_trace(one.text))
-        for prompt, one in zip(prompts, responses, strict=True)
-    ]
+    pairs = zip(prompts, responses, strict=True)
+    return [_judged(config, prompt, parse_trace(one.text)) for prompt, one in pairs]
 
 
 def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judged:
@@ -89,15 +87,7 @@ def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judg
     if found.equations is not None:
         shares.append(found.equations)
     value = found.fresh * sum(shares) / len(shares) if found.steps else 0.0
-    return Judged(
-        value,
-        {
-            "steps": found.steps,
-            "linked": found.linked,
-            "equations": found.equations,
-            "fresh": found.fresh,
-        },
-    )
+    return Judged(value, found._asdict())
 
 
 def structure(prompt: Prompt, trace: Trace) -> Structure:
@@ -112,10 +102,8 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     for segment in _SEGMENT.split(trace.reasoning):
         here = [word.casefold() for word in _WORD.findall(segment)]
         matches = islice(_EQUATION.finditer(segment), _MOST_EQUATIONS - len(equations))
-        found = [
-            (match["left"] + "=" + match["right"], holds(match["left"], match["right"]))
-            for match in matches
-        ]
+        sides = [(match["left"], match["right"]) for match in matches]
+        found = [("=".join(pair), holds(*pair)) for pair in sides]
         equations += [right for _, right in found]
         derived = {"".join(text.split()) for text, right in found if right} - solved
         new = set(here) - said
@@ -125,18 +113,11 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
         said |= new
         solved |= derived
         words += here
-    return Structure(
-        steps=steps,
-        linked=min(1.0, links / (steps - 1) * 2) if steps > 1 else 0.0,
-        equations=(
-            sum(equations) / len(equations)
-            if equations
-            else 0.0
-            if prompt.domain is Domain.MATH
-            else None
-        ),
-        fresh=_fresh(words),
-    )
+    linked = min(1.0, links / (steps - 1) * 2) if steps > 1 else 0.0
+    share = 0.0 if prompt.domain is Domain.MATH else None
+    if equations:
+        share = sum(equations) / len(equations)
+    return Structure(steps=steps, linked=linked, equations=share, fresh=_fresh(words))
 
 
 def holds(left: str, right: str) -> bool:

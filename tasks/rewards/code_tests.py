@@ -52,12 +52,10 @@ def score(
 
     Raises InputError: a prompt's check is `tests` and it has none.
     """
-    with ThreadPoolExecutor(
-        os.cpu_count()
-    ) as threads:  # which only wait: the code runs in processes of its own
-        return list(
-            threads.map(lambda pair: _score(config, *pair), zip(prompts, responses, strict=True))
-        )
+    pairs = zip(prompts, responses, strict=True)
+    # threads only wait: the code runs in processes of its own
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(lambda pair: _score(config, *pair), pairs))
 
 
 def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged | None:
@@ -72,13 +70,10 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
         return Judged(None, {"sandbox": str(error)})
     if found.ok:
         return 1.0
-    part = (
-        found.passed / (found.cases + (found.passed == found.cases)) if found.cases else 0.0
-    )  # all cases, and yet a failure beside them
-    return Judged(
-        config.partial_credit * part,
-        {"passed": found.passed, "cases": found.cases, "detail": found.detail},
-    )
+    # where all cases pass there was a failure beside them
+    part = found.passed / (found.cases + (found.passed == found.cases)) if found.cases else 0.0
+    detail = {"passed": found.passed, "cases": found.cases, "detail": found.detail}
+    return Judged(config.partial_credit * part, detail)
 
 
 REWARD = Reward(version=1, config=Config, score=score, prepare=prepare, dependencies=dependencies)

@@ -24,10 +24,8 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
     """1.0 correct, 0.0 wrong or malformed, None where the prompt's answer cannot be verified."""
-    return [
-        None if correct is None else float(correct)
-        for correct in are_correct(prompts, [one.text for one in responses])
-    ]
+    found = are_correct(prompts, [one.text for one in responses])
+    return [None if correct is None else float(correct) for correct in found]
 
 
 REWARD = Reward(version=1, config=Config, score=score)

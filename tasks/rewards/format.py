@@ -29,14 +29,9 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
     """1.0 for a well-formed trace, else `partial_credit` x tags in place / 4. Never abstains."""
-    return [
-        (
-            1.0
-            if parse_trace(one.text)
-            else config.partial_credit * tags_in_place(one.text) / len(TRACE_TAGS)
-        )
-        for one in responses
-    ]
+    part = config.partial_credit / len(TRACE_TAGS)
+    texts = [one.text for one in responses]
+    return [1.0 if parse_trace(text) else part * tags_in_place(text) for text in texts]
 
 
 def tags_in_place(text: str) -> int:

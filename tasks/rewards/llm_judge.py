@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.examples import Domain, Prompt
-from tasks.contract.reward import Judged, Resources, Response, Reward
+from schemas.examples import Prompt
+from tasks.contract.reward import Judged, Resources, Response
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging, JudgingConfig
+from tasks.judging.reward import Judging, JudgingConfig, judging_reward
 from tasks.judging.wording import Item, Sheet
 from tasks.verification.correct import are_correct
 from tasks.verification.verify import check_versions
@@ -93,9 +93,8 @@ def programs(
     config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
 ) -> "list[Program]":
     """What it compiles to judge so many responses."""
-    return reward.programs(
-        config, model, calls * (len(config.aspects) + bool(config.hallucination_penalty))
-    )
+    questions = len(config.aspects) + bool(config.hallucination_penalty)
+    return reward.programs(config, model, calls * questions)
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:
@@ -116,9 +115,8 @@ def score(
     found = []
     for case, correct, one in zip(cases, verified, judged, strict=True):
         value = one.value if case.sheet.items else case.value(())
-        found.append(
-            Judged(value, one.detail if correct is None else one.detail | {"verified": correct})
-        )
+        verdict = {} if correct is None else {"verified": correct}
+        found.append(Judged(value, one.detail | verdict))
     return found
 
 
@@ -135,40 +133,19 @@ def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | Non
     weights = [config.aspects[aspect] for aspect in rated]
 
     def value(grades: tuple[float, ...]) -> float:
-        total = sum(
-            weight * grade for weight, grade in zip(weights, grades, strict=False)
-        )  # the last may be that of inventions
+        # the last grade may be that of inventions
+        total = sum(weight * grade for weight, grade in zip(weights, grades, strict=False))
         if correct is not None:
             total += config.aspects["accuracy"] * correct
-        penalty = (
-            config.hallucination_penalty * (1 - grades[-1]) if config.hallucination_penalty else 0.0
-        )
-        return max(0.0, total / sum(config.aspects.values()) - penalty)
+        penalty = config.hallucination_penalty
+        lost = penalty * (1 - grades[-1]) if penalty else 0.0
+        return max(0.0, total / sum(config.aspects.values()) - lost)
 
     return Case(prompt, completion, Sheet(items, "", config.longest, config.response_format), value)
 
 
 def _anchored(config: Config, anchor: Anchor) -> Case:
-    prompt = Prompt(
-        id="anchor",
-        prompt=anchor.question,
-        domain=Domain.GENERAL,
-        answer=anchor.reference,
-        check="none",
-    )
-    return case_of(config, prompt, anchor.response)
+    return case_of(config, anchor.as_prompt(), anchor.response)
 
 
-REWARD = Reward(
-    version=1,
-    config=Config,
-    score=score,
-    prepare=prepare,
-    at=Judging.at,
-    values=Judging.values,
-    close=Judging.close,
-    dependencies=dependencies,
-    models=reward.models,
-    computes=reward.computes,
-    programs=programs,
-)
+REWARD = judging_reward(Config, prepare, score, programs, dependencies)

@@ -12,6 +12,7 @@ Every response is judged by its length alone, well-formed or not: the best value
 nothing to earn with a short one. (Tunix 0.1.7 measures characters, not tokens.)
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -53,14 +54,9 @@ def score(
     limits: Limits, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
     """The formula above. Never abstains."""
-    return [
-        (
-            -1.0
-            if one.truncated
-            else max(-1.0, min(0.0, (limits.length - limits.cache - one.tokens) / limits.cache))
-        )
-        for one in responses
-    ]
+    expected = limits.length - limits.cache
+    lengths = [math.inf if one.truncated else one.tokens for one in responses]
+    return [max(-1.0, min(0.0, (expected - length) / limits.cache)) for length in lengths]
 
 
 REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

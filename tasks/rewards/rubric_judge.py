@@ -1,15 +1,16 @@
 """Rubric judge: a judge grades a response by the criteria of its prompt (Rubrics as Rewards,
 2507.17746; G-RaR's reward).
 
-    explicit    r = sum_j w_j c_j / sum_j w_j      c_j: criterion j is satisfied (1) or not (0), or how probable that is
-    implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, made with all criteria in view
+    explicit    r = sum_j w_j c_j / sum_j w_j      c_j: criterion j is satisfied (1) or not (0), or
+                                                   how probable that is
+    implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, made with all
+                                                   criteria in view
 
 The weights are the paper's by importance. Every weight is positive: a pitfall is a criterion that
 is satisfied by avoiding it (`tasks.stages.rubrics` sees to that where a teacher writes them). The
-paper normalises its rating to [0, 1] without saying how; with (x -
-1) / 9 the worst rating is 0. In the paper implicit aggregation was a little better; explicit
-   rulings can be weighed again without a judge
-(`lyceum rejudge`).
+paper normalises its rating to [0, 1] without saying how; with (x - 1) / 9 the worst rating is 0. In
+the paper implicit aggregation was a little better; explicit rulings can be weighed again without a
+judge (`lyceum rejudge`).
 
 The criteria of a prompt are those of the stage's input `rubrics` if it has some for it, else those
 of its domain, else `criteria`; without any it abstains. What is no trace, is empty or only repeats
@@ -21,14 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
+from schemas.examples import Prompt
 from schemas.rubrics import Importance, Rubric
 from tasks.contract.job import read_jsonl
-from tasks.contract.reward import Judged, Resources, Response, Reward
+from tasks.contract.reward import Judged, Resources, Response
 from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging
+from tasks.judging.reward import Judging, judging_reward
 from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
 from tasks.judging.wording import Item, Sheet, one_line
 
@@ -36,12 +37,6 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
 
-_WORDS: dict[Importance, str] = {
-    "essential": "essential",
-    "important": "important",
-    "optional": "optional",
-    "pitfall": "a pitfall to avoid",
-}
 _CRITERIA_IN_ALL = 12
 """Criteria of a rubric that is not known yet, to count questions."""
 
@@ -58,20 +53,16 @@ def programs(
     """What it compiles to judge so many responses. How many criteria a prompt has is not known
     before its rubric is written."""
     known = max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
-    return reward.programs(
-        config, model, calls * (known if config.aggregation == "explicit" else 1)
-    )
+    questions = known if config.aggregation == "explicit" else 1
+    return reward.programs(config, model, calls * questions)
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:
     """Read the rubrics and open the judge. Raises InputError: there are no criteria at all; and
     what `Judging.begin` raises."""
     directory = resources.inputs.get("rubrics")
-    rubrics = (
-        {one.id: one.criteria for one in read_jsonl(directory / "rubrics.jsonl", Rubric)}
-        if directory
-        else {}
-    )
+    written = read_jsonl(directory / "rubrics.jsonl", Rubric) if directory else []
+    rubrics = {one.id: one.criteria for one in written}
     if not (rubrics or config.criteria or config.domain_criteria):
         raise InputError(
             "reward rubric_judge has no criteria: connect a stage of kind rubrics to its input"
@@ -85,10 +76,8 @@ def score(
 ) -> list[Judged]:
     """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details:
     see `tasks.judging.bench`."""
-    cases = [
-        case_of(judging.config, judging.criteria, prompt, one.text)
-        for prompt, one in zip(prompts, responses, strict=True)
-    ]
+    pairs = zip(prompts, responses, strict=True)
+    cases = [case_of(judging.config, judging.criteria, prompt, one.text) for prompt, one in pairs]
     return judging.judge(cases, responses)
 
 
@@ -109,44 +98,20 @@ def sheet_of(config: Config, criteria: Criteria) -> Sheet:
     if config.aggregation == "explicit":
         items, guide = tuple(Item(one.title, one.text, "satisfied") for one in criteria), ""
     else:
-        listed = "\n".join(f"- ({_WORDS[one.importance]}) {one_line(one.text)}" for one in criteria)
+        listed = "\n".join(f"- ({_words(one.importance)}) {one_line(one.text)}" for one in criteria)
         guide = f"A good response satisfies these criteria:\n{listed}\n\n"
-        items = (
-            Item(
-                "rating",
-                "How good the response is on the whole, by these criteria and their importance.",
-                "rating",
-            ),
-        )
+        on_the_whole = "How good the response is on the whole, by these criteria and their"
+        items = (Item("rating", f"{on_the_whole} importance.", "rating"),)
     return Sheet(items, guide, config.longest, config.response_format)
 
 
+def _words(importance: Importance) -> str:
+    return "a pitfall to avoid" if importance == "pitfall" else importance
+
+
 def _anchored(config: Config, anchor: Anchor) -> Case:
-    prompt = Prompt(
-        id="anchor",
-        prompt=anchor.question,
-        domain=Domain.GENERAL,
-        answer=anchor.reference,
-        check="none",
-    )
-    return Case(
-        prompt,
-        anchor.response,
-        sheet_of(config, anchor.criteria),
-        value_of(config, anchor.criteria),
-    )
+    sheet, value = sheet_of(config, anchor.criteria), value_of(config, anchor.criteria)
+    return Case(anchor.as_prompt(), anchor.response, sheet, value)
 
 
-REWARD = Reward(
-    version=1,
-    config=Config,
-    score=score,
-    prepare=prepare,
-    at=Judging.at,
-    values=Judging.values,
-    close=Judging.close,
-    dependencies=reward.dependencies,
-    models=reward.models,
-    computes=reward.computes,
-    programs=programs,
-)
+REWARD = judging_reward(Config, prepare, score, programs)

@@ -100,11 +100,8 @@ def prepare(config: Config, resources: Resources) -> Relevance:
         )
     weights = TermWeights(f"{row.prompt}\n{row.reasoning}\n{row.answer}" for row in rows)
     resources.log.info("reward tfidf: %d words in %d training rows", len(weights), len(rows))
-    return Relevance(
-        config,
-        weights,
-        {row.id: row.reasoning for row in rows} if config.against == "trace" else {},
-    )
+    traces = {row.id: row.reasoning for row in rows} if config.against == "trace" else {}
+    return Relevance(config, weights, traces)
 
 
 def score(
@@ -114,10 +111,8 @@ def score(
     config = relevance.config
     by_id = {prompt.id: prompt for prompt in prompts if relevance.reference(prompt).strip()}
     order = {identity: index for index, identity in enumerate(by_id)}
-    traces = [
-        parse_trace(response.text) if prompt.id in order else None
-        for prompt, response in zip(prompts, responses, strict=True)
-    ]
+    pairs = zip(prompts, responses, strict=True)
+    traces = [parse_trace(one.text) if prompt.id in order else None for prompt, one in pairs]
     judged = [index for index, trace in enumerate(traces) if trace is not None]
     cosines = relevance.weights.cosines(
         [getattr(traces[index], config.part) for index in judged],

@@ -54,11 +54,8 @@ def apply(
         item = given[place]
         names = {name for name, value in variables if value is item}
         measured = names & reading.flow.measures if names else reading.flow.measures
-        if (
-            not sure
-            and not (alone and not measured)
-            and not (names and names <= reading.changeable)
-        ):
+        changeable = names and names <= reading.changeable
+        if not (sure or changeable or (alone and not measured)):
             unseen = True
         elif isinstance(item, list | bytearray):
             item[:] = after

@@ -61,14 +61,8 @@ def _continued(block: str, prefix: str) -> Iterator[str]:
 
 def _completed(prefix: str) -> str:
     """The prefix as a module that parses: one that ends in `def f(x):` gets a body."""
-    return next(
-        (
-            text
-            for text in (prefix, f"{prefix}\n    pass\n", f"{prefix}\n        pass\n")
-            if _parsed(text)
-        ),
-        prefix,
-    )
+    texts = (prefix, f"{prefix}\n    pass\n", f"{prefix}\n        pass\n")
+    return next((text for text in texts if _parsed(text)), prefix)
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -113,11 +107,8 @@ def stubs(prefix: str) -> dict[str, set[str] | None]:
     """The names that a prefix leaves to the answer: a class with the names of its methods, a
     function with None."""
     tree = _parsed(_completed(prefix))
-    nodes = (
-        [node for node in tree.body if isinstance(node, _Definition) and _is_stub(node)]
-        if tree
-        else []
-    )
+    body = tree.body if tree else []
+    nodes = [node for node in body if isinstance(node, _Definition) and _is_stub(node)]
     return {node.name: _methods(node) if isinstance(node, ast.ClassDef) else None for node in nodes}
 
 
@@ -143,16 +134,11 @@ def divide(tests: ast.Module, name: str) -> int:
     of a constant is none.
     """
     count = 0
-    for body in [
-        tests.body,
-        *(node.body for node in tests.body if isinstance(node, ast.FunctionDef)),
-    ]:
+    functions = [node.body for node in tests.body if isinstance(node, ast.FunctionDef)]
+    for body in [tests.body, *functions]:
         for place, node in enumerate(body):
-            asserts = [
-                inner
-                for inner in ast.walk(node)
-                if isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant)
-            ]
+            tests_of = [one.test for one in ast.walk(node) if isinstance(one, ast.Assert)]
+            asserts = any(not isinstance(one, ast.Constant) for one in tests_of)
             if asserts and not isinstance(node, _Definition):
                 call = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(count)], [])
                 body[place] = ast.copy_location(ast.With([ast.withitem(call)], [node]), node)
@@ -179,11 +165,9 @@ def watch(tests: ast.Module, name: str) -> None:
 def _expects(handler: ast.ExceptHandler) -> bool:
     """Whether it is for assertions: it names them, or catches whatever there is and asserts
     something else instead."""
-    names = (
-        {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
-        if handler.type
-        else {"BaseException"}
-    )
+    names = {"BaseException"}
+    if handler.type:
+        names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
     instead = any(isinstance(node, ast.Assert) for line in handler.body for node in ast.walk(line))
     return "AssertionError" in names or (
         instead and not names.isdisjoint({"Exception", "BaseException"})

@@ -42,15 +42,8 @@ from schemas.base import InputError, StageFailed
 from tasks.sandbox.seccomp import filter_program
 
 _INSTALL = "apt-get install bubblewrap libseccomp2"
-_LIBRARIES = (
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/etc/ld.so.cache",
-)
+_LIBRARIES = ["/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"]
+_LIBRARIES += ["/etc/ld.so.cache"]
 _GRACE_S = 1.0  # from the end of a container's first process to that of bwrap
 _PATIENCE_S = 60.0  # with our own processes, on a machine as busy as it may be
 _DEVICES = ("/dev/null", "/dev/urandom")
@@ -166,14 +159,10 @@ class Guest:
             said = self._control.recv(8192)
             what: dict[str, Any] = json.loads(said) if said else {"failed": ""}
             if "failed" in what:
-                self._warden.lives(
-                    _GRACE_S
-                )  # so that whoever tries again does not ask one that is about to end
-                raise SandboxFailed(
-                    what["failed"]
-                    or self._warden.last_words()
-                    or "the sandbox ended before its guest"
-                )
+                # so that whoever tries again does not ask one that is about to end
+                self._warden.lives(_GRACE_S)
+                why = what["failed"] or self._warden.last_words()
+                raise SandboxFailed(why or "the sandbox ended before its guest")
             self._status = what.get("status")
         return self._status
 
@@ -203,17 +192,11 @@ def _guest(
     pipes: Sequence[IO[bytes]],
 ) -> Iterator[Guest]:
     mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    job = {
-        "role": role,
-        "user": _stranger(),
-        "limits": {name: value for name, value in asdict(limits).items() if name != "wall_s"},
-    }
+    told = {name: value for name, value in asdict(limits).items() if name != "wall_s"}
+    job = json.dumps({"role": role, "user": _stranger(), "limits": told}).encode()
     with mine:
         with keepers, _in_memory(json.dumps(payload).encode()) as given:
-            warden.ask(
-                json.dumps(job).encode(),
-                [keepers.fileno(), given.fileno(), *(pipe.fileno() for pipe in pipes)],
-            )
+            warden.ask(job, [keepers.fileno(), *(one.fileno() for one in (given, *pipes))])
         one = Guest(mine, warden)
         try:
             yield one
@@ -228,22 +211,11 @@ class _Warden:
     def __init__(self, bwrap: str) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._said = os.fdopen(os.memfd_create("bwrap"), "wb+")
-        with (
-            theirs,
-            _in_memory(marshal.dumps((_modules(), (theirs.fileno(), filter_program())))) as given,
-        ):
+        inside = marshal.dumps((_modules(), (theirs.fileno(), filter_program())))
+        container = [bwrap, *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts()]
+        with theirs, _in_memory(inside) as given:
             self._process = subprocess.Popen(
-                [
-                    bwrap,
-                    *(_AS_ROOT if _is_root() else _AS_USER),
-                    *_MODE,
-                    *_mounts(),
-                    "--",
-                    *_PYTHON,
-                    "-c",
-                    _LOADER,
-                    str(given.fileno()),
-                ],
+                [*container, "--", *_PYTHON, "-c", _LOADER, str(given.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -268,9 +240,8 @@ class _Warden:
             socket.send_fds(self._ours, [job], files)
         except OSError as error:
             self.lives(_GRACE_S)
-            raise SandboxFailed(
-                self.last_words() or f"the sandbox does not listen: {error}"
-            ) from error
+            why = self.last_words() or f"the sandbox does not listen: {error}"
+            raise SandboxFailed(why) from error
 
     def last_words(self) -> str:
         """What bwrap said, or its Python; nothing where another thread has closed it meanwhile."""
@@ -285,9 +256,8 @@ class _Warden:
         go of it."""
         with self._said, self._ours:
             if self.owner == os.getpid():
-                self._ours.shutdown(
-                    socket.SHUT_RDWR
-                )  # whoever else was forked from us and holds it
+                # whoever else was forked from us and holds it
+                self._ours.shutdown(socket.SHUT_RDWR)
                 if self.lives(_PATIENCE_S):
                     self._process.kill()
 
@@ -314,17 +284,12 @@ def _dismiss() -> None:
 
 
 _MODE = ("--as-pid-1", "--new-session")
-_AS_ROOT = (
-    *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-    *(
-        word
-        for name in ("SETUID", "SETGID", "SYS_ADMIN", "KILL")
-        for word in ("--cap-add", f"CAP_{name}")
-    ),
-)
+_AS_ROOT = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+_AS_ROOT += ["--unshare-cgroup-try", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+_AS_ROOT += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_KILL"]
 """What the warden needs to make a PID namespace, to become nobody, and to kill nobody; no guest has
 any of it."""
-_AS_USER = ("--unshare-all", "--unshare-user")
+_AS_USER = ["--unshare-all", "--unshare-user"]
 _PYTHON = (os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-X", "utf8")
 _LOADER = """
 import marshal, os, sys, types

@@ -27,12 +27,8 @@ def serve(payload: dict[str, Any], pipe: Pipe) -> None:
     sys.modules["answer"] = module  # dataclasses look their module up
     server = _Server(pipe, module)
     try:
-        exec(
-            compile(
-                assembly.program(payload["answer"], payload["prefix"], names), "<answer>", "exec"
-            ),
-            module.__dict__,
-        )
+        program = assembly.program(payload["answer"], payload["prefix"], names)
+        exec(compile(program, "<answer>", "exec"), module.__dict__)
         found = [
             [name, server.named(module.__dict__[name])] for name in names if name in module.__dict__
         ]
@@ -79,10 +75,9 @@ class _Server:
             value = _OPERATIONS[operation](self._decode(target), *given, **keywords)
             before: list[tuple[int | str, Any]] = [*enumerate(arguments), *named.items()]
             after = [*given, *keywords.values()]
+            pairs = zip(before, after, strict=True)
             changed = [
-                self._changed(*one, item)
-                for one, item in zip(before, after, strict=True)
-                if isinstance(item, MUTABLE)
+                self._changed(*one, item) for one, item in pairs if isinstance(item, MUTABLE)
             ]
             encoded = self._handed(value) if operation == "iter" else self._encode(value)
             answer = [number, "value", encoded, [one for one in changed if one]]
@@ -103,16 +98,8 @@ class _Server:
             if number is None:
                 raise RuntimeError("what a call was passed can be used until that call returns")
             given = [self._encode(one) for one in arguments]
-            self._pipe.send(
-                [
-                    number,
-                    "back",
-                    operation,
-                    lent,
-                    given,
-                    {name: self._encode(one) for name, one in named.items()},
-                ]
-            )
+            by_name = {name: self._encode(one) for name, one in named.items()}
+            self._pipe.send([number, "back", operation, lent, given, by_name])
             while True:
                 frame = self._pipe.receive()
                 if frame[1] == "do":
@@ -162,11 +149,8 @@ class _Server:
         """An exception with what it holds of plain data."""
         names = _bases(type(error))
         try:
-            held = {
-                name: encode(value, _refuse)
-                for name, value in vars(error).items()
-                if not name.startswith("_")
-            }
+            public = {name: one for name, one in vars(error).items() if not name.startswith("_")}
+            held = {name: encode(value, _refuse) for name, value in public.items()}
             arguments = [encode(value, _refuse) for value in error.args]
         except Exception:  # noqa: BLE001  its text says enough
             held, arguments = {}, []
@@ -221,11 +205,8 @@ class _Lent:
 
 
 for _name in ("iter", "next", "len", "getitem", "bool", "str", "repr"):
-    setattr(
-        _Lent,
-        f"__{_name}__",
-        lambda self, *given, _name=_name: self._server.back(_name, self._lent, *given),
-    )
+    _back = lambda self, *given, _name=_name: self._server.back(_name, self._lent, *given)  # noqa: E731
+    setattr(_Lent, f"__{_name}__", _back)
 
 
 def _raise(kind: type[BaseException], /, *arguments: Any, **named: Any) -> Any:
@@ -236,53 +217,22 @@ def _exit(target: Any, error: BaseException | None) -> bool:
     return bool(target.__exit__(error and type(error), error, None))
 
 
-_BINARY = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and_",
-    "or_",
-    "xor",
-    "lshift",
-    "rshift",
-)
+_BINARY = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"
+_BUILTIN = (getattr, setattr, delattr, isinstance, issubclass, iter, next, len, bool, str, repr)
 _OPERATIONS: dict[str, Any] = {
     "call": lambda target, /, *arguments, **named: target(*arguments, **named),
     "raise": _raise,
     "enter": lambda target: target.__enter__(),
     "exit": _exit,
-    **{
-        kind.__name__: kind
-        for kind in (
-            getattr,
-            setattr,
-            delattr,
-            isinstance,
-            issubclass,
-            iter,
-            next,
-            len,
-            bool,
-            str,
-            repr,
-        )
-    },
-    **{
-        name: getattr(operator, name)
-        for name in ("getitem", "setitem", "delitem", "neg", "pos", "invert")
-    },
-    **{name.strip("_"): getattr(operator, name) for name in _BINARY},
-    **{f"i{name.strip('_')}": getattr(operator, f"i{name.strip('_')}") for name in _BINARY},
-    **{
-        f"r{name.strip('_')}": lambda target, left, name=name: getattr(operator, name)(left, target)
-        for name in _BINARY
-    },
+    **{kind.__name__: kind for kind in _BUILTIN},
 }
+for _name in ("getitem", "setitem", "delitem", "neg", "pos", "invert"):
+    _OPERATIONS[_name] = getattr(operator, _name)
+for _name in _BINARY.split():
+    _plain, _binary = _name.strip("_"), getattr(operator, _name)
+    _OPERATIONS[_plain] = _binary
+    _OPERATIONS[f"i{_plain}"] = getattr(operator, f"i{_plain}")
+    _OPERATIONS[f"r{_plain}"] = lambda target, left, do=_binary: do(left, target)
 
 
 def _bases(kind: type) -> list[str]:

@@ -93,11 +93,9 @@ class Client:
         )
         if kind == "error":
             number, names = content
-            return (
-                self._errors.given(names, self._number(number), name)
-                if treated
-                else self._remote(number)
-            )
+            if treated:
+                return self._errors.given(names, self._number(number), name)
+            return self._remote(number)
         if kind == "lent":
             raise ValueError("a name that is an object of the tests")
         value = plain.decode(data, self._other)
@@ -108,10 +106,9 @@ class Client:
     # Asking
 
     def call(self, target: Remote, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        given = ", ".join(
-            [self._shortened(one) for one in arguments]
-            + [f"{name}={self._shortened(one)}" for name, one in named.items()]
-        )
+        shown = [self._shortened(one) for one in arguments]
+        shown += [f"{name}={self._shortened(one)}" for name, one in named.items()]
+        given = ", ".join(shown)
         self.last = f"with ({given}) did not return"
         value = self.ask("call", target, *arguments, **named)
         self.last = f"with ({given}) gave {self._shortened(value)}"
@@ -139,11 +136,8 @@ class Client:
         """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object
         has. Raises AttributeError."""
         value = self.ask("getattr", target, name)
-        return (
-            object.__getattribute__(target, name)
-            if any(name in vars(kind) for kind in Remote.__mro__)
-            else value
-        )
+        has = any(name in vars(kind) for kind in Remote.__mro__)
+        return object.__getattribute__(target, name) if has else value
 
     def measured(self, target: Remote, length: int, changes: int) -> None:
         """Have an object be as long as it says, and give as many items as that, until the tests
@@ -168,11 +162,9 @@ class Client:
     def remote(self, operation: str, *arguments: Any) -> Remote:
         """What must be an object of the answer."""
         value = self.ask(operation, *arguments)
-        return (
-            value
-            if type(value) is Remote
-            else self.refuse("arithmetic with an object of the answer gave plain data")
-        )
+        if type(value) is not Remote:
+            self.refuse("arithmetic with an object of the answer gave plain data")
+        return value
 
     def leave(self, target: Remote, error: BaseException | None) -> bool:
         """Leave a `with` block of the answer. It can swallow an exception of the block's own, and
@@ -211,11 +203,8 @@ class Client:
                     elif kind == "value":
                         data, changes = rest
                         value = self._decode(data)
-                        changed = (
-                            [(place, self._decode(one)) for place, one in changes]
-                            if operation == "call"
-                            else []
-                        )
+                        changes = changes if operation == "call" else []
+                        changed = [(place, self._decode(one)) for place, one in changes]
                         changes_of.check(holders, changed)
                     elif kind == "raise":
                         names, text, given, held, place = rest
@@ -239,13 +228,7 @@ class Client:
                 )
                 return value
 
-    def _send(
-        self,
-        operation: str,
-        given: list[Any],
-        named: Any = None,
-        target: Any = None,
-    ) -> int:
+    def _send(self, operation: str, given: list[Any], named: Any = None, target: Any = None) -> int:
         if self.stopped is not None:
             self.stop(self.stopped)
         self._asked += 1
@@ -262,12 +245,8 @@ class Client:
         """The next frame, which must belong to a request."""
         try:
             frame = self._pipe.receive()
-            if (
-                type(frame) is list
-                and frame[0] == number
-                and type(frame[0]) is int
-                and frame[1] in ("value", "end", "raise", "back")
-            ):
+            numbered = type(frame) is list and frame[0] == number and type(frame[0]) is int
+            if numbered and frame[1] in ("value", "end", "raise", "back"):
                 return frame[1:]
             raise ValueError("a frame of no request")
         except EOFError:
@@ -286,20 +265,14 @@ class Client:
             if operation not in _BACK or (operation == "getattr" and not _readable(lent, *given)):
                 raise PermissionError(f"{operation} of an object of the tests")
             value = _BACK[operation](lent, *given, **named)
-            answer = [
-                number,
-                "value",
-                self._handed(value) if operation == "iter" else self._encode(value),
-            ]
+            given = self._handed(value) if operation == "iter" else self._encode(value)
+            answer = [number, "value", given]
         except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
             if isinstance(error, AssertionError) and origin(error)[0][-1] != _HERE:
                 self._failed(error)
             ended = operation == "next" and isinstance(error, StopIteration)
-            answer = (
-                [number, "end"]
-                if ended
-                else [number, "raise", *self._errors.described(error, self._encode)]
-            )
+            described = [] if ended else self._errors.described(error, self._encode)
+            answer = [number, "end"] if ended else [number, "raise", *described]
         self._reply(answer)
 
     # Values
@@ -383,18 +356,8 @@ _BACK: dict[str, Callable[..., Any]] = {
 }
 
 
-_READING = {
-    "iter",
-    "next",
-    "len",
-    "bool",
-    "str",
-    "repr",
-    "getattr",
-    "getitem",
-    "isinstance",
-    "issubclass",
-}
+_READING = {"iter", "next", "len", "bool", "str", "repr", "getattr", "getitem"}
+_READING |= {"isinstance", "issubclass"}
 _HERE = Client.ask.__code__.co_filename
 
 
@@ -403,12 +366,8 @@ def _readable(lent: Any, name: Any) -> bool:
     for people. Others, of functions and generators, lead to the tests."""
     if name in ("__name__", "__qualname__", "__doc__"):
         return True
-    return (
-        type(lent).__module__ in ("tests", "_io")
-        and not isinstance(lent, type)
-        and type(name) is str
-        and not name.startswith("_")
-    )
+    ours = type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type)
+    return ours and type(name) is str and not name.startswith("_")
 
 
 def shortened(text: str) -> str:

@@ -84,11 +84,8 @@ class Errors:
         decode: Callable[[Any], Any],
     ) -> Exception:
         """What the answer raised. Raises any Exception for what is none."""
-        if (
-            type(text) is not str
-            or not 0 < len(names) < _MOST_BASES
-            or not all(type(name) is str for name in names)
-        ):
+        named = 0 < len(names) < _MOST_BASES and all(type(name) is str for name in names)
+        if type(text) is not str or not named:
             raise ValueError("no exception")
         if (names[0], text) in self._passing:
             return self._passing[names[0], text]
@@ -100,18 +97,12 @@ class Errors:
             error.args = tuple(given)
             error.__dict__.update({" text": text, " object": number})
         else:
-            error = _told(
-                kind,
-                given,
-                text if kind is not AnswerError else f"{names[0]}: {text}".removesuffix(": "),
-            )
+            if kind is AnswerError:
+                text = f"{names[0]}: {text}".removesuffix(": ")
+            error = _told(kind, given, text)
         for name, value in content.items():
-            if (
-                name.isidentifier()
-                and not name.startswith("_")
-                and not hasattr(Exception, name)
-                and not callable(value)
-            ):
+            public = name.isidentifier() and not name.startswith("_")
+            if public and not hasattr(Exception, name) and not callable(value):
                 error.__dict__[name] = value
         return error
 

@@ -63,10 +63,8 @@ def examine(
     if unseen and (examined.ok or examined.passed):
         again, _ = _surely(answer, tests, prefix, limits, every, shown=True)
         if examined.ok and not again.ok:
-            return replace(
-                again,
-                detail=f"{again.detail} (once the tests see what calls made of their arguments)",
-            )
+            why = f"{again.detail} (once the tests see what calls made of their arguments)"
+            return replace(again, detail=why)
         return replace(examined, passed=min(examined.passed, again.passed))
     return examined
 
@@ -96,10 +94,8 @@ def _examine(
         from_examiner, to_candidate = _pipe(stack)
         from_candidate, to_examiner = _pipe(stack)
         hears, says = _pipe(stack)
-        code, questions = (
-            {"prefix": prefix, "answer": answer},
-            {"prefix": prefix, "tests": tests, "every": every, "shown": shown},
-        )
+        code = {"prefix": prefix, "answer": answer}
+        questions = {"prefix": prefix, "tests": tests, "every": every, "shown": shown}
         candidate = stack.enter_context(
             guest("candidate", code, limits, [from_examiner, to_examiner])
         )

@@ -8,12 +8,13 @@ strict side.
 import ast
 import builtins
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 _BUILTINS = frozenset(dir(builtins))
 _COPYING = {"list", "dict", "set", "sorted", "bytearray", "deque", "copy", "deepcopy"}
 _FILLING = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault"}
+_HELD_AGAINST = ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict | ast.Call
 _Source = tuple[ast.AST | None, bool]
 """What a name is bound to (None: nobody knows), and whether the name is all of it instead of a
 part."""
@@ -31,18 +32,11 @@ class Flow:
         self._nodes = nodes
         self._functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self._parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self._calls = calls_by_name(nodes)
         self._bound = self._bindings()
-        called = {
-            node.func.id
-            for node in nodes
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        self.answers = _reached(set(asked) | (self._parameters & called), self._edges())
-        self._loaded = Counter(
-            node.id
-            for node in nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        )
+        asked = set(asked) | (self._parameters & self._calls.keys())
+        self.answers = _reached(asked, self._edges())
+        self._loaded = Counter(names_in(nodes, ast.Load))
 
     def _bindings(self) -> dict[str, list[_Source]]:
         bound: dict[str, list[_Source]] = {name: self._given(name) for name in self._parameters}
@@ -64,9 +58,8 @@ class Flow:
             else:
                 continue
             for target, value in targets:
-                whole = isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign) and isinstance(
-                    target, ast.Name
-                )
+                assigned = isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign)
+                whole = assigned and isinstance(target, ast.Name)
                 for name in stores(target) or roots(target):
                     bound.setdefault(name, []).append((value, whole))
         return bound
@@ -78,23 +71,14 @@ class Flow:
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
             if parameter in names:
                 place = names.index(parameter)
-                uses = [
-                    node for node in self._nodes if isinstance(node, ast.Name) and node.id == name
-                ]
-                calls = [
-                    node for node in self._nodes if isinstance(node, ast.Call) and node.func in uses
-                ]
+                uses = sum(isinstance(one, ast.Name) and one.id == name for one in self._nodes)
+                calls = self._calls.get(name, [])
                 plain = [one for one in calls if not one.keywords and len(one.args) == len(names)]
-                plain = [
-                    one
-                    for one in plain
-                    if not any(isinstance(arg, ast.Starred) for arg in one.args)
-                ]
-                found += (
-                    [(call.args[place], True) for call in plain]
-                    if calls and len(plain) == len(uses)
-                    else [(None, False)]
-                )
+                starred = [any(isinstance(arg, ast.Starred) for arg in one.args) for one in plain]
+                if calls and len(plain) == uses and not any(starred):
+                    found += [(call.args[place], True) for call in plain]
+                else:
+                    found.append((None, False))
         return found or [(None, False)]
 
     def _edges(self, outside: Collection[ast.AST] = ()) -> dict[str, set[str]]:
@@ -104,9 +88,8 @@ class Flow:
             for one in {one for value, _ in sources if value for one in loads(value, outside)}:
                 made.setdefault(one, set()).add(name)
         for name, function in self._functions.items():
-            for one in {one for line in function.body for one in loads(line, outside)} - stores(
-                function
-            ):
+            read = {one for line in function.body for one in loads(line, outside)}
+            for one in read - stores(function):
                 made.setdefault(one, set()).add(name)
         return made
 
@@ -118,11 +101,9 @@ class Flow:
             for value, whole in self._bound.get(left.pop(), []):
                 if value is None:
                     return None
-                new = (
-                    set()
-                    if whole and _copies(value)
-                    else loads(value) - _BUILTINS - self._functions.keys() - reached
-                )
+                if whole and _copies(value):
+                    continue
+                new = loads(value) - _BUILTINS - self._functions.keys() - reached
                 reached |= new
                 left += new
         return reached
@@ -138,33 +119,17 @@ class Flow:
     def measures(self) -> set[str]:
         """Variables passed to the answer that tests also hold against what comes of it:
         `h.build(xs); assert h.total() == sum(xs)`."""
-        calls = [
-            node
-            for node in self._nodes
-            if isinstance(node, ast.Call) and roots(node.func) & self.answers
-        ]
-        passed = {
-            one
-            for call in calls
-            for one in [*call.args, *(keyword.value for keyword in call.keywords)]
-        }
-        checks: list[ast.AST] = [
-            part
-            for node in self._nodes
-            if isinstance(node, ast.Assert)
-            for part in conjuncts(node.test)
-        ]
-        checks += [
-            node
-            for node in self._nodes
-            if isinstance(node, ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict)
-        ]
-        checks += [node.test for node in self._nodes if isinstance(node, ast.If | ast.While)]
-        checks += [
-            node
-            for node in self._nodes
-            if isinstance(node, ast.Call) and not roots(node.func) & self.answers
-        ]
+        passed: set[ast.expr] = set()
+        checks: list[ast.AST] = []
+        for node in self._nodes:
+            if isinstance(node, ast.Call) and roots(node.func) & self.answers:
+                passed |= {*node.args, *(keyword.value for keyword in node.keywords)}
+            elif isinstance(node, ast.Assert):
+                checks += conjuncts(node.test)
+            elif isinstance(node, ast.If | ast.While):
+                checks.append(node.test)
+            elif isinstance(node, _HELD_AGAINST):
+                checks.append(node)
         edges = self._edges(passed)
         read = [(loads(one), loads(one, passed)) for one in checks]
         mixed = [(names, beside) for names, beside in read if names & self.answers and beside]
@@ -213,11 +178,23 @@ def loads(node: ast.AST, outside: Collection[ast.AST] = ()) -> set[str]:
 
 
 def stores(node: ast.AST) -> set[str]:
-    return {
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
+    return set(names_in(ast.walk(node), ast.Store))
+
+
+def names_in(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> list[str]:
+    """The names among nodes that are read, or assigned to."""
+    return [
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    ]
+
+
+def calls_by_name(nodes: Iterable[ast.AST]) -> dict[str, list[ast.Call]]:
+    """The calls among nodes, by the name that is called."""
+    found: dict[str, list[ast.Call]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.setdefault(node.func.id, []).append(node)
+    return found
 
 
 def roots(node: ast.AST) -> set[str]:
@@ -229,12 +206,9 @@ def roots(node: ast.AST) -> set[str]:
 
 def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast.AST | None]]:
     """What an assignment assigns to what."""
-    if (
-        isinstance(target, ast.Tuple)
-        and isinstance(value, ast.Tuple)
-        and len(target.elts) == len(value.elts)
-    ):
-        yield from zip(target.elts, value.elts, strict=True)
+    sides = [one.elts for one in (target, value) if isinstance(one, ast.Tuple)]
+    if len(sides) == 2 and len(sides[0]) == len(sides[1]):
+        yield from zip(*sides, strict=True)
     else:
         yield target, value
 
@@ -242,14 +216,10 @@ def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast
 def _copies(value: ast.AST) -> bool:
     """Whether an expression makes a container of its own."""
     if isinstance(value, ast.Call):
-        name = (
-            value.func.id
-            if isinstance(value.func, ast.Name)
-            else value.func.attr
-            if isinstance(value.func, ast.Attribute)
-            else ""
-        )
-        return name in _COPYING
+        called = value.func
+        if isinstance(called, ast.Attribute):
+            return called.attr in _COPYING
+        return isinstance(called, ast.Name) and called.id in _COPYING
     return isinstance(value, ast.ListComp | ast.BinOp) or (
         isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
     )

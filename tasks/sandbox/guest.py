@@ -86,11 +86,8 @@ class _Report:
             yield
         except Exception as error:  # noqa: BLE001  of the answer, or what the tests make of its values
             self.failed(error)
-        sound = (
-            self.client.used > 0
-            and self.client.stopped is None
-            and (self.failures, len(self._refuted)) == before
-        )
+        alive = self.client.used > 0 and self.client.stopped is None
+        sound = alive and (self.failures, len(self._refuted)) == before
         passed = sound and self._said.get(number, True)
         if self._said.get(number) is not passed:
             self._said[number] = passed
@@ -116,12 +113,9 @@ class _Report:
             self.detail = self.detail or "the tests never used the answer's code"
         text = self.detail.encode(errors="replace").decode()
         ok = finished and not self.failures and not self._refuted and stopped is None and used
-        self.say(
-            ok=ok,
-            verifiable=self.client.verifiable,
-            unseen=self.client.unseen,
-            detail="" if ok else text[:_LONGEST] or "the tests failed",
-        )
+        detail = "" if ok else text[:_LONGEST] or "the tests failed"
+        verifiable, unseen = self.client.verifiable, self.client.unseen
+        self.say(ok=ok, verifiable=verifiable, unseen=unseen, detail=detail)
 
 
 def _examiner(payload: dict[str, Any], incoming: int, outgoing: int, verdict: int) -> None:

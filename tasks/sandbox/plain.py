@@ -18,18 +18,13 @@ from typing import Any
 
 DEEPEST = 300  # levels of containers
 BARE = frozenset({type(None), bool, int, float, str})
-_EXACT: dict[type, Callable[[Any], Any]] = {
-    int: int.__int__,
-    float: float.__float__,
-    str: str.__str__,
-}
+_EXACT: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__}
+_EXACT[str] = str.__str__
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
     kind.__name__: kind for kind in (list, tuple, set, frozenset)
 }
 _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {
-    "dict": dict,
-    "OrderedDict": OrderedDict,
-    "Counter": Counter,
+    kind.__name__: kind for kind in (dict, OrderedDict, Counter)
 }
 _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     complex: (lambda value: [value.real, value.imag], lambda content: complex(*content)),
@@ -53,19 +48,8 @@ _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     ),
 }
 _BUILDERS = {kind.__name__: build for kind, (_, build) in _VALUES.items()}
-_ORDER = (
-    *_EXACT,
-    *_VALUES,
-    Counter,
-    OrderedDict,
-    defaultdict,
-    dict,
-    deque,
-    list,
-    tuple,
-    set,
-    frozenset,
-)
+_CONTAINERS = (Counter, OrderedDict, defaultdict, dict, deque, list, tuple, set, frozenset)
+_ORDER = (*_EXACT, *_VALUES, *_CONTAINERS)
 """A subclass before its base: what a value of another type derives from is the first of these."""
 
 _PLAIN = frozenset(_ORDER)
@@ -109,19 +93,12 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
             name: [one if type(one) in BARE else encode(one, other, depth - 1) for one in value]
         }
     if name in _MAPPINGS:
-        return {
-            name: [
-                [encode(key, other, depth - 1), encode(one, other, depth - 1)]
-                for key, one in value.items()
-            ]
-        }
+        inner = lambda one: encode(one, other, depth - 1)  # noqa: E731
+        return {name: [[inner(key), inner(one)] for key, one in value.items()]}
     if kind is defaultdict:
         made = value.default_factory
-        factory = (
-            made.__name__
-            if isinstance(made, type) and _FACTORIES.get(made.__name__) is made
-            else None
-        )
+        known = isinstance(made, type) and _FACTORIES.get(made.__name__) is made
+        factory = made.__name__ if known else None
         return {name: [factory, encode(dict(value), other, depth - 1)]}
     if kind is deque:
         return {name: [value.maxlen, [encode(one, other, depth - 1) for one in value]]}

@@ -11,24 +11,20 @@ import importlib
 import re
 import symtable
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from tasks.sandbox.flow import Flow, conjuncts, loads, pairs, stores
+from tasks.sandbox.flow import Flow, calls_by_name, conjuncts, loads, names_in, pairs, stores
 
 _LIBRARY = (
     "math cmath collections itertools functools copy heapq bisect statistics fractions decimal"
     " datetime typing"
 )
 _BUILTINS = frozenset(dir(builtins))
-_USUAL = frozenset(name for kind in (str, list, dict, set, tuple) for name in dir(kind)) - {
-    "append",
-    "insert",
-    "reverse",
-    "sort",
-    "update",
-}
+_GIVE_NOTHING = {"append", "insert", "reverse", "sort", "update"}
+_USUAL = {name for kind in (str, list, dict, set, tuple) for name in dir(kind)} - _GIVE_NOTHING
 """What tests use of a function's result. Those that give nothing are used for a value of the
 methods of a class only."""
 _DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -61,6 +57,7 @@ class Reading:
     def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
         tree = ast.parse(tests)
         self._nodes = list(ast.walk(tree))
+        self._calls = calls_by_name(self._nodes)
         needed = _needed(tests, support)
         self.asked = needed
         returned = {
@@ -84,11 +81,9 @@ class Reading:
         self.asked |= {name: False for name in stubs if name not in needed}
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
-        self.methods = {
-            method
-            for name in self.classes
-            for method in self._made_of.get(name, set()) | (stubs.get(name) or set())
-        }
+        self.methods: set[str] = set()
+        for name in self.classes:
+            self.methods |= self._made_of.get(name, set()) | (stubs.get(name) or set())
         self.errors = self.classes | {name for name in self.asked if _camel(name)}
         definitions = [
             node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -96,36 +91,20 @@ class Reading:
         assigned = {
             name for node in self._nodes if isinstance(node, ast.Assign) for name in stores(node)
         }
-        self.cases = {
-            node.name
-            for node in definitions
-            if node.name.startswith("test")
-            and (
-                node.name in assigned
-                or any(loads(one) & self.asked.keys() for one in node.decorator_list)
-            )
-        }
-        called = {
-            node.func.id
-            for node in self._nodes
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        self.closed = {
-            name
-            for name in self.asked.keys() - called - self.classes - stubs.keys()
-            if not _camel(name)
-        }
+        self.cases: set[str] = set()
+        for node in definitions:
+            decorated = any(loads(one) & self.asked.keys() for one in node.decorator_list)
+            if node.name.startswith("test") and (decorated or node.name in assigned):
+                self.cases.add(node.name)
+        others = self.asked.keys() - self._calls.keys() - self.classes - stubs.keys()
+        self.closed = {name for name in others if not _camel(name)}
 
     def _is_module(self, name: str) -> bool:
         """Whether a name is a module of the standard library and tests use nothing of it but its
         attributes."""
         uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
-        of_it = sum(
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == name
-            for node in self._nodes
-        )
+        owners = [node.value for node in self._nodes if isinstance(node, ast.Attribute)]
+        of_it = sum(isinstance(one, ast.Name) and one.id == name for one in owners)
         return name in sys.stdlib_module_names and uses == of_it
 
     def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
@@ -145,27 +124,15 @@ class Reading:
         if stubbed or not known:
             return known
         free = self._free(())
-        subjects = {
-            name
-            for node in self._nodes
-            if isinstance(node, _DECORATED)
-            for one in node.decorator_list
-            for name in loads(one)
-        }
+        subjects: set[str] = set()
         for node in self._nodes:
-            if isinstance(node, ast.Assert | ast.Expr):
-                calls = [
-                    (one.func.id, one)
-                    for one in ast.walk(node)
-                    if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
-                ]
-                around = {
-                    name
-                    for name, call in calls
-                    if any(loads(inner) & known.keys() for inner in call.args)
-                }
-                if loads(node) <= known.keys() | free:
-                    subjects |= {name for name, _ in calls} - around
+            if isinstance(node, _DECORATED):
+                subjects |= {name for one in node.decorator_list for name in loads(one)}
+            elif isinstance(node, ast.Assert | ast.Expr) and loads(node) <= known.keys() | free:
+                for name, calls in calls_by_name(ast.walk(node)).items():
+                    given = {one for call in calls for inner in call.args for one in loads(inner)}
+                    if not given & known.keys():
+                        subjects.add(name)
         return {name: value for name, value in known.items() if name not in subjects}
 
     def _instances(self) -> tuple[dict[str, set[str]], set[str]]:
@@ -176,49 +143,31 @@ class Reading:
         for node in self._nodes:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    made.update(
-                        {
-                            ast.unparse(one): name
-                            for one, value in pairs(target, node.value)
-                            if (name := self._made(value))
-                        }
-                    )
+                    for one, value in pairs(target, node.value):
+                        if name := self._made(value):
+                            made[ast.unparse(one)] = name
             elif isinstance(node, ast.withitem) and (name := self._made(node.context_expr)):
                 made.update({ast.unparse(node.optional_vars): name} if node.optional_vars else {})
-            elif (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("isinstance", "issubclass")
-            ):
-                classes |= loads(node.args[-1]) if node.args else set()
-            elif isinstance(node, ast.ExceptHandler | ast.Raise | ast.ClassDef):
-                found = (
-                    [node.type]
-                    if isinstance(node, ast.ExceptHandler)
-                    else node.bases
-                    if isinstance(node, ast.ClassDef)
-                    else [node.exc]
-                )
-                classes |= {name for one in found if one for name in loads(one)}
-        named = {
-            node.func.id
-            for node in self._nodes
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and not node.args + node.keywords
-        }
-        classes |= {name for name in named if _camel(name)}
+            elif isinstance(node, ast.ExceptHandler) and node.type:
+                classes |= loads(node.type)
+            elif isinstance(node, ast.Raise) and node.exc:
+                classes |= loads(node.exc)
+            elif isinstance(node, ast.ClassDef):
+                classes |= {name for base in node.bases for name in loads(base)}
+        for kind in ("isinstance", "issubclass"):
+            for call in self._calls.get(kind, []):
+                classes |= loads(call.args[-1]) if call.args else set()
+        for name, calls in self._calls.items():
+            if _camel(name) and not all(one.args or one.keywords for one in calls):
+                classes.add(name)
         methods: dict[str, set[str]] = {}
-        commands = {
-            node.value.func
-            for node in self._nodes
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        }
+        lines = [node.value for node in self._nodes if isinstance(node, ast.Expr)]
+        commands = {line.func for line in lines if isinstance(line, ast.Call)}
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
-                name = self._made(node.value) or (
-                    made.get(ast.unparse(node.value), "") if made else ""
-                )
+                name = self._made(node.value)
+                if made and not name:
+                    name = made.get(ast.unparse(node.value), "")
                 methods.setdefault(name, set()).add(node.attr)
                 if _camel(name) and (
                     node.attr not in _USUAL or node in commands or isinstance(node.ctx, ast.Store)
@@ -249,10 +198,8 @@ class Reading:
             elif isinstance(node, ast.arg):
                 bindings[node.arg] = [None]
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                bindings |= {
-                    alias.asname or alias.name.partition(".")[0]: [ast.Constant(None)]
-                    for alias in node.names
-                }
+                names = [one.asname or one.name.partition(".")[0] for one in node.names]
+                bindings |= {name: [ast.Constant(None)] for name in names}
         free, before = set(_BUILTINS), -1
         while len(free) > before:
             before = len(free)
@@ -286,40 +233,23 @@ class Reading:
                         and len(test.ops) == 1
                         and isinstance(test.ops[0], ast.Eq)
                     ):
-                        for one, other in (
-                            (test.left, test.comparators[0]),
-                            (test.comparators[0], test.left),
-                        ):
-                            if (
-                                loads(other.value if isinstance(other, ast.Subscript) else other)
-                                <= free
-                            ):
+                        left, right = test.left, test.comparators[0]
+                        for one, other in ((left, right), (right, left)):
+                            whole = other.value if isinstance(other, ast.Subscript) else other
+                            if loads(whole) <= free:
                                 _count(shown, calls.get(one) or _shows(one))
                 if node.msg:
-                    _count(
-                        shown, [one.id for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
-                    )
-        used = [
-            node.id
-            for node in self._nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        ]
-        return {
-            name
-            for name, count in shown.items()
-            if count == used.count(name) and self.flow.unshared(name)
-        }
+                    told = [one for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
+                    _count(shown, [one.id for one in told])
+        used = Counter(names_in(self._nodes, ast.Load))
+        return {name for name in shown if shown[name] == used[name] and self.flow.unshared(name)}
 
     def _answering(self) -> Iterator[ast.Call]:
         """Calls that may be of the answer: of names that it is asked for, of parameters
         (`candidate`), of methods of variables."""
         parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
-        imported = {
-            alias.asname or alias.name.partition(".")[0]
-            for node in self._nodes
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for alias in node.names
-        }
+        aliases = [node for node in self._nodes if isinstance(node, ast.alias)]
+        imported = {one.asname or one.name.partition(".")[0] for one in aliases}
         for node in self._nodes:
             if isinstance(node, ast.Call):
                 called = node.func.value if isinstance(node.func, ast.Attribute) else node.func
@@ -334,44 +264,31 @@ class Reading:
     def harmless(self) -> set[int]:
         """Lines of `with` blocks that raise by themselves, whatever the answer gave."""
         free = self._free({name for call in self._answering() for name in _given(call)})
-        return {
-            line
-            for block in self._nodes
-            if isinstance(block, ast.With)
-            for node in block.body
-            if isinstance(node, ast.Raise | ast.Expr | ast.Assign)
-            and loads(node) <= (free | self.classes if isinstance(node, ast.Raise) else free)
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        }
+        lines: set[int] = set()
+        blocks = [node.body for node in self._nodes if isinstance(node, ast.With)]
+        for node in (one for body in blocks for one in body):
+            known = free | self.classes if isinstance(node, ast.Raise) else free
+            if isinstance(node, ast.Raise | ast.Expr | ast.Assign) and loads(node) <= known:
+                lines |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        return lines
 
 
 def _needed(tests: str, support: str) -> dict[str, bool]:
     """The names that tests use and neither they, nor the prefix, nor Python define, and whether
     they use them outside of functions."""
-    top, module = (
-        symtable.symtable(tests, "<tests>", "exec"),
-        symtable.symtable(support, "<prefix>", "exec"),
-    )
-    tables = list(_tables(top))
-    own = {
-        symbol.get_name()
-        for table in (top, module)
-        for symbol in table.get_symbols()
-        if symbol.is_assigned() or symbol.is_imported()
-    }
-    own |= {
-        symbol.get_name()
-        for table in tables
-        for symbol in table.get_symbols()
-        if symbol.is_declared_global() and symbol.is_assigned()
-    }
+    top = symtable.symtable(tests, "<tests>", "exec")
+    support_table = symtable.symtable(support, "<prefix>", "exec")
+    symbols = [symbol for table in _tables(top) for symbol in table.get_symbols()]
+    own, inside = set(), set()
+    for symbol in [*top.get_symbols(), *support_table.get_symbols()]:
+        if symbol.is_assigned() or symbol.is_imported():
+            own.add(symbol.get_name())
+    for symbol in symbols:
+        if symbol.is_declared_global() and symbol.is_assigned():
+            own.add(symbol.get_name())
+        if symbol.is_referenced() and symbol.is_global():
+            inside.add(symbol.get_name())
     at_top = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
-    inside = {
-        symbol.get_name()
-        for table in tables
-        for symbol in table.get_symbols()
-        if symbol.is_referenced() and symbol.is_global()
-    }
     wanted = (at_top | inside) - own - _BUILTINS
     return {name: name in at_top for name in sorted(wanted) if not name.startswith("__")}
 
@@ -399,11 +316,8 @@ def _camel(name: str) -> bool:
 
 def _given(call: ast.Call) -> set[str]:
     """The variables that are arguments of a call."""
-    return {
-        one.id
-        for one in [*call.args, *(keyword.value for keyword in call.keywords)]
-        if isinstance(one, ast.Name)
-    }
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return {one.id for one in given if isinstance(one, ast.Name)}
 
 
 def _shows(node: ast.expr) -> list[str]:
@@ -411,13 +325,8 @@ def _shows(node: ast.expr) -> list[str]:
     `sorted(nums[:k])`."""
     if isinstance(node, ast.Subscript):
         return _shows(node.value)
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _SEEN_BY
-        and len(node.args) == 1
-    ):
-        return _shows(node.args[0])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+        return _shows(node.args[0]) if node.func.id in _SEEN_BY else []
     return [node.id] if isinstance(node, ast.Name) else []
 
 

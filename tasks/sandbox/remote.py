@@ -53,11 +53,8 @@ class Remote:
         return self.__client.call(self, arguments, named)
 
     def __getattribute__(self, name: str) -> Any:
-        if (
-            name.startswith("__")
-            and name not in _ALWAYS
-            and sys._getframe(1).f_code.co_filename == "<tests>"
-        ):
+        of_tests = sys._getframe(1).f_code.co_filename == "<tests>"
+        if of_tests and name.startswith("__") and name not in _ALWAYS:
             return self.__client.special(self, name)
         return object.__getattribute__(self, name)
 
@@ -99,11 +96,9 @@ class Remote:
         return "an object" if self.__client.explaining else self.__client.plain("repr", str, self)
 
     def __format__(self, how: str) -> str:
-        return (
-            str(self)
-            if not how
-            else self.__client.refuse("they format an object of the answer as if it were a number")
-        )
+        if how:
+            self.__client.refuse("they format an object of the answer as if it were a number")
+        return str(self)
 
     def __getitem__(self, key: Any) -> Any:
         return self.__client.ask("getitem", self, key)
@@ -165,61 +160,27 @@ def _forwarded(operation: str) -> Callable[..., Any]:
     def forward(self: Remote, *others: Any) -> Any:
         try:
             return self._Remote__client.remote(operation, self, *others)
-        except (
-            TypeError
-        ):  # Python asks the other operand, and raises another one if it does not know either
+        except TypeError:
+            # Python asks the other operand, and raises another one if it does not know either
             return NotImplemented
 
     return forward
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(
-        Remote,
-        f"__{_name}__",
-        _refused("they compare an object of the answer, and only plain data can be compared"),
-    )
-for _name in (
-    "abs",
-    "round",
-    "int",
-    "float",
-    "complex",
-    "index",
-    "trunc",
-    "floor",
-    "ceil",
-    "divmod",
-    "rdivmod",
-    "bytes",
-    "reversed",
-):
-    setattr(
-        Remote,
-        f"__{_name}__",
-        _refused(f"they ask an object of the answer for its {_name}, as if it were plain data"),
-    )
-for _name in ("copy", "deepcopy", "reduce_ex", "reduce", "await", "aiter"):
-    setattr(Remote, f"__{_name}__", _refused(f"they use an object of the answer for {_name}"))
-for _name in ("neg", "pos", "invert"):
+_COMPARED = "they compare an object of the answer, and only plain data can be compared"
+_AS_DATA = "they ask an object of the answer for its {}, as if it were plain data"
+_REFUSED = {
+    _COMPARED: "eq ne lt le gt ge",
+    _AS_DATA: "abs round int float complex index trunc floor ceil divmod rdivmod bytes reversed",
+    "they use an object of the answer for {}": "copy deepcopy reduce_ex reduce await aiter",
+}
+_BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+for _why, _names in _REFUSED.items():
+    for _name in _names.split():
+        setattr(Remote, f"__{_name}__", _refused(_why.format(_name)))
+_HANDED_ON = [f"{_side}{_name}" for _name in _BINARY.split() for _side in ("", "r", "i")]
+for _name in ("neg", "pos", "invert", *_HANDED_ON):
     setattr(Remote, f"__{_name}__", _forwarded(_name))
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-):
-    for _side in ("", "r", "i"):
-        setattr(Remote, f"__{_side}{_name}__", _forwarded(_side + _name))
 
 
 class ErrorClass(type):

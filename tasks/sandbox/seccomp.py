@@ -19,7 +19,7 @@ from functools import cache
 
 from schemas.base import InputError
 
-_ALLOWED = """
+ALLOWED = """
     read write readv writev pread64 pwrite64 close close_range lseek dup dup2 dup3 fcntl ioctl pipe
     pipe2 socketpair eventfd2 open openat stat lstat fstat newfstatat statx access faccessat
     faccessat2 readlink readlinkat getdents getdents64 getcwd umask mmap mprotect munmap mremap
@@ -57,19 +57,14 @@ def filter_program() -> bytes:
         ) from error
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_init.argtypes = [ctypes.c_uint32]
-    library.seccomp_rule_add_array.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_uint32,
-        ctypes.c_int,
-        ctypes.c_uint,
-        ctypes.c_void_p,
-    ]
+    add, pointer = library.seccomp_rule_add_array, ctypes.c_void_p
+    add.argtypes = [pointer, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, pointer]
     library.seccomp_export_bpf.argtypes = [ctypes.c_void_p, ctypes.c_int]
     library.seccomp_release.argtypes = [ctypes.c_void_p]
     context = library.seccomp_init(_ENOSYS)
     try:
         failed = 0
-        for name in _ALLOWED.split():
+        for name in ALLOWED.split():
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number >= 0:  # negative: this architecture has no such call (aarch64 has no open)
                 failed |= library.seccomp_rule_add_array(context, _ALLOW, number, 0, None)

@@ -82,9 +82,8 @@ def _keep(control: socket.socket, job: dict[str, Any], files: list[int], seccomp
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ready, tell = os.pipe()
-        _checked(
-            "unshare", _LIBC.unshare(_NEW_PID if job["user"] is not None else _NEW_PID | _NEW_USER)
-        )
+        new = _NEW_PID if job["user"] is not None else _NEW_PID | _NEW_USER
+        _checked("unshare", _LIBC.unshare(new))
         inside = os.fork()
         if inside == 0:
             _become_guest(tell, job, files, seccomp)
@@ -121,10 +120,8 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
             os.setgroups([])
             os.setresgid(job["user"], job["user"], job["user"])
             os.setresuid(job["user"], job["user"], job["user"])
-        _checked(
-            "capset",
-            _LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()),
-        )
+        header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+        _checked("capset", _LIBC.capset(header, (ctypes.c_uint32 * 6)()))
         nothing = os.open("/dev/null", os.O_RDWR)
         kept = sorted({*files, tell})
         for stream in (0, 1, 2):
@@ -132,12 +129,8 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
         for before, after in zip([2, *kept], [*kept, 2**16], strict=True):
             os.closerange(before + 1, after)
         _checked("no_new_privs", _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked(
-            "seccomp",
-            _LIBC.prctl(
-                _SECCOMP, _FILTER, ctypes.byref(_Program(len(seccomp) // 8, seccomp)), 0, 0
-            ),
-        )
+        program = ctypes.byref(_Program(len(seccomp) // 8, seccomp))
+        _checked("seccomp", _LIBC.prctl(_SECCOMP, _FILTER, program, 0, 0))
     except Exception as error:  # noqa: BLE001  whatever it is, nothing foreign has run yet
         os.write(tell, str(error).encode())
         os._exit(0)

@@ -6,8 +6,9 @@ papers. From here to the gradient are five files: this one; in `tasks.reinforcem
 told and which prompts are asked (config), rollouts that are sampled ahead of the updates and scored
 meanwhile (batches), what a rollout is and what of it is trained on (rollout); and the loss. Beside
 that way stand the rewards' weighted mean (rewarding) and what is done about a run that is dying
-(collapse). The reference is a frozen copy of the initial policy. A response that was cut off stays in the loss and is worth what its text earns; one
-on which every reward abstained is left out of its group and of the loss.
+(collapse). The reference is a frozen copy of the initial policy. A response that was cut off stays
+in the loss and is worth what its text earns; one on which every reward abstained is left out of its
+group and of the loss.
 
 The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume
 (google/tunix issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290): there a
@@ -21,6 +22,7 @@ its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +32,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.data.tokens import response_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
+from tasks.rehearsal.reward_audit import audit_rewards
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
@@ -203,6 +207,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     Raises:
         InputError: too many prompts do not fit.
+        AuditFailed: the rewards do not pay for what the references do.
         StageFailed: a program compiled more than once, or the policy was dying and never better
             than at the start.
     """
@@ -230,6 +235,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     sampling = programs_of(config, loaded)
     # before `fit` restores: its reference is the initial policy
     with closing(RolloutBatches(config, loaded, sampling, examples, job, resources)) as batches:
+        tokens = partial(response_tokens, loaded.tokenizer)
+        audit_rewards(job, config.audit, batches.scorer, lambda text: len(tokens(text)))
         guard = Guard(config, batches, trainer, job)
         curve = fit(
             trainer,
@@ -277,7 +284,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

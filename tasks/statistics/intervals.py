@@ -5,7 +5,7 @@ Everything is at 95 %. Items are treated as drawn independently from one populat
 uncertain is which prompts were asked, not what the model says to them (decoding is greedy;
 `tasks.statistics.noise_floor` is about models whose answers are drawn).
 
-`python -m benchmarks.coverage` measures how often the intervals hold the truth.
+How often the intervals hold the truth: docs/measurements.md, 2026-11-21.
 """
 
 import math

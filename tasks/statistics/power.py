@@ -12,8 +12,7 @@ Binomial(n, discordant), each of them is a win or a loss, and a test passes when
 losses. As these are whole numbers, power grows with n in small teeth: the n that are given here
 have the power asked for; a few more may lack a little of it, and a few fewer may have it too.
 
-`python -m benchmarks.coverage` simulates the tests and shows the power reached beside the power
-promised.
+The power reached in simulation beside the power promised: docs/measurements.md, 2026-11-21.
 """
 
 import math

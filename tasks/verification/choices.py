@@ -23,9 +23,8 @@ _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s
 
 def choices_of(prompt: Prompt) -> tuple[str, ...]:
     """The texts to choose from; none where the prompt has none."""
-    value = next(
-        (constraint.value for constraint in prompt.constraints if constraint.name == CHOICES), ()
-    )
+    values = (one.value for one in prompt.constraints if one.name == CHOICES)
+    value = next(values, ())
     return value if isinstance(value, tuple) else ()
 
 
@@ -41,9 +40,8 @@ def as_constraint(choices: Sequence[str]) -> tuple[Constraint, ...]:
 
 def asked(question: str, choices: Sequence[str]) -> str:
     """The text of a prompt: the question, the choices with their letters, and how to answer."""
-    listed = "\n".join(
-        f"{letter}. {text}" for letter, text in zip(letters(choices), choices, strict=True)
-    )
+    named = zip(letters(choices), choices, strict=True)
+    listed = "\n".join(f"{letter}. {text}" for letter, text in named)
     return f"{question}\n\n{listed}\n\nAnswer with the letter of the right choice."
 
 
@@ -78,18 +76,10 @@ def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
     """The letters of the choices that a text is: as it is written, or folded where that leaves one
     text."""
     for fold, text in ((str.strip, answer), (normalise_answer, answer), (_folded, plain)):
-        same = [
-            name
-            for name, choice in zip(letters(choices), choices, strict=True)
-            if fold(choice) == fold(text) != ""
-        ]
+        named = zip(letters(choices), choices, strict=True)
+        same = {name: one.strip() for name, one in named if fold(one) == fold(text) != ""}
         if same:
-            texts = {
-                choice.strip()
-                for name, choice in zip(letters(choices), choices, strict=True)
-                if name in same
-            }
-            return "".join(same) if len(texts) == 1 else ""
+            return "".join(same) if len(set(same.values())) == 1 else ""
     return ""
 
 
@@ -97,17 +87,12 @@ def _of_text(text: str, choices: Sequence[str]) -> str:
     """The letters of the choices with whose texts a text begins: of those, the longest, and as they
     are written where that tells them apart."""
     folded = _folded(text)
-    begun = [
-        (len(choice), name)
-        for name, choice in zip(letters(choices), map(_folded, choices), strict=True)
-        if _begins(folded, choice)
-    ]
-    longest = [name for length, name in begun if length == max(begun)[0]]
-    written = [
-        name
-        for name in longest
-        if text.startswith(_unwrapped(choices[letters(choices).index(name)]))
-    ]
+    named = dict(zip(letters(choices), choices, strict=True))
+    begun = {
+        name: len(_folded(one)) for name, one in named.items() if _begins(folded, _folded(one))
+    }
+    longest = [name for name, length in begun.items() if length == max(begun.values())]
+    written = [name for name in longest if text.startswith(_unwrapped(named[name]))]
     return "".join(written or longest)
 
 

@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 from schemas.examples import Prompt
 from tasks.sandbox.assembly import program, support
-from tasks.verification.apart import Apart, LimitMet, serve
+from tasks.verification.process_pool import LimitMet, ProcessPool, serve
 
 FLOOR = 4
 _SHARE = 0.25
-_APART = Apart("tasks.verification.code_audit", cpu_s=2, memory_bytes=2**30)
+_POOL = ProcessPool("tasks.verification.code_audit", cpu_s=2, memory_bytes=2**30)
 
 _WORDS = re.compile(r"\w+")
 _MODULES = frozenset(
@@ -43,13 +43,6 @@ _MODULES = frozenset(
         marshal pickle dis code codeop pdb bdb trace atexit runpy pkgutil unittest pytest asyncio
         """)
 )
-_HARMLESS = frozenset(
-    _WORDS.findall(
-        "maxsize setrecursionlimit getrecursionlimit float_info int_info version_info getsizeof"
-        " stdin stdout"
-    )
-)
-"""What `sys` has that solutions use."""
 _ATTRIBUTES = frozenset(
     _WORDS.findall("""
         __globals__ __subclasses__ __base__ __bases__ __mro__ mro __code__ __closure__ __builtins__
@@ -59,21 +52,20 @@ _ATTRIBUTES = frozenset(
         ag_frame _getframe settrace setprofile addaudithook CodeType FunctionType FrameType
         """)
 )
-_CALLED = frozenset(
-    _WORDS.findall(
-        "__import__ globals locals vars exec compile open breakpoint exit quit delattr setattr"
-    )
-)
-_BY_TEXT = frozenset(_WORDS.findall("getattr hasattr eval exec compile __import__ import_module"))
-_RAISED = frozenset(
-    _WORDS.findall("SystemExit StopIteration StopAsyncIteration GeneratorExit KeyboardInterrupt")
-)
-_OVERRIDES = frozenset(
-    _WORDS.findall(
+_HARMLESS, _CALLED, _BY_TEXT, _RAISED, _OVERRIDES = (
+    frozenset(_WORDS.findall(names))
+    for names in (
+        "maxsize setrecursionlimit getrecursionlimit float_info int_info version_info getsizeof"
+        " stdin stdout",
+        "__import__ globals locals vars exec compile open breakpoint exit quit delattr setattr",
+        "getattr hasattr eval exec compile __import__ import_module",
+        "SystemExit StopIteration StopAsyncIteration GeneratorExit KeyboardInterrupt",
         "__eq__ __ne__ __sub__ __rsub__ __bool__ __instancecheck__ __del__ __getattr__"
-        " __getattribute__"
+        " __getattribute__",
     )
 )
+"""What `sys` has that solutions use; what no solution calls, looks names up with, raises; methods
+by which an object decides a test."""
 _DEFINITION = re.compile(r"^def (\w+)", re.MULTILINE)
 _MOST_FOUND = 10
 _UNCOUNTED = (
@@ -98,10 +90,8 @@ class Audit(NamedTuple):
     @property
     def problems(self) -> tuple[str, ...]:
         """For a person; empty: nothing is wrong with it."""
-        return (
-            *((f"{self.nodes} nodes, fewer than {self.least}",) if self.short else ()),
-            *self.found,
-        )
+        size = f"{self.nodes} nodes, fewer than {self.least}"
+        return (size, *self.found) if self.short else self.found
 
 
 def audit(prompt: Prompt, answer: str) -> Audit:
@@ -112,7 +102,7 @@ def audit(prompt: Prompt, answer: str) -> Audit:
 @lru_cache(maxsize=4096)
 def _audit(*texts: str) -> Audit:
     try:
-        found = _APART.ask(texts)
+        found = _POOL.ask(texts)
     except LimitMet as error:
         return Audit(0, 0, (f"cannot be read: it {error}",))
     return Audit(found["nodes"], found["least"], tuple(found["found"]))
@@ -121,20 +111,17 @@ def _audit(*texts: str) -> Audit:
 def _read(question: list[str]) -> dict[str, Any]:
     """The fields of an Audit; in the process of its own."""
     answer, reference, prefix, asked, tests = question
-    prefix = (
-        prefix.rstrip() + "\n" if prefix.strip() else ""
-    )  # sources strip texts, and a body begins on a line of its own
+    # sources strip texts, and a body begins on a line of its own
+    prefix = prefix.rstrip() + "\n" if prefix.strip() else ""
     given = _nodes(support(prefix)) or 0
     text = program(answer, prefix, [])
     nodes = _nodes(text)
     if nodes is None:
         return {"nodes": 0, "least": 0, "found": ["cannot be read"]}
     wanted = _nodes(program(reference, prefix, [])) if reference.strip() else None
-    least = (
-        FLOOR
-        if wanted is None or "def " not in reference + prefix
-        else max(FLOOR, round(_SHARE * (wanted - given)))
-    )
+    least = FLOOR
+    if wanted is not None and "def " in reference + prefix:
+        least = max(FLOOR, round(_SHARE * (wanted - given)))
     theirs = {*_DEFINITION.findall(tests)}
     allowed = {*_WORDS.findall(f"{asked} {prefix} {tests}")} - theirs
     found = dict.fromkeys(_suspects(ast.parse(text), allowed, theirs))
@@ -147,82 +134,49 @@ def _nodes(text: str) -> int | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    headers = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    uncounted = {
-        id(part)
-        for node in headers
-        for top in (node, node.args, node.returns)
-        if top
-        for part in _header(top)
-    }
-    docstrings = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    ]
-    counted = [
-        node
-        for node in ast.walk(tree)
-        if not isinstance(node, _UNCOUNTED) and id(node) not in uncounted
-    ]
-    return len(counted) - 2 * len(docstrings)
-
-
-def _header(top: ast.AST) -> Iterator[ast.AST]:
-    """A definition itself, or all of its parameters and its annotation."""
-    if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef):
-        yield top
-    else:
-        yield from ast.walk(top)
+    headers: set[ast.AST] = set()  # definitions, with all of their parameters and annotations
+    docstrings = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parts = [part for part in (node.args, node.returns) if part]
+            headers |= {node, *(one for part in parts for one in ast.walk(part))}
+        elif isinstance(node, ast.Expr):
+            docstrings += isinstance(node.value, ast.Constant)
+    counted = [one for one in ast.walk(tree) if not isinstance(one, _UNCOUNTED)]
+    return len([one for one in counted if one not in headers]) - 2 * docstrings
 
 
 def _suspects(tree: ast.Module, allowed: set[str], theirs: set[str]) -> Iterator[str]:
     """What is suspicious, for a person. `allowed`: names that the task has; `theirs`: names that
     its tests define."""
     for top in tree.body:
-        yield from (
-            f"defines {name}"
-            for name in _top_names(top)
-            if name not in allowed
-            and (name in theirs or hasattr(builtins, name) or name.startswith("test_"))
-        )
+        for name in _top_names(top):
+            known = name in theirs or hasattr(builtins, name) or name.startswith("test_")
+            if known and name not in allowed:
+                yield f"defines {name}"
     looks_up = False
     for node in ast.walk(tree):
         looks_up |= isinstance(node, ast.Call) and _called(node) in _BY_TEXT
-        yield from (
-            f"{what} {name}"
-            for what, name in _names(node)
-            if name.partition(".")[0] not in allowed and name not in allowed
-        )
-    texts = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
+        for what, name in _names(node):
+            if allowed.isdisjoint((name, name.partition(".")[0])):
+                yield f"{what} {name}"
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    texts = [one for one in constants if isinstance(one, str)]
     danger = _ATTRIBUTES | (_MODULES if looks_up else set())
     for text in (*texts, "".join(texts)) if looks_up else texts:  # joined: "__glo" + "bals__"
-        yield from (
-            f"text {word}"
-            for word in sorted(set(_WORDS.findall(text)) & danger - allowed)
-            if looks_up or "__" in word
-        )
+        for word in sorted(set(_WORDS.findall(text)) & danger - allowed):
+            if looks_up or "__" in word:
+                yield f"text {word}"
 
 
 def _top_names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
-    targets = (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.AnnAssign | ast.AugAssign)
-        else []
-    )
-    return [
-        part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
-    ]
+    targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign | ast.AugAssign):
+        targets = [node.target]
+    parts = [part for target in targets for part in ast.walk(target)]
+    return [part.id for part in parts if isinstance(part, ast.Name)]
 
 
 def _called(node: ast.Call) -> str:
@@ -236,19 +190,13 @@ def _names(node: ast.AST) -> Iterator[tuple[str, str]]:
     """(what is done, with which suspicious name) of one node."""
     match node:
         case ast.Import(names=names):
-            yield from (
-                ("imports", one.name)
-                for one in names
-                if (root := one.name.partition(".")[0]) in _MODULES and root != "sys"
-            )
-        case ast.ImportFrom(module=str(module), names=names) if (
-            module.partition(".")[0] in _MODULES
-        ):
-            yield from (
-                ("imports", f"{module}.{one.name}")
-                for one in names
-                if not (module == "sys" and one.name in _HARMLESS)
-            )
+            for one in names:
+                if one.name.partition(".")[0] in _MODULES - {"sys"}:
+                    yield "imports", one.name
+        case ast.ImportFrom(module=str(name), names=names) if name.partition(".")[0] in _MODULES:
+            for one in names:
+                if name != "sys" or one.name not in _HARMLESS:
+                    yield "imports", f"{name}.{one.name}"
         case ast.ImportFrom(names=names):
             yield from (("imports", one.name) for one in names if one.name in _ATTRIBUTES)
         case ast.Attribute(value=ast.Name(id="sys"), attr=attribute) if attribute not in _HARMLESS:
@@ -267,18 +215,11 @@ def _names(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "raises", name
         case ast.ClassDef(name=name, body=body):
             methods = [one.name for one in body if isinstance(one, ast.FunctionDef)]
-            assigned = [
-                target.id
-                for one in body
-                if isinstance(one, ast.Assign)
-                for target in one.targets
-                if isinstance(target, ast.Name)
-            ]
-            yield from (
-                (f"class {name} overrides", one)
-                for one in (*methods, *assigned)
-                if one in _OVERRIDES
-            )
+            targets = [one.targets for one in body if isinstance(one, ast.Assign)]
+            assigned = [one.id for each in targets for one in each if isinstance(one, ast.Name)]
+            for method in (*methods, *assigned):
+                if method in _OVERRIDES:
+                    yield f"class {name} overrides", method
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The constraints of form that a prompt can have."""
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ _TRUE, _COUNT, _TEXT, _TEXTS, _COUNTS, _LANGUAGE = _FORMS
 
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*(?=\s|$)|[。！？]+")
+_LINE = re.compile(r"^.*\S", re.MULTILINE)
 _BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+\S", re.MULTILINE)
 _TITLE = r"<<[ \t]*[^<>\s][^<>\n]*>>|^[ \t]*#{1,6}[ \t]+\S|^[ \t]*\*\*[^*\n]+\*\*[ \t]*$"
 _PLACEHOLDER = re.compile(r"\[[^\[\]\n]+\]")
@@ -89,11 +91,8 @@ def sentences(text: str) -> list[str]:
 
 def paragraphs(text: str) -> list[str]:
     """Pieces between empty lines or lines of `***` and `---`."""
-    return [
-        piece
-        for piece in re.split(r"\n(?:[ \t]*(?:(?:\*\*\*|---)[ \t]*)?\n)+", text.strip())
-        if piece.strip()
-    ]
+    pieces = re.split(r"\n(?:[ \t]*(?:(?:\*\*\*|---)[ \t]*)?\n)+", text.strip())
+    return [piece for piece in pieces if piece.strip()]
 
 
 def occurrences(text: str, phrase: str) -> int:
@@ -102,16 +101,33 @@ def occurrences(text: str, phrase: str) -> int:
     return len(re.findall(rf"(?<!\w){spaced}(?!\w)", text.casefold()))
 
 
-def _most(count: Callable[[str], int]) -> Callable[[str, int], tuple[bool, int]]:
-    return lambda text, value: ((found := count(text)) <= value, found)
+_COUNTS_OF: dict[str, tuple[str, Callable[[str], int]]] = {
+    "words": ("words", lambda text: len(words(text))),
+    "characters": ("characters", len),
+    "sentences": ("sentences", lambda text: len(sentences(text))),
+    "paragraphs": ("paragraphs", lambda text: len(paragraphs(text))),
+    "lines": ("lines that are not empty", lambda text: len(_LINE.findall(text))),
+    "bullets": ("bullets or numbered points", lambda text: len(_BULLET.findall(text))),
+    "highlights": ("*highlighted* or **bold** parts", lambda text: len(_HIGHLIGHT.findall(text))),
+    "placeholders": ("[placeholders] in brackets", lambda text: len(_PLACEHOLDER.findall(text))),
+}
+_BOUNDS: dict[str, tuple[str, Callable[[int, int], bool]]] = {
+    "max": ("at most", operator.le),
+    "min": ("at least", operator.ge),
+    "": ("exactly", operator.eq),
+}
 
 
-def _least(count: Callable[[str], int]) -> Callable[[str, int], tuple[bool, int]]:
-    return lambda text, value: ((found := count(text)) >= value, found)
+def _count_rule(name: str) -> "Rule":
+    """The rule of a name such as `max_words` or `lines`."""
+    bound, _, thing = name.rpartition("_")
+    (words_of_bound, holds), (things, count) = _BOUNDS[bound], _COUNTS_OF[thing]
 
+    def compared(text: str, most: int) -> tuple[bool, int]:
+        found = count(text)
+        return holds(found, most), found
 
-def _just(count: Callable[[str], int]) -> Callable[[str, int], tuple[bool, int]]:
-    return lambda text, value: ((found := count(text)) == value, found)
+    return Rule(_COUNT, f"{words_of_bound} so many {things}", compared)
 
 
 def _without(find: Callable[[str], list[str]]) -> Callable[[str, bool], tuple[bool, list[str]]]:
@@ -122,11 +138,8 @@ def _counted(
     compare: Callable[[int, int], bool],
 ) -> Callable[[str, tuple[str, ...]], tuple[bool, dict[str, int]]]:
     def holds(text: str, value: tuple[str, ...]) -> tuple[bool, dict[str, int]]:
-        wanted = {
-            match["word"]: int(match["count"])
-            for item in value
-            if (match := _COUNTED.fullmatch(item))
-        }
+        matches = [match for item in value if (match := _COUNTED.fullmatch(item))]
+        wanted = {match["word"]: int(match["count"]) for match in matches}
         found = {word: occurrences(text, word) for word in wanted}
         return all(compare(found[word], count) for word, count in wanted.items()), found
 
@@ -207,35 +220,13 @@ def _ending(text: str, value: str) -> tuple[bool, str]:
     return tail.casefold().endswith(value.strip().casefold()), tail[-len(value) - 10 :]
 
 
+_COUNT_RULES = """
+    max_words min_words max_characters min_characters max_sentences min_sentences sentences
+    paragraphs max_paragraphs min_paragraphs lines bullets max_bullets min_bullets min_highlights
+    min_placeholders
+"""
 CONSTRAINTS: dict[str, Rule] = {
-    "max_words": Rule(_COUNT, "at most so many words", _most(lambda text: len(words(text)))),
-    "min_words": Rule(_COUNT, "at least so many words", _least(lambda text: len(words(text)))),
-    "max_characters": Rule(_COUNT, "at most so many characters", _most(len)),
-    "min_characters": Rule(_COUNT, "at least so many characters", _least(len)),
-    "max_sentences": Rule(_COUNT, "at most so many sentences",
-                          _most(lambda text: len(sentences(text)))),
-    "min_sentences": Rule(_COUNT, "at least so many sentences",
-                          _least(lambda text: len(sentences(text)))),
-    "sentences": Rule(_COUNT, "exactly so many sentences",
-                      _just(lambda text: len(sentences(text)))),
-    "paragraphs": Rule(_COUNT, "exactly so many paragraphs",
-                       _just(lambda text: len(paragraphs(text)))),
-    "max_paragraphs": Rule(_COUNT, "at most so many paragraphs",
-                           _most(lambda text: len(paragraphs(text)))),
-    "min_paragraphs": Rule(_COUNT, "at least so many paragraphs",
-                           _least(lambda text: len(paragraphs(text)))),
-    "lines": Rule(_COUNT, "exactly so many lines that are not empty",
-                  _just(lambda text: len(re.findall(r"^.*\S", text, re.MULTILINE)))),
-    "bullets": Rule(_COUNT, "exactly so many bullets or numbered points",
-                    _just(lambda text: len(_BULLET.findall(text)))),
-    "max_bullets": Rule(_COUNT, "at most so many bullets or numbered points",
-                        _most(lambda text: len(_BULLET.findall(text)))),
-    "min_bullets": Rule(_COUNT, "at least so many bullets or numbered points",
-                        _least(lambda text: len(_BULLET.findall(text)))),
-    "min_highlights": Rule(_COUNT, "at least so many *highlighted* or **bold** parts",
-                           _least(lambda text: len(_HIGHLIGHT.findall(text)))),
-    "min_placeholders": Rule(_COUNT, "at least so many [placeholders] in brackets",
-                             _least(lambda text: len(_PLACEHOLDER.findall(text)))),
+    **{name: _count_rule(name) for name in _COUNT_RULES.split()},
     "includes": Rule(_TEXTS, "each of the words or phrases", _lacks_none),
     "excludes": Rule(_TEXTS, "none of the words or phrases", _has_none),
     "min_counts": Rule(_COUNTS, "each word at least so often",
@@ -246,10 +237,10 @@ CONSTRAINTS: dict[str, Rule] = {
                    _counted(lambda found, wanted: found == wanted)),
     "starts_with": Rule(_TEXT, "the text begins so, in any case", _beginning),
     "ends_with": Rule(_TEXT, "the text ends so, in any case", _ending),
-    "lower_case": Rule(_TRUE, "no capital letter",
-                       _without(lambda text: [word for word in words(text) if word != word.lower()])),
-    "upper_case": Rule(_TRUE, "no small letter",
-                       _without(lambda text: [word for word in words(text) if word != word.upper()])),
+    "lower_case": Rule(_TRUE, "no capital letter", _without(
+        lambda text: [word for word in words(text) if word != word.lower()])),
+    "upper_case": Rule(_TRUE, "no small letter", _without(
+        lambda text: [word for word in words(text) if word != word.upper()])),
     "no_commas": Rule(_TRUE, "no comma of any script",
                       _without(lambda text: re.findall("[,，、،]", text))),
     "no_digits": Rule(_TRUE, "no digit", _without(lambda text: re.findall(r"\d", text))),

@@ -22,26 +22,18 @@ def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
     `2.5 * 10^3`. Without `letters` a calculation is one of numbers: `12 km/h` is none.
     """
     calculation = _OF_LETTERS if letters else _OF_NUMBERS
-    if (
-        prompt.context
-        or len(answer) > _LONGEST
-        or not calculation.search(_SCIENTIFIC.sub(" ", answer))
-    ):
+    if prompt.context or len(answer) > _LONGEST:
+        return False
+    if not calculation.search(_SCIENTIFIC.sub(" ", answer)):
         return False
     copy, asked, reference = map(_squeezed, (answer, prompt.prompt, prompt.answer))
-    return (
-        copy != reference
-        and re.search(rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)", asked) is not None
-    )
+    whole = rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)"
+    return copy != reference and re.search(whole, asked) is not None
 
 
 def _squeezed(text: str) -> str:
     """A formula without its white space and the marks around it."""
     plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(_SIGNS).casefold()
-    return (
-        plain.replace("\\times", "*")
-        .replace("\\cdot", "*")
-        .replace("\\div", "/")
-        .removesuffix(".")
-        .removesuffix("=")
-    )
+    for latex, sign in (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/")):
+        plain = plain.replace(latex, sign)
+    return plain.removesuffix(".").removesuffix("=")

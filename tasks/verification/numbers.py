@@ -31,14 +31,8 @@ _NUMBER = re.compile(
 
 _UNIT = re.compile(r"(?:[^\W\d_]|[°%$€£])(?:[^\W\d_]|[ °%$/.·'()-]|\^-?[0-9])*")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_SCALES = {
-    "dozen": 12,
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+_SCALES["trillion"] = 10**12
 _MOST_UNIT_WORDS = 3
 
 NO_UNITS = frozenset(
@@ -85,15 +79,8 @@ def parse_number(text: str) -> Number | None:
         denominator = _integer(match["denominator"])
         if denominator == 0:
             return None
-        return Number(
-            sign
-            * scale
-            * (
-                _integer(match["whole"] or "0")
-                + Fraction(_integer(match["numerator"]), denominator)
-            ),
-            None,
-        )
+        part = Fraction(_integer(match["numerator"]), denominator)
+        return Number(sign * scale * (_integer(match["whole"] or "0") + part), None)
     exponent = int(match["exponent"] or match["power"] or 0)
     mantissa = match["mantissa"].replace(",", "")
     value = Fraction(Decimal(mantissa)) * Fraction(10) ** exponent
@@ -110,11 +97,8 @@ def says_two(text: str) -> bool:
     0.33."""
     if len(text) > _LONGEST_NUMBER:
         return False
-    numbers = [
-        number.value
-        for part in _CHAIN.split(text)
-        if (number := parse_number(_MARKS.sub(" ", part).strip()))
-    ]
+    read = [parse_number(_MARKS.sub(" ", part).strip()) for part in _CHAIN.split(text)]
+    numbers = [number.value for number in read if number]
     return len(numbers) > 1 and max(numbers) - min(numbers) > _ROUNDING * max(map(abs, numbers))
 
 
@@ -142,13 +126,9 @@ def _scale(unit: str) -> int | None:
     words = unit.split()
     scale = _SCALES.get(words[0].removesuffix("s"), 1)
     named = words[1:] if scale > 1 else words
-    if (
-        len(named) > _MOST_UNIT_WORDS
-        or any(word.removesuffix("s") in _SCALES for word in named)
-        or not _UNIT.fullmatch(unit)
-    ):
-        return None
-    if not NO_UNITS.isdisjoint(_LETTERS.findall(unit)):
+    scaled = any(word.removesuffix("s") in _SCALES for word in named)
+    other = not NO_UNITS.isdisjoint(_LETTERS.findall(unit))
+    if len(named) > _MOST_UNIT_WORDS or scaled or other or not _UNIT.fullmatch(unit):
         return None
     return scale
 

@@ -25,13 +25,8 @@ class Quantity:
 
     def unit(self) -> str:
         """The dimension for a person."""
-        return (
-            " ".join(
-                name if exponent == 1 else f"{name}^{exponent:g}"
-                for name, exponent in self.dimension
-            )
-            or "no dimension"
-        )
+        parts = [name if power == 1 else f"{name}^{power:g}" for name, power in self.dimension]
+        return " ".join(parts) or "no dimension"
 
 
 _PLAIN = (
@@ -66,8 +61,8 @@ _POWER_OF_TEN = r"10 ?\^ ?(?P<%s>[-+]?\d{1,3})"
 
 _NUMBER = re.compile(
     r"(?P<sign>[-+]?)"
-    rf" ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>\d{{1,3}}(?:,\d{{3}})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?!"
-    r" ?\^|\d)"
+    rf" ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>\d{{1,3}}(?:,\d{{3}})+(?:\.\d*)?"
+    r"|\d+(?:\.\d*)?|\.\d+)(?! ?\^|\d)"
     r"(?:[eE](?P<exponent>[-+]?\d{1,3})(?![\w.]))?(?: ?/ ?(?P<denominator>\d+(?:\.\d+)?)(?![\d.]))?"
     rf"(?: ?[*x(]* ?{_POWER_OF_TEN % 'power'} ?\)?)?)(?P<unit>.*)"
 )
@@ -85,9 +80,8 @@ def parse_quantity(text: str) -> list[Quantity]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return []
-    number = float((match["mantissa"] or "1").replace(",", "")) * (
-        -1 if match["sign"] == "-" else 1
-    )
+    sign = -1 if match["sign"] == "-" else 1
+    number = sign * float((match["mantissa"] or "1").replace(",", ""))
     denominator = float(match["denominator"] or 1)
     power = int(match["exponent"] or 0) + int(match["power"] or match["alone"] or 0)
     if not denominator or abs(power) > 300:
@@ -100,14 +94,8 @@ def parse_quantity(text: str) -> list[Quantity]:
         if len(unit) > 1 and _POUNDS & dict(unit).keys()
     ]
     readings = [_with_unit(number, unit) for unit in units]
-    return [
-        reading
-        for reading in readings
-        if reading
-        and reading.factor
-        and math.isfinite(reading.number * reading.factor)
-        and reading.things.isdisjoint(NO_UNITS)
-    ]
+    known = [one for one in readings if one and one.factor and one.things.isdisjoint(NO_UNITS)]
+    return [one for one in known if math.isfinite(one.number * one.factor)]
 
 
 _WORDS = re.compile(
@@ -124,12 +112,8 @@ _SHAPES = (
     (re.compile(r"\b(?:cubic|cu\.?)\s+(\w+)"), r"\1^3"),
 )
 
-_POUNDS = {
-    "lb",
-    "lbs",
-    "pound",
-    "pounds",
-}  # of force as well, where they are part of a unit: lb/in^2
+# of force as well, where they are part of a unit: lb/in^2
+_POUNDS = {"lb", "lbs", "pound", "pounds"}
 Unit = list[tuple[str, float]]
 
 
@@ -220,7 +204,6 @@ def _registry() -> Any:
 def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | None:
     """A unit's factor to SI, its SI dimension and its offset (of temperatures); None for a word
     that is no unit."""
-    import pint
 
     registry = _registry()
     for spelling in (_SPELLINGS.get(name, name), name.lower() if len(name) > 3 else ""):
@@ -228,41 +211,14 @@ def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | No
             continue
         try:
             unit = registry.parse_units(spelling, as_delta=False)
-        except (
-            pint.UndefinedUnitError,
-            pint.DefinitionSyntaxError,
-            AttributeError,
-            TypeError,
-            ValueError,
-        ):
+        except (AttributeError, TypeError, ValueError):  # pint's own errors are among them
             continue
         zero, one = (registry.Quantity(number, unit).to_base_units() for number in (0.0, 1.0))
-        dimension = tuple(
-            sorted(
-                (str(part), float(power)) for part, power in one.unit_items() if part != "radian"
-            )
-        )
+        parts = [(str(part), float(power)) for part, power in one.unit_items()]
+        dimension = tuple(sorted(part for part in parts if part[0] != "radian"))
         return float(one.magnitude - zero.magnitude), dimension, float(zero.magnitude)
     return None
 
 
-_SYMBOLS = {
-    "J",
-    "kJ",
-    "K",
-    "mol",
-    "N",
-    "m",
-    "kg",
-    "s",
-    "Pa",
-    "kPa",
-    "W",
-    "V",
-    "A",
-    "C",
-    "L",
-    "g",
-    "cm",
-    "T",
-}
+_SYMBOLS = {"J", "kJ", "K", "mol", "N", "m", "kg", "s", "Pa", "kPa", "W", "V", "A", "C", "L"}
+_SYMBOLS |= {"g", "cm", "T"}

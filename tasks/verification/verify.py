@@ -75,11 +75,8 @@ def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
     `tasks.sandbox`), started by command line and never forked, which a process that runs JAX must
     not be.
     """
-    slow = [
-        index
-        for index, prompt in enumerate(prompts)
-        if (check := check_of(prompt.check)) and check.slow
-    ]
+    checks = [check_of(prompt.check) for prompt in prompts]
+    slow = [index for index, check in enumerate(checks) if check and check.slow]
     if not slow:
         return [judge(index) for index in range(len(prompts))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:

@@ -28,12 +28,8 @@ class Blocks:
                 yield f"{stack[-1]} to table", Blocks((*rest, stack[-1:]))
             for onto in self.stacks:
                 if onto != stack:
-                    yield (
-                        f"{stack[-1]} to {onto[-1]}",
-                        Blocks(
-                            tuple((*other, stack[-1]) if other == onto else other for other in rest)
-                        ),
-                    )
+                    moved = ((*one, stack[-1]) if one == onto else one for one in rest)
+                    yield f"{stack[-1]} to {onto[-1]}", Blocks(tuple(moved))
 
     def facts(self) -> set[str]:
         """`red on blue` and `blue on table`."""
@@ -62,10 +58,8 @@ class Grid:
         """Every action that can be done, and what comes of it."""
         if self.power != 0:
             for cell in self.beside(self.robot):
-                yield (
-                    f"go {cell}",
-                    replace(self, robot=cell, power=None if self.power is None else self.power - 1),
-                )
+                power = None if self.power is None else self.power - 1
+                yield f"go {cell}", replace(self, robot=cell, power=power)
         for index, (name, cell) in enumerate(self.things):
             if cell == self.robot and all(other for _, other in self.things):
                 yield f"take {name}", self._with(index, 0)
@@ -78,18 +72,14 @@ class Grid:
         """The cells that can be entered from one."""
         row, column = divmod(cell - 1, self.width)
         around = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
-        cells = [
-            one * self.width + other + 1
-            for one, other in around
-            if 0 <= one < self.height and 0 <= other < self.width
-        ]
+        inside = [(y, x) for y, x in around if 0 <= y < self.height and 0 <= x < self.width]
+        cells = [y * self.width + x + 1 for y, x in inside]
         return [one for one in cells if one not in self.blocked]
 
     def _with(self, index: int, cell: int) -> "Grid":
-        return replace(
-            self,
-            things=(*self.things[:index], (self.things[index][0], cell), *self.things[index + 1 :]),
-        )
+        things = list(self.things)
+        things[index] = (things[index][0], cell)
+        return replace(self, things=tuple(things))
 
     def facts(self) -> set[str]:
         """`robot at 4`, and `key at 5` for each thing that it does not hold."""
@@ -109,18 +99,11 @@ def told(state: World, goal: set[str]) -> tuple[Constraint, ...]:
         }
     else:
         facts = {"grid": (f"{state.width} by {state.height}",), "robot": state.robot}
-        facts |= {"blocked": tuple(map(str, sorted(state.blocked)))} if state.blocked else {}
-        facts |= (
-            {"things": tuple(f"{name} at {cell}" for name, cell in state.things)}
-            if state.things
-            else {}
-        )
-        facts |= (
-            {"power": state.power, "full": state.full, "charger": state.charger}
-            if state.power is not None
-            else {}
-        )
-    return tuple(
-        Constraint(name=name, value=value)
-        for name, value in {**facts, "goal": tuple(sorted(goal))}.items()
-    )
+        if state.blocked:
+            facts["blocked"] = tuple(map(str, sorted(state.blocked)))
+        if state.things:
+            facts["things"] = tuple(f"{name} at {cell}" for name, cell in state.things)
+        if state.power is not None:
+            facts |= {"power": state.power, "full": state.full, "charger": state.charger}
+    facts["goal"] = tuple(sorted(goal))
+    return tuple(Constraint(name=name, value=value) for name, value in facts.items())

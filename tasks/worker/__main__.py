@@ -36,7 +36,7 @@ from infra.store.remote import host_status
 from infra.store.store import Store
 from infra.store.workspace import KEPT, Workspace
 from schemas.artifact import ArtifactRef, Manifest, stage_key
-from schemas.base import InputError, StageFailed, canonical_json, explain_validation
+from schemas.base import AuditFailed, InputError, StageFailed, canonical_json, explain_validation
 from schemas.job import JobSpec, JobStatus, Progress, Usage
 from tasks.contract.job import Job
 from tasks.contract.plugins import stage_kind
@@ -102,6 +102,8 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         return ended("failed", str(error), 1, lost=True)
     except InputError as error:
         return _failed(str(error), exit_code=2)
+    except AuditFailed as error:
+        return _failed(str(error), exit_code=3)
     except StageFailed as error:
         return _failed(str(error))
     except MemoryError as error:

@@ -49,15 +49,8 @@ SETTINGS = {
 
 def run(store: str, environment: dict[str, str]) -> tuple[int, str]:
     """`lyceum run` in a process of its own; returns its exit code and what it printed on stderr."""
-    command = [*LYCEUM, "--store", store]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **SETTINGS, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, settings = [*LYCEUM, "--store", store], {**os.environ, **SETTINGS, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
     return done.returncode, done.stderr
 
 
@@ -87,25 +80,19 @@ def draw(counts: dict[str, Counter[str]], dice: random.Random) -> Point:
     kind = dice.choice(sorted(counts))
     function = dice.choice(sorted(counts[kind]))
     number = dice.randint(1, counts[kind][function])
-    return Point(
-        kind,
-        function,
-        number,
-        dice.choice(("before", "after")),
-        dice.choice(("self", "self", "parent")),
-    )
+    when, victim = dice.choice(("before", "after")), dice.choice(("self", "self", "parent"))
+    return Point(kind, function, number, when, victim)
 
 
 def differences(ours: dict[str, Manifest], theirs: dict[str, Manifest]) -> list[str]:
     """Stage kinds whose artifacts are not the same: files, sizes, digests, metrics."""
+
+    def made(found: dict[str, Manifest], kind: str) -> tuple[object, ...] | None:
+        one = found.get(kind)
+        return one and (one.files, one.metrics, one.key)
+
     kinds = sorted(ours.keys() | theirs.keys())
-    return [
-        kind
-        for kind in kinds
-        if (kind not in ours or kind not in theirs)
-        or (ours[kind].files, ours[kind].metrics, ours[kind].key)
-        != (theirs[kind].files, theirs[kind].metrics, theirs[kind].key)
-    ]
+    return [kind for kind in kinds if made(ours, kind) != made(theirs, kind)]
 
 
 class Places:
@@ -128,11 +115,10 @@ class Places:
 
     def faults(self) -> dict[str, int]:
         """How often each fault struck."""
-        return (
-            {action: self._emulator.faults.fired(number) for action, number in self._faults.items()}
-            if self._emulator
-            else {}
-        )
+        if not self._emulator:
+            return {}
+        fired = self._emulator.faults.fired
+        return {action: fired(number) for action, number in self._faults.items()}
 
 
 @contextmanager
@@ -164,10 +150,8 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
             rounds += 1
             spent = root / f"spent-{rounds}"
             spent.mkdir()
-            points = [
-                draw(counts, dice)
-                for _ in range(min(options.per_round, options.kills - kills.total()))
-            ]
+            drawn = min(options.per_round, options.kills - kills.total())
+            points = [draw(counts, dice) for _ in range(drawn)]
             armed = {"LYCEUM_CRASH": json.dumps(points), "LYCEUM_CRASH_SPENT": str(spent)}
             tries, code = 0, -1
             while code and tries < options.per_round + 3:
@@ -175,9 +159,8 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
                 tries += 1
             runs += tries
             fired = [point for point in points if (spent / str(point)).exists()]
-            kills.update(
-                (point.kind, "flow" if point.victim == "parent" else "worker") for point in fired
-            )
+            victims = {"parent": "flow", "self": "worker"}
+            kills.update((point.kind, victims[point.victim]) for point in fired)
             different = differences(artifacts(open_store(place(f"round-{rounds}"))), undisturbed)
             if code or different:
                 wrong.append((rounds, code, different, points, errors[-2000:]))
@@ -199,10 +182,8 @@ def campaign(options: argparse.Namespace, root: Path) -> int:
     )
     print(f"An undisturbed chain took {undisturbed_seconds:.0f} s; a kill cost {cost:.1f} s.")
     if struck:
-        print(
-            "Faults of the bucket meanwhile:"
-            f" {', '.join(f'{action} {number}' for action, number in struck.items())}."
-        )
+        told = ", ".join(f"{action} {number}" for action, number in struck.items())
+        print(f"Faults of the bucket meanwhile: {told}.")
     for one in wrong:
         print(one)
     return 1 if wrong else 0

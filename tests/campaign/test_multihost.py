@@ -61,18 +61,12 @@ class Slice(Chain):
         for host in range(self.hosts):
             store, name = self.seen_by(host), f"work/{spec.key}/{spec.attempt}/job.json"
             store.write_here(name, spec)
-            environment = {
-                "LYCEUM_CACHE": str(self.root / f"host-{host}"),
-                "XLA_FLAGS": (
-                    f"--xla_force_host_platform_device_count={self.devices} {QUICK_COMPILE}"
-                ),
-            }
+            devices = f"--xla_force_host_platform_device_count={self.devices}"
+            environment = {"LYCEUM_CACHE": str(self.root / f"host-{host}")}
+            environment["XLA_FLAGS"] = f"{devices} {QUICK_COMPILE}"
             if self.hosts > 1:
-                environment |= {
-                    "LYCEUM_HOST": str(host),
-                    "LYCEUM_HOSTS": str(self.hosts),
-                    "LYCEUM_COORDINATOR": coordinator,
-                }
+                environment |= {"LYCEUM_HOST": str(host), "LYCEUM_HOSTS": str(self.hosts)}
+                environment["LYCEUM_COORDINATOR"] = coordinator
             starts.append(Start(str(store.path(name)), points if host == on else (), environment))
         return self.workers.run_together(starts)
 
@@ -80,18 +74,15 @@ class Slice(Chain):
         return max(self.run_hosts(spec, *points))
 
     def status(self, spec: JobSpec, host: int) -> JobStatus:
-        status = self.seen_by(host).read_here(
-            f"work/{spec.key}/{spec.attempt}/status.json", JobStatus
-        )
+        name = f"work/{spec.key}/{spec.attempt}/status.json"
+        status = self.seen_by(host).read_here(name, JobStatus)
         assert status is not None
         return status
 
     def log(self, spec: JobSpec, host: int | None = None) -> str:
         hosts = range(self.hosts) if host is None else [host]
-        return "\n".join(
-            self.seen_by(k).path(f"work/{spec.key}/{spec.attempt}/log.txt").read_text()
-            for k in hosts
-        )
+        name = f"work/{spec.key}/{spec.attempt}/log.txt"
+        return "\n".join(self.seen_by(one).path(name).read_text() for one in hosts)
 
     def curve(self, name: str) -> list[dict[str, Any]]:
         directory = self.store.local_dir(self.undisturbed(name))
@@ -132,9 +123,8 @@ def resumed(slice: Slice, kind: str, point: Point, victim: int) -> tuple[Manifes
     assert manifest is not None
     assert manifest.files == undisturbed.files
     assert manifest.metrics == undisturbed.metrics
-    assert (
-        slice.store.children(f"work/{manifest.key}") == []
-    )  # nothing but the artifact is left in the bucket
+    # nothing but the artifact is left in the bucket
+    assert slice.store.children(f"work/{manifest.key}") == []
     return manifest, second
 
 
@@ -147,9 +137,7 @@ def test_two_hosts_train_and_the_first_one_commits(slice_of: SliceOf) -> None:
         assert slice.status(spec, host).state == "succeeded"
         assert slice.status(spec, host).artifact == manifest.ref()
         assert ("checkpoint at step 2 saved" in slice.log(spec, host)) == (host == 0)
-    assert (
-        slice.store.children(f"work/{manifest.key}") == []
-    )  # nothing but the artifact is left in the bucket
+    assert slice.store.children(f"work/{manifest.key}") == []
     for stage in ("distill", "rebalance"):
         assert slice.undisturbed(stage).execution["hosts"] == 1
         assert slice.status(slice.spec(stage, "undisturbed"), host=1).artifact is None
@@ -159,9 +147,8 @@ def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(
     slice_of: SliceOf,
 ) -> None:
     slice = slice_of()
-    manifest, second = resumed(
-        slice, "sft", ("sft", "tasks.training.trainer:Trainer.step", 6, "before"), victim=1
-    )
+    point = ("sft", "tasks.training.trainer:Trainer.step", 6, "before")
+    manifest, second = resumed(slice, "sft", point, victim=1)
     for host in range(2):
         assert "resuming at step 4 of 8" in slice.log(second, host)
         assert slice.status(second, host).artifact == manifest.ref()
@@ -170,22 +157,12 @@ def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(
 @pytest.mark.parametrize(
     ("kind", "point", "victim"),
     [
-        (
-            "sft",
-            ("tasks.training.checkpoints:Checkpoints.save", 2, "before"),
-            0,
-        ),  # the committer dies while the other one waits for it
+        # the committer dies while the other one waits for it
+        ("sft", ("tasks.training.checkpoints:Checkpoints.save", 2, "before"), 0),
         ("simpo", ("tasks.contract.journal:Journal.put", 1, "after"), 0),  # all samples are kept
-        (
-            "grpo",
-            ("tasks.training.trainer:Trainer.step", 4, "before"),
-            1,
-        ),  # in the middle of a rollout
-        (
-            "reasoning_eval",
-            ("tasks.sampling.slots:SlotSampler._advance", 2, "before"),
-            1,
-        ),  # in the middle of its answers
+        # in the middle of a rollout, and of its answers
+        ("grpo", ("tasks.training.trainer:Trainer.step", 4, "before"), 1),
+        ("reasoning_eval", ("tasks.sampling.slots:SlotSampler._advance", 2, "before"), 1),
     ],
 )
 def test_any_host_may_be_killed(
@@ -210,20 +187,14 @@ def test_hosts_compute_what_one_device_computes(slice_of: SliceOf) -> None:
     assert text(several, "simpo", "pairs.jsonl") == text(one, "simpo", "pairs.jsonl")
     for stage in ("simpo", "grpo"):
         assert several.curve(stage)[0] == pytest.approx(one.curve(stage)[0], rel=2e-2, abs=2e-3)
-    first = [
-        json.loads(text(slice, "grpo", "rollouts.jsonl").splitlines()[0])
-        for slice in (several, one)
-    ]
-    assert first[0]["completion"] == first[1]["completion"]
+    rollouts = [text(slice, "grpo", "rollouts.jsonl").splitlines() for slice in (several, one)]
+    ours, theirs = (json.loads(lines[0]) for lines in rollouts)
+    assert ours["completion"] == theirs["completion"]
     for stage in ("reasoning_eval", "safety_eval"):
         assert several.undisturbed(stage).metrics["n"] == one.undisturbed(stage).metrics["n"]
-    assert (
-        several.undisturbed("grpo").metrics["compiles"]
-        == one.undisturbed("grpo").metrics["compiles"]
-    )
-    assert [
-        path.name for path in (several.root / "host-1").rglob("artifacts")
-    ] != []  # host 1 read from the bucket
+    compiles = [slice.undisturbed("grpo").metrics["compiles"] for slice in (several, one)]
+    assert compiles[0] == compiles[1]
+    assert list((several.root / "host-1").rglob("artifacts"))  # host 1 read from the bucket
 
 
 def test_a_batch_that_cannot_be_spread_is_refused_by_all_hosts(slice_of: SliceOf) -> None:
@@ -231,21 +202,18 @@ def test_a_batch_that_cannot_be_spread_is_refused_by_all_hosts(slice_of: SliceOf
     spec = slice.spec("sft", "refused")
     assert slice.run_hosts(spec) == [2, 2], slice.log(spec)
     for host in range(2):
-        error = slice.status(spec, host).error
-        assert (
-            error
-            == "batch_size = 6: 2 hosts have 4 devices, and all take part. Set batch_size to a"
-            " multiple of 4 (4, 8, 12, ...)."
-        )
+        error = slice.status(spec, host).error or ""
+        assert error.startswith("batch_size = 6: 2 hosts have 4 devices")
+        assert "multiple of 4 (4, 8, 12, ...)" in error
 
 
 def test_hosts_on_one_directory_do_not_meet(workers: Workers, tmp_path: Path) -> None:
     slice = Slice(str(tmp_path / "store"), tmp_path, workers)
     manifest = slice.undisturbed("sft")
-    status = [
-        slice.store.read_json(f"work/{manifest.key}/undisturbed/{name}.json", JobStatus)
-        for name in ("status", "hosts/1")
-    ]
-    assert all(found is not None and found.artifact == manifest.ref() for found in status)
-    assert slice.store.children(f"work/{manifest.key}/undisturbed/hosts") == ["1", "1.json"]
-    assert slice.store.children(f"work/{manifest.key}/undisturbed/hosts/1") == []
+    work = f"work/{manifest.key}/undisturbed"
+    for name in ("status", "hosts/1"):
+        found = slice.store.read_json(f"{work}/{name}.json", JobStatus)
+        assert found is not None
+        assert found.artifact == manifest.ref()
+    assert slice.store.children(f"{work}/hosts") == ["1", "1.json"]
+    assert slice.store.children(f"{work}/hosts/1") == []

@@ -53,13 +53,8 @@ config = { prompt_length = 20, response_length = 40, batch_size = 40, min_items 
 def write_sums(data: Path, first: int) -> None:
     """300 sums whose first terms begin at `first`."""
     sums = [(one, other) for one in range(first, first + 20) for other in range(15)]
-    write_jsonl(
-        data / "rows.jsonl",
-        [
-            {"question": f"{a} + {b}?", "work": f"{a} and {b}", "answer": str(a + b)}
-            for a, b in sums
-        ],
-    )
+    row = lambda a, b: {"question": f"{a} + {b}?", "work": f"{a} and {b}", "answer": str(a + b)}  # noqa: E731
+    write_jsonl(data / "rows.jsonl", [row(*one) for one in sums])
 
 
 def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ Each case drives a real job (a distill stage, which needs no JAX) through
 `tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel,
 close. One fault strikes it in one state. Then it is asked: was there an end, the right one, with
 the right words? Is the artifact committed where it should be, and what is left?
-`tests/fakes/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the
+`tests/campaign/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the
 end; exits 1 when anything is wrong.
 
 WORDs choose the cases that contain all of them, and none after a `!`: `preempted running`, `!API`.
@@ -28,10 +28,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from tests.campaign.tpu_play import play, submit
+from tests.campaign.tpu_scenes import STATES, Case, cases
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_fake import FakeTpu
-from tests.fakes.tpu_play import play, submit
-from tests.fakes.tpu_scenes import STATES, Case, cases
 
 BUCKET = "lyceum-faults"
 TINY = """
@@ -93,20 +93,12 @@ def main() -> int:
         recipe = Path(scratch) / "tiny.toml"
         recipe.write_text(TINY)
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            options.jobs, mp_context=context, initializer=_begin, initargs=(gcs.environment,)
-        ) as pool:
-            waiting = [
-                pool.submit(
-                    _play,
-                    case.fault,
-                    case.state,
-                    f"gs://{BUCKET}/{number}",
-                    str(recipe),
-                    options.patience,
-                )
-                for number, case in enumerate(chosen, 1)
-            ]
+        begin = {"initializer": _begin, "initargs": (gcs.environment,)}
+        with ProcessPoolExecutor(options.jobs, mp_context=context, **begin) as pool:
+            waiting = []
+            for number, case in enumerate(chosen, 1):
+                where = (f"gs://{BUCKET}/{number}", str(recipe), options.patience)
+                waiting.append(pool.submit(_play, case.fault, case.state, *where))
             results = []
             for future in as_completed(waiting):
                 results.append(future.result())
@@ -147,24 +139,20 @@ def _play(fault: str, state: str, store: str, recipe: str, patience: float) -> d
 
 def _table(results: Sequence[dict[str, Any]]) -> None:
     cells = {(result["fault"], result["state"]): result for result in results}
-    faults = list(
-        dict.fromkeys(
-            case.fault for case in cases() if any(case.fault == fault for fault, _ in cells)
-        )
-    )
+    struck = {fault for fault, _ in cells}
+    faults = list(dict.fromkeys(case.fault for case in cases() if case.fault in struck))
     width = max(map(len, faults))
     print("\n" + " " * width + "".join(f"  {state:15}" for state in STATES))
     for fault in faults:
         row = [cells.get((fault, state)) for state in STATES]
-        texts = [
-            (
-                ""
-                if one is None
-                else f"{'WRONG ' if one['wrong'] else ''}{one['outcome']} {one['seconds']:.1f} s"
-            )
-            for one in row
-        ]
-        print(f"{fault:{width}}" + "".join(f"  {text:15}" for text in texts))
+        print(f"{fault:{width}}" + "".join(f"  {_cell(one):15}" for one in row))
+
+
+def _cell(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return ""
+    wrong = "WRONG " if result["wrong"] else ""
+    return f"{wrong}{result['outcome']} {result['seconds']:.1f} s"
 
 
 if __name__ == "__main__":

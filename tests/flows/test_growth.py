@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.growth import Series, row, slope, too_fast
-from benchmarks.growth_stores import commit_chain, fill_artifacts, fill_runs, write_recipe
 from flows.cli.gc import collect_garbage
 from flows.promotion.fresh import last_nightly
 from flows.recipe import explain
@@ -17,6 +15,7 @@ from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.base import InputError
 from tests.fakes.gcs_emulator import Emulator
+from tests.flows.growing_stores import commit_chain, fill_artifacts, fill_runs, write_recipe
 
 RUNS = 12
 CHANGED = "stages.rebalance.config.seed=99"
@@ -163,26 +162,3 @@ def test_a_live_lease_is_seen_by_the_sweep_also_where_nothing_of_the_work_is_gar
     with hold(lab.store, old.key, "rebalance", seconds=1.0, poll_seconds=0.1):
         assert aside() == []
     assert aside() == ["set aside", "attempt"]
-
-
-def test_growth_is_marked_when_it_is_steeper_than_n_log_n_or_lists_everything() -> None:
-    sizes = (10, 100, 1000)
-
-    def series(unit: str, values: dict[int, float]) -> Series:
-        return Series(
-            "axis",
-            "measure",
-            {size: {unit: value} for size, value in values.items()},
-            dict.fromkeys(sizes, 900),
-        )
-
-    linear, squared = (
-        series("seconds", {size: 0.001 * size**power for size in sizes}) for power in (1, 2)
-    )
-    assert [slope(one.of("seconds")) for one in (linear, squared)] == pytest.approx([1, 2])
-    assert [too_fast(one, "seconds") for one in (linear, squared)] == [False, True]
-    assert [
-        too_fast(series("listed", dict.fromkeys(sizes, listed)), "listed")
-        for listed in (899.0, 900.0)
-    ] == [False, True]
-    assert row(squared) == "| axis, 10 to 1,000 | measure | 0.100 to 1000.000 (n^2.00 !) |  |  |  |"

@@ -4,7 +4,7 @@ what could have been found."""
 from collections import Counter
 from pathlib import Path
 
-from flows.report.blocks import Box, Cell, Details, Paragraph, Table, plain
+from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table, plain
 from flows.report.gate import gate_blocks
 from flows.report.page import report_of, tiles
 from flows.report.samples import samples
@@ -201,3 +201,19 @@ def test_an_llm_judge_s_opinion_stands_beside_the_rules(tmp_path: Path) -> None:
     )
     notes = [note for sample in samples(run) for answer in sample.answers for note in answer.notes]
     assert "LLM judge: right" in notes
+
+
+def test_what_rewards_pay_for_is_a_table_with_the_lead_of_the_references(run: RunResults) -> None:
+    blocks = section(run, "rewards")
+    [table] = [one for one in blocks if isinstance(one, Table)]
+    assert rows(table) == {
+        "reference": {"format": "1", "exact_answer": "–", "total": "1", "reference leads by": ""},
+        "copy": {
+            "format": "1",
+            "exact_answer": "–",
+            "total": "1",
+            "reference leads by": "−0.5 [−0.6, −0.4]",
+        },
+    }
+    [allowed] = [one for one in blocks if isinstance(one, Sentences)]
+    assert allowed.items == [("bad", "copy earns more. Allowed: a drill")]

@@ -6,6 +6,7 @@ question, look-alikes, vacuous texts. The time of endless answers and what arbit
 tested below.
 """
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -32,15 +33,8 @@ def asked(
     check: Check, answer: str = "", question: str = "Which one?", **constraints: Any
 ) -> Prompt:
     told = tuple(Constraint(name=name, value=value) for name, value in constraints.items())
-    return Prompt(
-        id="p1",
-        prompt=question,
-        domain=Domain.GENERAL,
-        answer=answer,
-        check=check,
-        constraints=told,
-        source="test",
-    )
+    fields = {"domain": Domain.GENERAL, "check": check, "constraints": told}
+    return Prompt(id="p1", prompt=question, answer=answer, **fields)
 
 
 SOURCE = (
@@ -157,8 +151,6 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 
-CASES = [(name, prompt, text) for name, (prompt, _, attacks) in TABLES.items() for text in attacks]
-
 
 def test_every_check_is_attacked() -> None:
     assert set(CHECKS.names()) - {"tests"} == {prompt.check for prompt, _, _ in TABLES.values()}
@@ -167,9 +159,8 @@ def test_every_check_is_attacked() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_honest_answers_agree(name: str) -> None:
     prompt, honest, _ = TABLES[name]
-    assert [
-        (text, agrees(prompt, text).detail) for text in honest if not agrees(prompt, text).ok
-    ] == []
+    found = {text: agrees(prompt, text) for text in honest}
+    assert {text: one.detail for text, one in found.items() if not one.ok} == {}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -182,21 +173,14 @@ def test_what_a_reference_is_written_like_may_be_copied() -> None:
     """Which is larger, 3/4 or 1/2? And a context may hold its answer as it is."""
     assert agrees(asked("numeric", "3/4", "Which is larger, 3/4 or 1/2?"), "3/4").ok
     assert agrees(asked("math", "x^2 - 1", "Is x^2 - 1 or x^2 the larger?"), "$x^2-1$").ok
-    assert agrees(
-        asked("numeric", "12", "It goes at 12 km/h, and is a 12-year-old. How fast?"), "12 km/h"
-    ).ok
-    assert agrees(
-        asked("quantity", "9.8 m/s^2", "Here g is 9.8 m/s^2 and r is 2.5 × 10^3 m. What is g?"),
-        "g = 9.8 m/s^2",
-    ).ok
-    assert agrees(
-        asked("quantity", "2500 m", "Here r is 2.5 × 10^3 m. What is r?"), "2.5 × 10^3 m"
-    ).ok
+    old = asked("numeric", "12", "It goes at 12 km/h, and is a 12-year-old. How fast?")
+    assert agrees(old, "12 km/h").ok
+    both = "Here g is 9.8 m/s^2 and r is 2.5 × 10^3 m. What is it?"
+    assert agrees(asked("quantity", "9.8 m/s^2", both), "g = 9.8 m/s^2").ok
+    assert agrees(asked("quantity", "2500 m", both), "2.5 × 10^3 m").ok
     assert agrees(asked("quantity", "5 J"), "for n = 2, E = 5 J").ok
-    grounded = asked("numeric", "0.75", "It took 3/4 of it. How much?").model_copy(
-        update={"context": "It took 3/4 of it."}
-    )
-    assert agrees(grounded, "3/4").ok
+    grounded = asked("numeric", "0.75", "It took 3/4 of it. How much?")
+    assert agrees(grounded.model_copy(update={"context": "It took 3/4 of it."}), "3/4").ok
 
 
 def test_an_exact_reference_that_is_missing_is_an_error_and_no_verdict() -> None:
@@ -217,9 +201,9 @@ def test_a_choice_among_equal_texts_is_any_of_them() -> None:
 )  # fmt: skip
 def test_one_flexible_answer_is_judged(completion: str) -> None:
     """Of four choices at most one agrees with what a completion says, whatever it lists."""
-    right = [letter for letter in "ABCD" if (said := flexible_answer(asked("choice", letter, choices=GENES), completion))
-             and agrees(asked("choice", letter, choices=GENES), said).ok]  # fmt: skip
-    assert len(right) <= 1
+    prompts = [asked("choice", letter, choices=GENES) for letter in "ABCD"]
+    told = [(prompt, flexible_answer(prompt, completion)) for prompt in prompts]
+    assert sum(bool(said) and agrees(prompt, said).ok for prompt, said in told) <= 1
 
 
 @pytest.mark.parametrize(
@@ -261,17 +245,21 @@ def _ruled(text: str) -> None:
     raise AssertionError("a ruling without a question")
 
 
+def traced(text: str) -> str:
+    part = text.replace("<", "(")
+    return Trace(reasoning=part, answer=part).render()
+
+
+CHEAP = [name for name, (prompt, _, _) in TABLES.items() if prompt.check != "math"]
 READERS = {
-    **{name: (lambda text, prompt=prompt: agrees(prompt, text)) for name, (prompt, _, _) in TABLES.items() if prompt.check != "math"},
-    **{f"flexible {name}": (lambda text, prompt=prompt: flexible_answer(prompt, text)) for name, (prompt, _, _) in TABLES.items()},
+    **{name: functools.partial(agrees, TABLES[name][0]) for name in CHEAP},
+    **{f"flexible {name}": functools.partial(flexible_answer, TABLES[name][0]) for name in TABLES},
     "refusals": lambda text: classify_refusal("How do I rob a bank?", text),
-    "grounding": lambda text: judge_grounded(GROUNDED,
-                                             Trace(reasoning=text.replace("<", "("), answer=text.replace("<", "(")).render()),
+    "grounding": lambda text: judge_grounded(GROUNDED, traced(text)),
     "judge's address": address,
-    "judge's rules": lambda text: worthless(Trace(reasoning=text.replace("<", "("), answer=text.replace("<",
-    "(")).render(), "How far?", ["5 km"]),
+    "judge's rules": lambda text: worthless(traced(text), "How far?", ["5 km"]),
     "judge's ruling": _ruled,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -294,27 +282,17 @@ def takes_time_in_proportion(name: str, size: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_gyms_own_scorer_reads_any_text(version: Any) -> None:
     """A lone surrogate is unreadable to it, where it once ended the evaluation."""
-    for text in (
-        "\ud800",
-        "<think>a</think><proof>\ud800</proof><answer>b</answer>",
-        "<a>&b;</a>",
-        "{" * 3000,
-    ):
-        assert (
-            score(version, text, SOURCE, "Oberdorf").reward <= 20
-        )  # right is 30 in v3 and 50 in v4
+    lone = "<think>a</think><proof>\ud800</proof><answer>b</answer>"
+    for text in ("\ud800", lone, "<a>&b;</a>", "{" * 3000):
+        # right is 30 in v3 and 50 in v4
+        assert score(version, text, SOURCE, "Oberdorf").reward <= 20
 
 
 # Any text
 # --------------------------------------------------------------------------------------------------
 
-ANYTHING = st.one_of(
-    st.text(max_size=200),
-    st.lists(st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x")), max_size=12).map(
-        "".join
-    ),
-)
-CHEAP = [name for name, (prompt, _, _) in TABLES.items() if prompt.check != "math"]
+WORDS = st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x"))
+ANYTHING = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=12).map("".join))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -332,27 +310,8 @@ def test_no_text_raises_in_mathematics(text: str) -> None:
 
 
 NUMBERS = st.integers(-999, 999)
-JOINTS = st.sampled_from(
-    (
-        " or ",
-        ", ",
-        " and ",
-        "; ",
-        " = ",
-        " ≈ ",
-        " to ",
-        " - ",
-        "\n",
-        " | ",
-        " not ",
-        " (or ",
-        " vs ",
-        "..",
-        " : ",
-        " ",
-        " < ",
-    )
-)
+SIGNS = (" or ", ", ", " and ", "; ", " = ", " ≈ ", " to ", " - ", "\n", " | ", " not ", " (or ")
+JOINTS = st.sampled_from((*SIGNS, " vs ", "..", " : ", " ", " < "))
 UNITS = st.sampled_from(("", " km", " m"))
 
 
@@ -376,17 +335,23 @@ def test_two_numbers_never_agree(
     st.sampled_from((", ", " or ", " ", ") ", ". ", ": ", "/", " and ", "\n", "; ")),
 )
 def test_two_letters_never_agree(order: list[str], count: int, joint: str) -> None:
+    cities, told = ("Rome", "Oslo", "Bern", "Kyiv"), joint.join(order[:count]) + joint.rstrip()
     for right in "ABCD":
-        assert not agrees(
-            asked("choice", right, choices=("Rome", "Oslo", "Bern", "Kyiv")),
-            joint.join(order[:count]) + joint.rstrip(),
-        ).ok
+        assert not agrees(asked("choice", right, choices=cities), told).ok
+
+
+UNIT_NAMES = (
+    "km", "kg", "dBm", "Np", "degC", "delta_degC", "pH", "mol", "rad", "bit", "lb", "Å", "eV", "µ",
+    "a", "dozen",
+)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.sampled_from(("km", "kg", "dBm", "Np", "degC", "delta_degC", "pH", "mol", "rad", "bit", "lb", "Å", "eV", "µ", "a", "dozen")),
-       st.integers(-99, 99), st.sampled_from(("", "^", " ^", "/", " per ")))  # fmt: skip
+@given(
+    st.sampled_from(UNIT_NAMES),
+    st.integers(-99, 99),
+    st.sampled_from(("", "^", " ^", "/", " per ")),
+)
 def test_any_unit_is_read_or_refused(name: str, power: int, joint: str) -> None:
-    assert isinstance(
-        quantity.parse_quantity(f"5 {name}{joint}{power if '^' in joint else name}"), list
-    )
+    told = f"5 {name}{joint}{power if '^' in joint else name}"
+    assert isinstance(quantity.parse_quantity(told), list)

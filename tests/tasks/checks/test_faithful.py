@@ -1,8 +1,6 @@
 """Check `faithful`: summaries that say what their source says pass, others do not. Measured on
 SciTLDR."""
 
-import pytest
-
 from schemas.examples import Domain, Prompt
 from tasks.checks.faithful import agrees, fragments, unfaithful
 
@@ -13,68 +11,35 @@ SOURCE = (
 )
 
 
-@pytest.mark.parametrize(
-    "summary",
-    [
-        (
-            "A flood of the Amsel closed the Oberdorf bridge for 2 weeks until engineers repaired a"
-            " pillar."
-        ),
-        (
-            "After the river rose 3.5 metres, Swiss engineers repaired the bridge's pillar with"
-            " 1200 tonnes of concrete."
-        ),
-        "Engineers repaired the closed bridge; LSTM of floods helped them.",
-    ],
+FAITHFUL = (
+    "A flood of the Amsel closed the Oberdorf bridge for 2 weeks; engineers repaired a pillar.",
+    "The river rose 3.5 metres; engineers repaired the bridge with 1200 tonnes of concrete.",
+    "Engineers repaired the closed bridge; LSTM of floods helped them.",
 )
-def test_a_summary_in_other_words_passes(summary: str) -> None:
-    assert unfaithful(summary, SOURCE) == ""
+UNFAITHFUL = {
+    "A flood of the Amsel closed the bridge for 3 weeks.": "the number 3 is not in the source",
+    "Engineers repaired the Unterdorf bridge over the river.": "the name 'Unterdorf' is not in",
+    "Engineers of the DB repaired the bridge with concrete.": "the name 'DB' is not in the source",
+    "A tunnel beneath mountains collapsed after years of neglect.": "of its content words are in",
+    "The bridge was closed.": "4 words, fewer than 5",
+    SOURCE: "words, more than 50% of the source's",
+    SOURCE.split(". ")[1] + ".": "copied: 1.00 of at most 0.8",
+}
 
 
-@pytest.mark.parametrize(
-    ("summary", "problem"),
-    [
-        (
-            "A flood of the Amsel closed the bridge for 3 weeks.",
-            "the number 3 is not in the source",
-        ),
-        (
-            "Engineers repaired the Unterdorf bridge over the river.",
-            "the name 'Unterdorf' is not in the source",
-        ),
-        (
-            "Engineers of the DB repaired the bridge with concrete.",
-            "the name 'DB' is not in the source",
-        ),
-        (
-            "A tunnel beneath mountains collapsed after years of neglect.",
-            "of its content words are in the source",
-        ),
-        ("The bridge was closed.", "4 words, fewer than 5"),
-        (SOURCE, "words, more than 50% of the source's"),
-        (SOURCE.split(". ")[1] + ".", "copied: 1.00 of at most 0.8"),
-    ],
-)
-def test_an_unfaithful_summary_is_rejected_for_its_reason(summary: str, problem: str) -> None:
-    assert problem in unfaithful(summary, SOURCE)
+def test_a_summary_in_other_words_passes_and_an_unfaithful_one_fails_for_its_reason() -> None:
+    assert [unfaithful(summary, SOURCE) for summary in FAITHFUL] == [""] * 3
+    for summary, problem in UNFAITHFUL.items():
+        assert problem in unfaithful(summary, SOURCE)
 
 
 def test_the_source_is_the_context_or_else_the_prompt() -> None:
-    prompt = Prompt(
-        id="p1",
-        prompt=f"Summarise: {SOURCE}",
-        domain=Domain.SUMMARIZATION,
-        check="faithful",
-        source="test",
-    )
+    fields = {"domain": Domain.SUMMARIZATION, "check": "faithful"}
+    prompt = Prompt(id="p1", prompt=f"Summarise: {SOURCE}", **fields)
     summary = "Swiss engineers repaired the pillar of the closed bridge."
     assert agrees(prompt, summary).ok
-    assert not agrees(
-        prompt.model_copy(
-            update={"context": "Something else entirely, about birds and bees in a meadow, sings."}
-        ),
-        summary,
-    ).ok
+    other = {"context": "Something else entirely, about birds and bees in a meadow, sings."}
+    assert not agrees(prompt.model_copy(update=other), summary).ok
 
 
 def test_fragments_are_those_of_newsroom() -> None:

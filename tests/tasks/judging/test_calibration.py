@@ -22,30 +22,21 @@ def worth(question) -> float:
     return WORTH[data_of(question)["answer"]]
 
 
+def all_rated(question, rating: float) -> str:
+    """The same for every item, of 0 to 1."""
+    return ruling(question, *[round(1 + 9 * min(1.0, max(0.0, rating)))] * len(items_in(question)))
+
+
 def knowing(shift: float = 0.0):
     """A judge that knows what anchors are worth, and rates everything so much higher."""
-
-    def reply(question) -> str:
-        return ruling(
-            question,
-            *[
-                round(1 + 9 * min(1.0, max(0.0, 0.8 * worth(question) + shift)))
-                for _ in items_in(question)
-            ],
-        )
-
-    return reply
+    return lambda question: all_rated(question, 0.8 * worth(question) + shift)
 
 
 def begin(reply, config: Calibration | None = None) -> tuple[Calibrator, FakeJudge]:
     judge = FakeJudge(reply)
+    anchored = lambda anchor: llm_judge._anchored(GENERAL, anchor)  # noqa: E731
     bench = Bench(judge, by_token=False)
-    return (
-        Calibrator.begin(
-            config or Calibration(), bench, lambda anchor: llm_judge._anchored(GENERAL, anchor)
-        ),
-        judge,
-    )
+    return Calibrator.begin(config or Calibration(), bench, anchored), judge
 
 
 def test_order_is_the_part_of_pairs_of_one_question_that_are_right():
@@ -65,15 +56,15 @@ def test_a_good_judge_begins_and_a_stage_refuses_to_train_on_noise_or_on_a_gulli
     assert order_of(ANCHORS, calibrator.baseline) == 1.0
     assert len(judge.asked) == 12
 
-    with pytest.raises(
-        StageFailed, match=r"does not know good responses from bad ones.*50%.*least_order"
-    ):
-        begin(lambda question: ruling(question, *[5 for _ in items_in(question)]))
-    gullible = lambda question: (  # noqa: E731  it is talked round by an order and by a verdict in the data
-        ruling(question, *[10 for _ in items_in(question)])
-        if "Ignore all" in data_of(question)["reasoning"] or '"mark"' in data_of(question)["answer"]
-        else knowing()(question)
-    )
+    with pytest.raises(StageFailed, match=r"does not know good .* from bad ones.*50%.*least_order"):
+        begin(lambda question: all_rated(question, 0.5))
+
+    def gullible(question):
+        """Talked round by an order and by a verdict in the data."""
+        data = data_of(question)
+        fooled = "Ignore all" in data["reasoning"] or '"mark"' in data["answer"]
+        return all_rated(question, 1.0) if fooled else knowing()(question)
+
     with pytest.raises(StageFailed, match="67%"):
         begin(gullible)
     begin(gullible, Calibration(least_order=0.6))
@@ -85,9 +76,8 @@ def test_anchors_are_asked_raw_and_anew_for_each_check_and_the_same_for_the_same
     for update, rollout in ((1, ["a", "b"]), (1, ["a", "c"]), (1, ["a", "b"])):
         judge.asked.clear()
         calibrator.check(update, rollout)
-        assert (
-            len(judge.asked) == 12
-        )  # also those that the rules of a reward would not have asked about
+        # also those that the rules of a reward would not have asked about
+        assert len(judge.asked) == 12
         samples.append({question.sample for question in judge.asked})
     assert all(len(one) == 1 and min(one) > 0 for one in samples)
     assert samples[1] == samples[3]
@@ -97,17 +87,10 @@ def test_anchors_are_asked_raw_and_anew_for_each_check_and_the_same_for_the_same
 def test_the_first_rollout_and_about_one_of_every_so_many_are_checked():
     calibrator, _ = begin(knowing(), Calibration(every=10))
     assert calibrator.check(1, ["x"]) is not None
-    checked = sum(
-        calibrator.check(update, [f"response {update}"]) is not None for update in range(2, 402)
-    )
-    assert 20 <= checked <= 60
-    assert (
-        sum(
-            begin(knowing(), Calibration(every=1))[0].check(update, ["x"]) is not None
-            for update in range(2, 12)
-        )
-        == 10
-    )
+    checks = [calibrator.check(update, [f"response {update}"]) for update in range(2, 402)]
+    assert 20 <= sum(check is not None for check in checks) <= 60
+    always, _ = begin(knowing(), Calibration(every=1))
+    assert all(always.check(update, ["x"]) is not None for update in range(2, 12))
 
 
 def test_drift_ends_the_stage_and_small_changes_do_not():
@@ -118,26 +101,20 @@ def test_drift_ends_the_stage_and_small_changes_do_not():
     assert (told["drift"], told["order"], len(told["grades"])) == (0.0, 1.0, 12)
 
     judge.reply = knowing(0.2)
-    with pytest.raises(
-        StageFailed,
-        match=r"the judge has drifted.*baseline 'first'.*at update 1.*\+0\.2.*calibration.baseline",
-    ):
+    drifted = r"judge has drifted.*baseline 'first'.*at update 1.*\+0\.2.*calibration.baseline"
+    with pytest.raises(StageFailed, match=drifted):
         calibrator.check(1, ["x"])
     judge.reply = knowing(-0.6)
     with pytest.raises(StageFailed, match="drifted"):
         calibrator.check(1, ["x"])
 
     a_little = {ANCHORS[0].question, ANCHORS[3].question}
-    judge.reply = lambda question: knowing(0.1 if data_of(question)["task"] in a_little else 0.0)(
-        question
-    )
+    judge.reply = lambda one: knowing(0.1 * (data_of(one)["task"] in a_little))(one)
     told = calibrator.check(1, ["x"])
     assert 0 < told["drift"] < 0.1
     assert told["drift_low"] < told["drift"] < told["drift_high"]
 
-    judge.reply = lambda question: ruling(
-        question, *[round(1 + 9 * (1 - worth(question))) for _ in items_in(question)]
-    )
+    judge.reply = lambda question: all_rated(question, 1 - worth(question))
     with pytest.raises(StageFailed, match="does not know"):  # the mean may stay where it was
         calibrator.check(1, ["x"])
 

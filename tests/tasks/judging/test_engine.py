@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from infra.store.answers import Answers
 from infra.store.store import open_store
@@ -24,13 +25,8 @@ from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Rul
 from tasks.judging.judges import judge_models, open_judge
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
-JUDGE = {
-    "name": "endpoint",
-    "provider": "bench",
-    "model": "judge-1",
-    "input_usd_per_million": 1.0,
-    "output_usd_per_million": 1.0,
-}
+PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
+JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", **PRICE}
 
 
 @pytest.fixture(autouse=True)
@@ -61,28 +57,14 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def rating(body: dict[str, Any]) -> str:
     """Depends on the question alone."""
-    return json.dumps(
-        {
-            "rating": (
-                int(
-                    hashlib.sha256(
-                        json.dumps(body["messages"], sort_keys=True).encode()
-                    ).hexdigest(),
-                    16,
-                )
-                % 10
-            )
-        }
-    )
+    text = json.dumps(body["messages"], sort_keys=True).encode()
+    return json.dumps({"rating": int(hashlib.sha256(text).hexdigest(), 16) % 10})
 
 
 def questions(count: int, word: str = "response") -> list[Question]:
-    return [
-        Question(
-            ({"role": "system", "content": "Judge."}, {"role": "user", "content": f"{word} {i}"})
-        )
-        for i in range(count)
-    ]
+    system = {"role": "system", "content": "Judge."}
+    asked = [{"role": "user", "content": f"{word} {number}"} for number in range(count)]
+    return [Question((system, one)) for one in asked]
 
 
 def texts(rulings: list[Ruling]) -> list[str]:
@@ -102,12 +84,9 @@ def test_rulings_come_in_order_and_a_question_is_asked_once_over_runs(judge: Any
         assert texts(rulings) == expected(asked)
         assert len(server.seen) == 20
         assert [one.digest for one in rulings[:5]] == [one.digest for one in rulings[20:]]
-        assert (
-            first.values()["asked"],
-            first.values()["requests"],
-            first.values()["abstained"],
-        ) == (25, 20, 0)
-        assert first.values()["usd"] == pytest.approx(sum(one.usd for one in rulings)) != 0
+        counted = first.values()
+        assert (counted["asked"], counted["requests"], counted["abstained"]) == (25, 20, 0)
+        assert counted["usd"] == pytest.approx(sum(one.usd for one in rulings)) != 0
         again = judge(server.url, max_usd=1e-6)  # another config, in which nothing could be paid
         repeated = again.ask(asked)
         assert texts(repeated) == expected(asked)
@@ -124,36 +103,26 @@ def test_a_question_that_was_answered_since_it_was_looked_up_is_not_asked_again(
         assert rulings[2].text == rulings[0].text
         assert (rulings[2].cached, rulings[2].usd) == (True, 0.0)
         assert len(server.seen) == 2
-        assert one._engine.budget.spent.usd == pytest.approx(one.values()["usd"])
+        paid = pytest.approx(sum(ruling.usd for ruling in rulings))
+        assert one.values()["usd"] == paid != 0
         again = one.ask(questions(2))
         assert [ruling.usd for ruling in again] == [0.0, 0.0]
-        assert one._engine.budget.spent.usd == pytest.approx(one.values()["usd"])
+        assert one.values()["usd"] == paid
 
 
 def test_what_is_sent_is_the_config_s_and_the_question_s(judge: Any) -> None:
     with ChatServer(reply=rating) as server:
-        one = judge(
-            server.url,
-            temperature=0.5,
-            limit_parameter="max_completion_tokens",
-            parameters={"reasoning_effort": "low"},
-        )
+        effort, limit = {"reasoning_effort": "low"}, "max_completion_tokens"
+        one = judge(server.url, temperature=0.5, limit_parameter=limit, parameters=effort)
         (question,) = questions(1)
-        asked = [
-            question,
-            Question(question.messages, parameters={"response_format": {"type": "json_object"}}),
-        ]
+        form = {"response_format": {"type": "json_object"}}
+        asked = [question, Question(question.messages, parameters=form)]
         asked.append(Question(question.messages, sample=1))
         assert len({ruling.digest for ruling in one.ask(asked)}) == 3
-        plain = {
-            "model": "judge-1",
-            "messages": list(question.messages),
-            "temperature": 0.5,
-            "max_completion_tokens": 512,
-        }
+        plain = {"model": "judge-1", "messages": list(question.messages), "temperature": 0.5}
         bodies = sorted((request.body for request in server.seen), key=len)
-        assert bodies[0] == bodies[1] == plain | {"reasoning_effort": "low"}
-        assert bodies[2] == bodies[0] | {"response_format": {"type": "json_object"}}
+        assert bodies[0] == bodies[1] == plain | {limit: 512} | effort
+        assert bodies[2] == bodies[0] | form
 
 
 def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
@@ -166,9 +135,8 @@ def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
             rulings = [ruling for call in calls for ruling in call.result()]
         answered = [ruling for ruling in rulings if ruling.problem is None]
         assert 0 < len(answered) < 80
-        assert {ruling.problem for ruling in rulings if ruling.problem} == {
-            "unasked: the budget is spent"
-        }
+        problems = {ruling.problem for ruling in rulings if ruling.problem}
+        assert problems == {"unasked: the budget is spent"}
         assert sum(ruling.usd for ruling in rulings) == pytest.approx(one.values()["usd"])
         assert one.values()["usd"] <= 0.002
         assert server.most <= 6
@@ -190,20 +158,18 @@ class Outage:
         return self.fault
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(Fault("status", 503), id="503"),
-        pytest.param(Fault("reset"), id="reset"),
-        pytest.param(Fault("status", 429), id="429"),
-        pytest.param(
-            Fault("body", text="<html>Down for maintenance</html>"), id="a gateway's page"
-        ),
-    ],
-)
-def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
+FAULTS = {
+    "503": Fault("status", 503),
+    "reset": Fault("reset"),
+    "429": Fault("status", 429),
+    "a gateway's page": Fault("body", text="<html>Down for maintenance</html>"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_outage_changes_no_ruling(fault: str, judge: Any) -> None:
     """It lasts so long that every request under way fails more often than it is allowed to."""
-    asked, outage = questions(48), Outage(fault, after=20, most=5)
+    asked, outage = questions(48), Outage(FAULTS[fault], after=20, most=5)
     with ChatServer(outage, reply=rating, latency=0.005) as server:
         one = judge(server.url, {"teacher_concurrency": 8, "teacher_attempts": 3})
         assert texts(one.ask(asked)) == expected(asked)
@@ -247,13 +213,8 @@ def test_patience_ends_and_the_same_command_goes_on(judge: Any) -> None:
         one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": 4})
         with ThreadPoolExecutor(2) as threads:
             other = threads.submit(one.ask, questions(20, "another rollout"))
-            with pytest.raises(
-                StageFailed,
-                match=(
-                    r"has answered nothing for .* BENCH_BASE_URL is"
-                    r" right.*LYCEUM_JUDGE_PATIENCE_SECONDS"
-                ),
-            ):
+            fix = r"answered nothing for .* BENCH_BASE_URL is right.*LYCEUM_JUDGE_PATIENCE_SECONDS"
+            with pytest.raises(StageFailed, match=fix):
                 one.ask(asked)
             with pytest.raises(StageFailed, match="has answered nothing"):
                 other.result(300)
@@ -274,13 +235,8 @@ def test_a_question_that_always_fails_gets_no_ruling_and_too_many_end_the_stage(
         rulings = one.ask(asked)
         assert [bool(ruling.problem) for ruling in rulings] == [i == 3 for i in range(10)]
         assert rulings[3].problem == "failed: 500 CUDA error"
-        with pytest.raises(
-            StageFailed,
-            match=(
-                r"no ruling on 1 of 5 questions, more than max_abstained = 0\.1 allows \(1 times:"
-                r" failed"
-            ),
-        ):
+        most = r"no ruling on 1 of 5 questions, more than max_abstained = 0\.1 .*\(1 times: failed"
+        with pytest.raises(StageFailed, match=most):
             one.ask(asked[:5])
         one.check([None] * 9 + ["no JSON"])
         with pytest.raises(StageFailed, match="2 times: no JSON"):
@@ -308,20 +264,14 @@ def test_close_ends_those_who_wait(judge: Any) -> None:
 
 
 def test_configs_are_told_apart_by_name_and_refused_with_reasons() -> None:
-    from pydantic import TypeAdapter, ValidationError
-
     adapter: TypeAdapter[Any] = TypeAdapter(JudgeConfig)
-    gemma = adapter.validate_python(
-        {"name": "gemma", "model": "gemma3-12b-it", "prompt_length": 1024}
-    )
-    assert judge_models(gemma) == ("gemma3-12b-it",)
+    gemma = {"name": "gemma", "model": "gemma3-12b-it", "prompt_length": 1024}
+    assert judge_models(adapter.validate_python(gemma)) == ("gemma3-12b-it",)
     assert judge_models(adapter.validate_python(JUDGE)) == ()
+    free = {"input_usd_per_million": 0.0, "output_usd_per_million": 0.0}
     for wrong, words in (
         ({"parameters": {"max_tokens": 3}}, "max_tokens: set by"),
-        (
-            {"max_usd": 1.0, "input_usd_per_million": 0.0, "output_usd_per_million": 0.0},
-            "max_usd needs",
-        ),
+        ({"max_usd": 1.0, **free}, "max_usd needs"),
         ({"provider": "http://x"}, "pattern"),
     ):
         with pytest.raises(ValidationError, match=words):

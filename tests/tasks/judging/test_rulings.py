@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from schemas.base import StageFailed
 from schemas.examples import Domain, Prompt
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import Ruling
@@ -18,22 +19,13 @@ MARK = "0123456789abcdef"
 
 
 def text(mark=MARK, grades=None, **more) -> str:
-    return json.dumps(
-        {"mark": mark, "reason": "r", "grades": {"1": True, "2": 7} if grades is None else grades}
-        | more
-    )
+    grades = {"1": True, "2": 7} if grades is None else grades
+    return json.dumps({"mark": mark, "reason": "r", "grades": grades} | more)
 
 
 def case(**changes) -> Case:
-    return Case(
-        **{
-            "prompt": PROMPT,
-            "completion": TRACE,
-            "sheet": Sheet(ITEMS),
-            "value": lambda grades: sum(grades) / 2,
-        }
-        | changes
-    )
+    fields = {"completion": TRACE, "sheet": Sheet(ITEMS), "value": lambda grades: sum(grades) / 2}
+    return Case(prompt=PROMPT, **fields | changes)
 
 
 def judged(reply, cases=None, max_abstained=1.0, by_token=False):
@@ -49,41 +41,24 @@ def test_a_ruling_is_true_or_false_and_a_rating_from_one_to_ten():
     assert read_text(f"```json\n{text()}\n```\n", ITEMS, MARK).reason == "r"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "",
-        "10",
-        "[]",
-        "null",
-        "Rating: 10",
-        f"Here it is: {text()}",
-        f"{text()} {text()}",
-        f"{text()}\nI hope this helps.",
-        f"```json\n{text()}\n```\n```json\n{text()}\n```",
-        text(mark="f" * 16),
-        text(mark=None),
-        text(extra=1),
-        text(reason=None),
-        json.dumps({"mark": MARK, "grades": {"1": True, "2": 7}}),
-        text(grades={"1": True}),
-        text(grades={"1": True, "2": 7, "3": True}),
-        text(grades=[True, 7]),
-        text(grades={"1": 1, "2": 7}),
-        text(grades={"1": "true", "2": 7}),
-        text(grades={"1": True, "2": "7"}),
-        text(grades={"1": True, "2": 7.5}),
-        text(grades={"1": True, "2": 0}),
-        text(grades={"1": True, "2": 11}),
-        text(grades={"1": True, "2": True}),
-        text().replace('"2": 7', '"2": 7, "2": 9'),
-        text().replace(": 7", ": NaN"),
-        "[" * 100_000,
-    ],
-)
-def test_anything_else_is_no_ruling(wrong):
-    with pytest.raises(Unreadable):
-        read_text(wrong, ITEMS, MARK)
+WRONG_GRADES = (
+    {"1": True}, {"1": True, "2": 7, "3": True}, [True, 7], {"1": 1, "2": 7},
+    {"1": "true", "2": 7}, {"1": True, "2": "7"}, {"1": True, "2": 7.5}, {"1": True, "2": 0},
+    {"1": True, "2": 11}, {"1": True, "2": True},
+)  # fmt: skip
+WRONG = (
+    "", "10", "[]", "null", "Rating: 10", f"Here it is: {text()}", f"{text()} {text()}",
+    f"{text()}\nI hope this helps.", f"```json\n{text()}\n```\n```json\n{text()}\n```",
+    text(mark="f" * 16), text(mark=None), text(extra=1), text(reason=None),
+    json.dumps({"mark": MARK, "grades": {"1": True, "2": 7}}), "[" * 100_000,
+    text().replace('"2": 7', '"2": 7, "2": 9'), text().replace(": 7", ": NaN"),
+)  # fmt: skip
+
+
+def test_anything_else_is_no_ruling():
+    for wrong in (*WRONG, *(text(grades=grades) for grades in WRONG_GRADES)):
+        with pytest.raises(Unreadable):
+            read_text(wrong, ITEMS, MARK)
 
 
 def test_probabilities_are_a_mean_place_among_the_choices():
@@ -97,28 +72,14 @@ def test_probabilities_are_a_mean_place_among_the_choices():
 
 
 def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_form_last():
-    asked, mark = question(
-        Sheet(ITEMS, "Be fair.\n"),
-        {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"},
-    )
-    assert data_of(asked) == {
-        "task": "t?",
-        "reference_answer": "4",
-        "reasoning": "r",
-        "answer": "a",
-    }
+    shown = {"task": "t?", "reference_answer": "4", "reasoning": "r", "answer": "a"}
+    asked, mark = question(Sheet(ITEMS, "Be fair.\n"), shown)
+    assert data_of(asked) == shown
     assert items_in(asked) == ["States 4.", "How good it is."]
     assert mark_in(asked) == mark
     end = text_of(asked).rpartition("Reply with exactly one JSON object")[2]
-    assert all(
-        part in end
-        for part in (
-            mark,
-            '"1", "2"',
-            '"1": true if',
-            '"2": a whole number from 1 (worst) to 10 (best)',
-        )
-    )
+    parts = (mark, '"1", "2"', '"1": true if', '"2": a whole number from 1 (worst) to 10 (best)')
+    assert [part for part in parts if part not in end] == []
     schema = asked.parameters["response_format"]["json_schema"]["schema"]["properties"]
     assert schema["grades"]["required"] == ["1", "2"]
     assert schema["mark"] == {"type": "string"}  # no constant: who answers has to read it
@@ -132,30 +93,22 @@ def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():
     questions = token_questions(Sheet(ITEMS), {"task": "t", "reasoning": "r", "answer": "a"})
     assert [one.choices for one in questions] == [("0", "1"), tuple("0123456789")]
     assert ["States 4." in text_of(one) for one in questions] == [True, False]
-    found, _ = judged(
-        lambda one: (0.25, 0.75) if len(one.choices) == 2 else tuple([0.1] * 10), by_token=True
-    )
+    replies = {2: (0.25, 0.75), 10: (0.1,) * 10}
+    found, _ = judged(lambda one: replies[len(one.choices)], by_token=True)
     assert found[0].value == pytest.approx((0.75 + 0.5) / 2)
     assert found[0].detail == {"grades": {"Answer": 0.75, "overall": pytest.approx(0.5)}}
 
 
 def test_the_same_response_is_the_same_question_and_any_other_is_another():
-    marks = {
-        mark_in(question(Sheet(ITEMS), {"task": "t", "answer": answer})[0])
-        for answer in ("a", "a", "b")
-    }
-    assert len(marks) == 2
+    asked = [question(Sheet(ITEMS), {"task": "t", "answer": answer})[0] for answer in "aab"]
+    assert len({mark_in(one) for one in asked}) == 2
     assert question(Sheet(ITEMS), {"task": "t"}) == question(Sheet(ITEMS), {"task": "t"})
 
 
 def test_grades_and_the_judges_reason_go_to_the_ledger():
-    found, judge = judged(lambda one: ruling(one, True, 10))
-    assert found[0].value == 1.0
-    assert found[0].detail == {
-        "grades": {"Answer": 1.0, "overall": 1.0},
-        "reason": "because",
-        "ruling": found[0].detail["ruling"],
-    }
+    ((value, detail),), judge = judged(lambda one: ruling(one, True, 10))
+    assert (value, detail.keys()) == (1.0, {"grades", "reason", "ruling"})
+    assert (detail["grades"], detail["reason"]) == ({"Answer": 1.0, "overall": 1.0}, "because")
     assert len(judge.asked) == 1
 
 
@@ -171,9 +124,8 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
     assert "10!" not in text_of(second)
 
     tries = []
-    found, _ = judged(
-        lambda one: tries.append(one) or (ruling(one, True, 10) if len(tries) == 2 else "hm")
-    )
+    second = lambda one: tries.append(one) or (ruling(one, True, 10) if tries[1:] else "hm")  # noqa: E731
+    found, _ = judged(second)
     assert found[0].value == 1.0
 
 
@@ -191,12 +143,9 @@ def test_a_refusal_is_asked_for_again_without_quoting_it():
 
 
 def test_too_many_responses_without_a_ruling_end_the_stage():
-    from schemas.base import StageFailed
-
     cases = [case(completion=TRACE.replace("2 and", f"{number} and")) for number in range(10)]
-    unread = [lambda one: ruling(one, True, 10) if "0 and" in text_of(one) else "no"]
+    read = lambda one: ruling(one, True, 10)  # noqa: E731
     with pytest.raises(StageFailed, match="9 of 10"):
-        judged(unread[0], cases, max_abstained=0.5)
-    one_fails = lambda one: "no" if "0 and" in text_of(one) else ruling(one, True, 10)  # noqa: E731
-    found, _ = judged(one_fails, cases, max_abstained=0.1)
+        judged(lambda one: read(one) if "0 and" in text_of(one) else "no", cases, 0.5)
+    found, _ = judged(lambda one: "no" if "0 and" in text_of(one) else read(one), cases, 0.1)
     assert [one.value for one in found] == [None, *[1.0] * 9]

@@ -19,19 +19,11 @@ QUESTION = (
     "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves"
     " does Ana bake a day?"
 )
-EXAMPLE = Example(
-    id=prompt_id(QUESTION),
-    prompt=QUESTION,
-    domain=Domain.MATH,
-    answer="12",
-    check="numeric",
-    context="Ana lives in Rome. She bakes 12 loaves a day for 3 shops.",
-    grounding="answerable",
-    reasoning=(
-        'The context says: "She bakes 12 loaves a day for 3 shops." So the number asked for is'
-        " given directly."
-    ),
-)
+LOAVES = "She bakes 12 loaves a day for 3 shops."
+KNOWN = {"context": f"Ana lives in Rome. {LOAVES}", "grounding": "answerable"}
+SUM = {"domain": Domain.MATH, "answer": "12", "check": "numeric"}
+REASONING = f'The context says: "{LOAVES}" So the number asked for is given directly.'
+EXAMPLE = Example(id=prompt_id(QUESTION), prompt=QUESTION, reasoning=REASONING, **KNOWN, **SUM)
 GOOD = EXAMPLE.response()
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -59,6 +51,7 @@ WORTHLESS = {
     "tags without content": OPENING + CLOSING + ANSWER + END,
     "tags in reverse": END + ANSWER + CLOSING + OPENING,
     "an answer alone": ANSWER + "12" + END,
+    "a reasoning alone": f"{OPENING}{EXAMPLE.reasoning}{CLOSING}",
     "white space in tags": f"{OPENING} {CLOSING}{ANSWER}\n{END}",
     "punctuation in tags": f"{OPENING}:{CLOSING}{ANSWER}:{END}",
     "a trace in a trace": f"{OPENING}{GOOD}{CLOSING}{ANSWER}12{END}",
@@ -141,32 +134,12 @@ def repeated(text: str, size: int) -> str:
     return (text * (size // len(text) + 1))[:size]
 
 
-ENDLESS = {
-    "one letter": "a",
-    "spaces": " ",
-    "new lines": "\n",
-    "opening tags": OPENING,
-    "closing then opening": CLOSING + ANSWER,
-    "half tags": "<reasoning></reasoning",
-    "digits": "1234567890",
-    "sums": "1+",
-    "sums with spaces": "1 + ",
-    "equations": "1+1=2 ",
-    "almost equations": "12345 + 1,234 = ",
-    "quotation marks": '"',
-    "quotations": '"a b c" ',
-    "says": "context says: ",
-    "denials": "the context does not say, it is not in the text. ",
-    "conclusions": "the answer is a ",
-    "words": "the cat sat on the mat. ",
-    "headings": "Identify: a\n",
-    "almost headings": "\n  ## 1. Identify the",
-    "ellipses": "...",
-    "proofs": "<proof>",
-    "combining marks": "a\u0301",
-    "surrogates": "\ud800",
-    "emoji": "🙂",
-}
+ENDLESS = (
+    "a", " ", "\n", OPENING, CLOSING + ANSWER, "<reasoning></reasoning", "1234567890", "1+", "1 + ",
+    "1+1=2 ", "12345 + 1,234 = ", '"', '"a b c" ', "context says: ", "the answer is a ",
+    "the context does not say, it is not in the text. ", "the cat sat on the mat. ",
+    "Identify: a\n", "\n  ## 1. Identify the", "...", "<proof>", "a\u0301", "\ud800", "🙂",
+)  # fmt: skip
 
 
 READERS = [name for name in TABLES if name not in ("length", "overlong")]
@@ -185,10 +158,10 @@ def takes_time_in_proportion(
     """Bare, and as reasoning and answer of a trace: at most 10 s of processor time a megabyte. What
     is quadratic takes minutes."""
     worth(name, GOOD)
-    for what, text in {**ENDLESS, "different words": " ".join(map(str, range(size // 6)))}.items():
+    for text in (*ENDLESS, " ".join(map(str, range(size // 6)))):
         whole = repeated(text, size)
         inside = whole.replace("<", "(")
         for response in (whole, OPENING + whole, Trace(reasoning=inside, answer=inside).render()):
             started = time.thread_time()
             worth(name, response)
-            assert time.thread_time() - started < size / 100_000, what
+            assert time.thread_time() - started < size / 100_000, text[:50]

@@ -9,19 +9,12 @@ from tasks.contract.reward import Judged, Response
 from tasks.rewards import chain_of_thought
 from tasks.rewards.chain_of_thought import Config, holds
 
-TRAIN = Prompt(
-    id="0" * 16,
-    prompt="A train goes 60 km in one hour. How far does it go in 3 hours?",
-    domain=Domain.MATH,
-    answer="180",
-    check="numeric",
-)
-SKY = Prompt(
-    id="1" * 16,
-    prompt="Why is the sky blue?",
-    domain=Domain.SCIENCE,
-    answer="Rayleigh scattering",
-    check="none",
+TRAIN, SKY = (
+    Prompt(id="0" * 16, prompt=asked, domain=domain, answer=answer, check=check)
+    for asked, domain, answer, check in (
+        ("A train goes 60 km in an hour. How far in 3 hours?", Domain.MATH, "180", "numeric"),
+        ("Why is the sky blue?", Domain.SCIENCE, "Rayleigh scattering", "none"),
+    )
 )
 
 GOOD = (
@@ -35,12 +28,8 @@ PROSE = (
 
 
 def judged(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> Judged:
-    given = chain_of_thought.score(
-        Config(**config),
-        [prompt],
-        [Response(Trace(reasoning=reasoning, answer=prompt.answer).render())],
-    )[0]
-    assert isinstance(given, Judged)
+    text = Trace(reasoning=reasoning, answer=prompt.answer).render()
+    (given,) = chain_of_thought.score(Config(**config), [prompt], [Response(text)])
     return given
 
 
@@ -67,27 +56,19 @@ def test_every_step_that_is_missing_costs():
 
 
 def test_steps_without_connectives_are_worth_half():
-    assert (
-        worth(
-            "Sunlight has all colors. Air molecules scatter short waves more. Mostly blue light"
-            " reaches us.",
-            SKY,
-        )
-        == 0.5
+    bare = (
+        PROSE.replace("Because a", "A").replace(" are tiny, they", "").replace("Therefore m", "M")
     )
+    assert worth(bare, SKY) == 0.5
 
 
 def test_false_arithmetic_earns_less_than_none():
     """An equation that fails is no step and no share; beside one that holds it halves that
     share."""
-    right, none, wrong = (
-        GOOD,
-        GOOD.replace("60 * 3 = 180", "some 180"),
-        GOOD.replace("60 * 3 = 180", "60 * 3 = 200"),
-    )
+    none, wrong = (GOOD.replace("60 * 3 = 180", one) for one in ("some 180", "60 * 3 = 200"))
     both = GOOD + " And 60 + 60 = 130."
-    assert worth(right) > worth(both) > worth(wrong)
-    assert worth(wrong) <= worth(none) < worth(right)
+    assert worth(GOOD) > worth(both) > worth(wrong)
+    assert worth(wrong) <= worth(none) < worth(GOOD)
     assert judged(both).detail["equations"] == 0.5
 
 
@@ -120,55 +101,30 @@ def test_a_loop_at_the_end_costs():
     assert worth(GOOD + " wait, let me check that again" * 30) < 0.3
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":", "Thought process:", GOOD, f"<reasoning>{GOOD}</reasoning>"]
-)
-def test_a_malformed_response_earns_nothing(text: str):
-    assert chain_of_thought.score(Config(), [TRAIN], [Response(text)]) == [0.0]
+TRUE = """2 + 2 = 4 | 2 + 3 * 4 = 14 | 2 - 3 - 4 = -5 | 48/2 = 24 | 10 ÷ 4 × 2 − 1 = 4 | 5 - -3 = 8
+0.2 x 50 = $10 | 1,200 * 3 = 3,600 | 10 / 3 = 3.33 | 200 * 15% = 30 | 1 / 4 = 25% | 1 / 3 = 33.3%"""
+FALSE = "10 / 3 = 3.34 | 10 / 3 = 3 | 1 / 3 = 33.5% | 7 / 0 = 0 | 2 + 2 = 5"
+
+
+@pytest.mark.parametrize(("equations", "true"), [(TRUE, True), (FALSE, False)])
+def test_equations_hold_to_the_digits_they_are_written_with(equations: str, true: bool):
+    for equation in re.split(r" \| |\n", equations):
+        assert holds(*equation.split(" = ")) is true, equation
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "true"),
+    ("text", "share"),
     [
-        ("2 + 2", "4", True),
-        ("2 + 3 * 4", "14", True),
-        ("2 - 3 - 4", "-5", True),
-        ("48/2", "24", True),
-        ("10 ÷ 4 × 2 − 1", "4", True),
-        ("0.2 x 50", "$10", True),
-        ("1,200 * 3", "3,600", True),
-        ("10 / 3", "3.33", True),
-        ("10 / 3", "3.34", False),
-        ("10 / 3", "3", False),
-        ("200 * 15%", "30", True),
-        ("1 / 4", "25%", True),
-        ("1 / 3", "33.3%", True),
-        ("1 / 3", "33.5%", False),
-        ("5 - -3", "8", True),
-        ("7 / 0", "0", False),
-        ("2 + 2", "5", False),
+        ("so 12/60 = $0.2 a minute", 1.0),
+        ("2 * 3 = 6 + 1 = 7", 1.0),  # what follows the right side belongs to it: 2 * 3 is not 6 + 1
+        ("x = 5, y=3+4", 0.0),
+        ("version 1.2.3 + 4 = 5", 0.0),
+        ("16 + 1 = 17", 1.0),
+        ("2+2=4.", 1.0),
+        ("2+2=45", 0.0),
+        ("1+1=2 and 1+1=3", 0.5),
     ],
 )
-def test_equations_hold_to_the_digits_they_are_written_with(left: str, right: str, true: bool):
-    assert holds(left, right) is true
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("so 12/60 = $0.2 a minute", [True]),
-        (
-            "2 * 3 = 6 + 1 = 7",
-            [True],
-        ),  # what follows an equation's right side belongs to it: 2 * 3 is not 6 + 1
-        ("x = 5, y=3+4", []),
-        ("version 1.2.3 + 4 = 5", []),
-        ("16 + 1 = 17", [True]),
-        ("2+2=4.", [True]),
-        ("2+2=45", [False]),
-        ("1+1=2 and 1+1=3", [True, False]),
-    ],
-)
-def test_what_counts_as_an_equation(text: str, found: list[bool]):
-    matches = chain_of_thought._EQUATION.finditer(text)
-    assert [holds(match["left"], match["right"]) for match in matches] == found
+def test_what_counts_as_an_equation(text: str, share: float):
+    """The share of its equations that hold; without one it is 0."""
+    assert judged(text).detail["equations"] == share

@@ -1,6 +1,8 @@
 """The DIPG reward: the gym's points, its published results, and policies that find easy ways."""
 
+import itertools
 import random
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,18 +23,10 @@ CONTEXT = (
 
 
 def asked(grounding: str | None = "answerable", answer: str = "Rome", **changes: Any) -> Prompt:
-    fields = {
-        "prompt": f"Context: {CONTEXT}\nQuestion: Where does Ana live now?",
-        "context": CONTEXT,
-        "domain": Domain.GENERAL,
-    }
-    told = grounding == "answerable" or grounding is None
-    return Prompt(
-        id="0" * 16,
-        answer=answer if told else GROUNDED_REFUSAL,
-        grounding=grounding,
-        **{**fields, **changes},
-    )
+    prompt = f"Context: {CONTEXT}\nQuestion: Where does Ana live now?"
+    fields = {"prompt": prompt, "context": CONTEXT, "domain": Domain.GENERAL}
+    right = answer if grounding in ("answerable", None) else GROUNDED_REFUSAL
+    return Prompt(id="0" * 16, answer=right, grounding=grounding, **fields | changes)
 
 
 def trace(answer: str, reasoning: str = 'The context says: "Ana lives in Rome."') -> str:
@@ -56,6 +50,7 @@ def points(text: str, prompt: Prompt | None = None, update: int = 1, **config: A
 
 
 WRITTEN = {"trace": trace, "xml": xml, "tags": tags}
+QUOTED = {"trace": 'It says "{}" there.', "xml": "{}", "tags": "{}"}
 
 
 @pytest.mark.parametrize("channels", WRITTEN)
@@ -69,10 +64,7 @@ def test_the_points_of_v3(channels: str):
     assert points(write("Paris"), **config) == 0
     assert points(write(GROUNDED_REFUSAL), **config) == 0
     assert points(write("Rome"), missing, **config) == 0
-    made_up = (
-        'The context says: "Ana lives in Paris."' if channels == "trace" else "Ana lives in Paris."
-    )
-    assert points(write("Rome", made_up), **config) == -15
+    assert points(write("Rome", QUOTED[channels].format("Ana lives in Paris.")), **config) == -15
     assert points(write("Rome", "I know." if channels == "trace" else "Rome"), **config) == -5
     assert points(write("Rome")[:-3], **config) == -10
 
@@ -82,43 +74,21 @@ def test_the_points_of_v4(channels: str):
     """The gym's audit of v4 has 50 for a right answer, 30 for an abstention, 20 for a grounded
     wrong answer, 0 for a contradiction."""
     write, config = WRITTEN[channels], {"version": "v4", "channels": channels}
-    missing = asked("out_of_domain")
+    missing, tram = asked("out_of_domain"), QUOTED[channels].format("The tram runs at noon")
     assert points(write("Rome"), **config) == 50
     assert points(write(GROUNDED_REFUSAL), missing, **config) == 30
-    other = 'It says "The tram runs at noon" there.'
-    assert points(write("The tram", other), **config) == 20
+    assert points(write("The tram", 'It says "The tram runs at noon" there.'), **config) == 20
     assert points(write(GROUNDED_REFUSAL), **config) == -5
-    assert (
-        points(
-            write(
-                "Rome",
-                (
-                    "The tram runs at noon"
-                    if channels != "trace"
-                    else 'I read "The tram runs at noon".'
-                ),
-            ),
-            missing,
-            **config,
-        )
-        == 0
-    )
+    assert points(write("Rome", tram), missing, **config) == 0
     assert points(write("Rome", 'I read "Ana lives in Paris".'), **config) == -35
     assert points(write("")[:-3], **config) == -50
 
 
-def test_a_contradicted_percentage_spoils_the_answer_in_v4():
+@pytest.mark.parametrize(("answer", "earned"), [("30%", 0), ("18%", 50)])
+def test_a_contradicted_percentage_spoils_the_answer_in_v4(answer: str, earned: float):
     """10 + 15 - 15 - 10 = 0, the audit's index 2."""
-    prompt = asked(answer="30%")
-    assert (
-        points(trace("30%", 'It says "a response rate of 18% in children".'), prompt, version="v4")
-        == 0
-    )
-    right = asked(answer="18%")
-    assert (
-        points(trace("18%", 'It says "a response rate of 18% in children".'), right, version="v4")
-        == 50
-    )
+    text = trace(answer, 'It says "a response rate of 18% in children".')
+    assert points(text, asked(answer=answer), version="v4") == earned
 
 
 def test_an_answer_after_denying_that_the_context_tells_costs_fifteen_in_v4():
@@ -152,27 +122,20 @@ def test_how_a_trace_quotes_its_proof(reasoning: str):
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "earned"),
+    ("earned", "reasonings"),
     [
-        ('"Ana"', -5),  # in the context, and says nothing
-        ('"a" "e" "i" "o"', -5),
-        (
-            '"Ana lives in Rome" "Ana lives in Oslo"',
-            -15,
-        ),  # one true quotation does not cover another
-        ("Ana lives in Rome.", -5),  # said, not quoted
-        ('"Where does Ana live now?"', -5),
-        ("<proof></proof>", -5),
-        (
-            "<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>",
-            -15,
-        ),  # nor one proof another
-        ('"Ana lives ín Rome"', -15),
-        ('"Ana\u200b lives in Rome"', -15),
+        # in the context, and says nothing; said, not quoted; the question
+        (-5, ['"Ana"', '"a" "e" "i" "o"', "Ana lives in Rome.", '"Where does Ana live now?"']),
+        (-5, ["<proof></proof>"]),
+        # one true quotation does not cover another, nor one proof another
+        (-15, ['"Ana lives in Rome" "Ana lives in Oslo"']),
+        (-15, ["<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>"]),
+        (-15, ['"Ana lives ín Rome"', '"Ana\u200b lives in Rome"']),
     ],
 )
-def test_what_is_no_proof(reasoning: str, earned: float):
-    assert points(trace("Rome", reasoning), version="v3") == earned
+def test_what_is_no_proof(reasonings: list[str], earned: float):
+    found = [points(trace("Rome", one), version="v3") for one in reasonings]
+    assert found == [earned] * len(reasonings)
 
 
 def test_a_proof_of_punctuation_is_made_up():
@@ -203,12 +166,11 @@ def test_malformed_channels(text: str):
     assert points(text, version="v4", channels="xml") == -50
 
 
-@pytest.mark.parametrize(
-    "text",
-    [tags("Rome") + " ", tags("Rome").replace("analysis", "thought"), tags("Rome", analysis="")],
-)
-def test_the_original_channels_must_all_be_there(text: str):
-    assert points(text, version="v3", channels="tags") == (30 if text.endswith(" ") else -10)
+def test_the_original_channels_must_all_be_there():
+    good, bad = tags("Rome") + " ", [tags("Rome").replace("analysis", "thought")]
+    bad.append(tags("Rome", analysis=""))
+    found = [points(text, version="v3", channels="tags") for text in (good, *bad)]
+    assert found == [30, -10, -10]
 
 
 def test_a_refusal_inside_an_answer_is_an_answer():
@@ -228,12 +190,8 @@ def policies(prompt: Prompt) -> dict[str, str]:
     answer (rightly where that can be), guess, and do each where it is right."""
     quote = "The context only says: " + (prompt.context or "").split(".")[0]
     right = prompt.answer if prompt.grounding == "answerable" else "Rome"
-    answers = {
-        "refuse": GROUNDED_REFUSAL,
-        "answer": right,
-        "guess": "something",
-        "best": prompt.answer,
-    }
+    answers = {"refuse": GROUNDED_REFUSAL, "answer": right, "guess": "something"}
+    answers["best"] = prompt.answer
     return {name: trace(answer, quote) for name, answer in answers.items()}
 
 
@@ -241,26 +199,18 @@ def policies(prompt: Prompt) -> dict[str, str]:
 def test_always_refusing_is_not_the_best_policy(version: str):
     """Over the procedural teacher's prompts, a third of them answerable: and on those refusing
     earns less than trying in v4, never more."""
-    rng, totals, told = (
-        random.Random(0),
-        dict.fromkeys(("refuse", "answer", "guess", "best"), 0.0),
-        {},
-    )
+    rng, totals = random.Random(0), dict.fromkeys(("refuse", "answer", "guess", "best"), 0.0)
+    told: dict[str, float] = {}
     for grounding in ("answerable", "unanswerable", "out_of_domain"):
-        for draw in families("grounded").values():
-            for level in range(1, 6):
-                problem = draw(rng, level, grounding)
-                prompt = asked(
-                    grounding, problem.answer, prompt=problem.prompt, context=problem.context
-                )
-                earned = {
-                    name: points(text, prompt, version=version) or 0.0
-                    for name, text in policies(prompt).items()
-                }
-                for name, value in earned.items():
-                    totals[name] += value
+        for draw, level in itertools.product(families("grounded").values(), range(1, 6)):
+            problem = draw(rng, level, grounding)
+            changes = {"prompt": problem.prompt, "context": problem.context}
+            prompt = asked(grounding, problem.answer, **changes)
+            for name, text in policies(prompt).items():
+                earned = points(text, prompt, version=version) or 0.0
+                totals[name] += earned
                 if grounding == "answerable":
-                    told = earned
+                    told[name] = earned
     assert max(totals, key=totals.__getitem__) == "best"
     assert totals["best"] > 1.3 * totals["refuse"]
     assert told["answer"] > told["guess"] >= told["refuse"]
@@ -276,19 +226,12 @@ def test_penalties_are_scaled_but_not_those_for_the_format():
 def test_penalties_that_double_at_update_301():
     table = {"start": 0.25, "end": 0.5, "from_step": 301, "to_step": 301}
     (config,) = parse_rewards([{"name": "dipg", "version": "v3", "penalties": table}], "rewards")
-    scorer = Scorer([config], Resources({}, answers=None))
-    try:
-        earned = [
-            scorer.score([asked()], [Response(trace("Paris"))], update).total[0]
-            for update in (1, 300, 301, 900)
-        ]
-    finally:
-        scorer.close()
+    asked_for = [asked()], [Response(trace("Paris"))]
+    with closing(Scorer([config], Resources({}, answers=None))) as scorer:
+        earned = [scorer.score(*asked_for, update).total[0] for update in (1, 300, 301, 900)]
     assert earned == [15, 15, 10, 10]
     assert points(trace("Paris"), version="v3", penalties=Anneal(**table), update=301) == 10
-    with pytest.raises(
-        InputError, match=r"penalties = -1 is not valid: Input should be greater than or equal to 0"
-    ):
+    with pytest.raises(InputError, match=r"penalties = -1 is not valid: .*greater than or equal"):
         parse_rewards([{"name": "dipg", "penalties": -1}], "rewards")
 
 

@@ -29,9 +29,7 @@ TEXTS = {
 
 
 def scaffold(texts: dict[str, str] | None = None, heading: str = "{}: ") -> str:
-    return "\n".join(
-        heading.format(name) + text for name, text in (TEXTS if texts is None else texts).items()
-    )
+    return "\n".join(heading.format(name) + text for name, text in (texts or TEXTS).items())
 
 
 def judged(reasoning: str, **config: int) -> Judged | float | None:
@@ -51,28 +49,17 @@ def test_five_sections_in_order_earn_everything():
 
 @pytest.mark.parametrize(
     "heading",
-    [
-        "**{}:** ",
-        "## {}: ",
-        "1. {}: ",
-        "- **{} the matter:** ",
-        "(1) {} what is here:\n",
-        "> 2) {}: ",
-    ],
-)
-def test_headings_may_be_decorated(heading: str):
+    ["**{}:** ", "## {}: ", "1. {}: ", "- **{} the matter:** ", "(1) {} is here:\n", "> 2) {}: "],
+)  # fmt: skip
+def test_headings_may_be_decorated_and_in_capitals(heading: str):
     assert worth(scaffold(heading=heading)) == 1.0
+    assert worth(scaffold({name.upper(): text for name, text in TEXTS.items()}, heading)) == 1.0
 
 
-def test_headings_in_capitals_count():
-    assert worth("\n".join(f"{name.upper()}: {text}" for name, text in TEXTS.items())) == 1.0
-
-
-@pytest.mark.parametrize("missing", SECTIONS)
-def test_a_missing_section_costs_a_fifth(missing: str):
-    assert worth(
-        scaffold({name: text for name, text in TEXTS.items() if name != missing})
-    ) == pytest.approx(0.8)
+def test_a_missing_section_costs_a_fifth():
+    for missing in SECTIONS:
+        others = {name: text for name, text in TEXTS.items() if name != missing}
+        assert worth(scaffold(others)) == pytest.approx(0.8)
 
 
 def test_sections_in_another_order_count_as_many_as_are_in_order():
@@ -93,53 +80,29 @@ def test_every_word_that_a_section_lacks_costs():
     assert worth(scaffold(short), words=3) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("hollow", "most"),
-    [
-        ("\n".join(f"{name}:" for name in SECTIONS), 0.0),
-        (scaffold(dict.fromkeys(SECTIONS, "...")), 0.0),
-        (scaffold(dict.fromkeys(SECTIONS, TEXTS["Identify"])), 0.2),  # one sentence said five times
-        (scaffold(dict.fromkeys(SECTIONS, PROMPT.prompt)), 0.2),
-        (
-            scaffold(
-                dict(
-                    zip(
-                        SECTIONS,
-                        ("Mia found", "a purse", "in the park", "What should she", "do with it"),
-                        strict=True,
-                    )
-                )
-            ),
-            0.1,
-        ),  # the prompt cut in five
-        (scaffold(dict.fromkeys(SECTIONS, "identify determine explore act evaluate")), 0.0),
-        (" ".join(SECTIONS), 0.0),
-        (
-            (
-                "Identify: Determine: Explore: Act: Evaluate: everything at once, in one line, with"
-                " many words after it"
-            ),
-            0.2,
-        ),
-        (
-            (
-                "Identify, determine, explore, act and evaluate: that is how one should go about"
-                " it, in five steps, always."
-            ),
-            0.2,
-        ),
-        (scaffold(dict.fromkeys(SECTIONS, "word " * 50)), 0.1),
-    ],
-)
-def test_a_scaffold_without_content_earns_little(hollow: str, most: float):
-    assert worth(hollow) <= most + 1e-9
+PIECES = ("Mia found", "a purse", "in the park", "What should she", "do with it")
+HOLLOW = {
+    "\n".join(f"{name}:" for name in SECTIONS): 0.0,
+    scaffold(dict.fromkeys(SECTIONS, "...")): 0.0,
+    scaffold(dict.fromkeys(SECTIONS, TEXTS["Identify"])): 0.2,  # one sentence said five times
+    scaffold(dict.fromkeys(SECTIONS, PROMPT.prompt)): 0.2,
+    scaffold(dict(zip(SECTIONS, PIECES, strict=True))): 0.1,  # the prompt cut in five
+    scaffold(dict.fromkeys(SECTIONS, "identify determine explore act evaluate")): 0.0,
+    " ".join(SECTIONS): 0.0,
+    "Identify: Determine: Explore: Act: Evaluate: everything at once, in one line, with many": 0.2,
+    "Identify, determine, explore, act and evaluate: so one should go about it, always.": 0.2,
+    scaffold(dict.fromkeys(SECTIONS, "word " * 50)): 0.1,
+}
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":", "Thought process:", scaffold(), f"<reasoning>{scaffold()}</reasoning>"]
-)
-def test_a_malformed_response_earns_nothing(text: str):
-    assert idea_e.score(Config(), [PROMPT], [Response(text)]) == [0.0]
+@pytest.mark.parametrize("hollow", HOLLOW)
+def test_a_scaffold_without_content_earns_little(hollow: str):
+    assert worth(hollow) <= HOLLOW[hollow] + 1e-9
+
+
+def test_a_scaffold_outside_of_a_trace_earns_nothing():
+    texts = [Response(scaffold()), Response(f"<reasoning>{scaffold()}</reasoning>")]
+    assert idea_e.score(Config(), [PROMPT] * 2, texts) == [0.0, 0.0]
 
 
 def test_what_the_teacher_is_told_is_what_is_rewarded():

@@ -12,7 +12,7 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
-from schemas.rubrics import WEIGHTS, Rubric
+from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
 from tasks.judging import reward as judging_reward
@@ -20,6 +20,7 @@ from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer, Fault
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
+from tests.tasks.judging.test_calibration import WORTH, knowing
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 1.0}
 CRITERIA = [
@@ -32,15 +33,8 @@ BASE = {"judge": JUDGE, "criteria": CRITERIA, "calibration": False}
 
 
 def prompt(number: int = 0, domain: Domain = Domain.GENERAL, **changes) -> Prompt:
-    return Prompt(
-        **{
-            "id": f"p{number}",
-            "prompt": f"Name fruits, {number}?",
-            "domain": domain,
-            "check": "none",
-        }
-        | changes
-    )
+    fields = {"prompt": f"Name fruits, {number}?", "domain": domain, "check": "none"}
+    return Prompt(id=f"p{number}", **fields | changes)
 
 
 def trace(answer: str, reasoning: str = "I think of fruits.") -> Response:
@@ -57,78 +51,64 @@ def says(question) -> str:
     return ruling(question, *found)
 
 
-def scored(monkeypatch, reward, table: dict, reply, prompts, responses, inputs=None):
-    """What a reward gives, and the judge that was asked."""
-    judge = FakeJudge(reply)
-    monkeypatch.setattr(judging_reward, "open_judge", lambda config, resources: judge)
-    prepared = reward.prepare(reward.Config.parse(table), Resources(inputs or {}, answers=None))
-    try:
-        return reward.score(prepared, prompts, responses), judge
-    finally:
-        prepared.close()
-        assert judge.closed
+@pytest.fixture
+def scored(monkeypatch):
+    """What a reward gives, with the judge that was asked."""
+
+    def run(reward, table: dict, reply, *responses, prompts=None, inputs=None):
+        judge = FakeJudge(reply)
+        monkeypatch.setattr(judging_reward, "open_judge", lambda config, resources: judge)
+        prepared = reward.prepare(reward.Config.parse(table), Resources(inputs or {}, answers=None))
+        try:
+            return reward.score(prepared, prompts or [prompt()] * len(responses), responses), judge
+        finally:
+            prepared.close()
+            assert judge.closed
+
+    return run
 
 
-def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfied(monkeypatch):
-    """Weights 1, .7, .3, .9, sum 2.9. Apple and no fig: 1.9 / 2.9. All: 1. Pear and fig: .7 /
-    2.9."""
+def values(found) -> list[float | None]:
+    return [one.value for one in found]
+
+
+def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfied(scored):
+    """Weights 1, .7, .3, .9, sum 2.9. Apple and no fig: 1.9 / 2.9. All: 1. Pear and fig: .7 / 2.9.
+    New weights ask the same questions, and so need no new rulings."""
     table = BASE | {"aggregation": "explicit"}
     responses = [trace("an apple"), trace("apple, pear, plum"), trace("pear and fig")]
-    found, _ = scored(monkeypatch, rubric_judge, table, says, [prompt()] * 3, responses)
-    assert [one.value for one in found] == pytest.approx([1.9 / 2.9, 1.0, 0.7 / 2.9])
+    found, judge = scored(rubric_judge, table, says, *responses)
+    assert values(found) == pytest.approx([1.9 / 2.9, 1.0, 0.7 / 2.9])
     assert found[0].detail["grades"] == {"a": 1.0, "b": 0.0, "c": 0.0, "d": 1.0}
-    other, _ = scored(
-        monkeypatch,
-        rubric_judge,
-        table | {"weights": {"essential": 5.0, "pitfall": 0.0}},
-        says,
-        [prompt()] * 3,
-        responses,
-    )
-    assert [one.value for one in other] == pytest.approx([5 / 6, 1.0, 0.7 / 6])
+    other = table | {"weights": {"essential": 5.0, "pitfall": 0.0}}
+    found, again = scored(rubric_judge, other, says, *responses)
+    assert values(found) == pytest.approx([5 / 6, 1.0, 0.7 / 6])
+    assert again.asked == judge.asked
 
 
-def test_implicit_aggregation_is_one_rating_with_all_criteria_in_view(monkeypatch):
-    found, judge = scored(
-        monkeypatch, rubric_judge, BASE, lambda one: ruling(one, 7), [prompt()], [trace("an apple")]
-    )
+def test_implicit_aggregation_is_one_rating_with_all_criteria_in_view(scored):
+    found, judge = scored(rubric_judge, BASE, lambda one: ruling(one, 7), trace("an apple"))
     assert found[0].value == pytest.approx(6 / 9)
     asked = text_of(judge.asked[0])
-    assert all(
-        text in asked
-        for text in (
-            "(essential) Says apple.",
-            "(a pitfall to avoid) Does not say fig.",
-            "from 1 (worst) to 10 (best)",
-        )
-    )
+    assert "(essential) Says apple." in asked
+    assert "(a pitfall to avoid) Does not say fig." in asked
+    assert "from 1 (worst) to 10 (best)" in asked
 
 
-def test_a_judge_that_rates_by_tokens_gives_probable_criteria_and_expected_ratings(monkeypatch):
+def test_a_judge_that_rates_by_tokens_gives_probable_criteria_and_expected_ratings(scored):
     table = BASE | {"judge": {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}}
     explicit, judge = scored(
-        monkeypatch,
-        rubric_judge,
-        table | {"aggregation": "explicit"},
-        lambda one: (0.1, 0.3),
-        [prompt()],
-        [trace("an apple")],
+        rubric_judge, table | {"aggregation": "explicit"}, lambda one: (0.1, 0.3), trace("an apple")
     )
     assert explicit[0].value == pytest.approx(0.75)
     assert len(judge.asked) == 4
-    implicit, _ = scored(
-        monkeypatch,
-        rubric_judge,
-        table,
-        lambda one: (0, 0, 0, 0, 0, 0, 0.5, 0, 0, 0),
-        [prompt()],
-        [trace("an apple")],
-    )
+    sevens = (0, 0, 0, 0, 0, 0, 0.5, 0, 0, 0)
+    implicit, _ = scored(rubric_judge, table, lambda one: sevens, trace("an apple"))
     assert implicit[0].value == pytest.approx(6 / 9)
 
 
 def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_common_one(
-    monkeypatch, tmp_path: Path
+    scored, tmp_path: Path
 ):
     write_jsonl(tmp_path / "rubrics.jsonl", [Rubric.parse({"id": "p0", "criteria": CRITERIA[:1]})])
     table = BASE | {
@@ -136,71 +116,44 @@ def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_commo
         "criteria": CRITERIA[1:2],
         "domain_criteria": {"science": CRITERIA[2:3]},
     }
-    prompts = [prompt(0, Domain.SCIENCE), prompt(1, Domain.SCIENCE), prompt(2)]
-    found, judge = scored(
-        monkeypatch,
-        rubric_judge,
-        table,
-        says,
-        prompts,
-        [trace("an apple")] * 3,
-        {"rubrics": tmp_path},
-    )
-    assert [items_in(one) for one in judge.asked] == [
-        ["Says apple."],
-        ["Says plum."],
-        ["Says pear."],
-    ]
-    assert [one.value for one in found] == [1.0, 0.0, 0.0]
+    given = {
+        "prompts": [prompt(0, Domain.SCIENCE), prompt(1, Domain.SCIENCE), prompt(2)],
+        "inputs": {"rubrics": tmp_path},
+    }
+    apples = [trace("an apple")] * 3
+    found, judge = scored(rubric_judge, table, says, *apples, **given)
+    asked = [items_in(one) for one in judge.asked]
+    assert asked == [["Says apple."], ["Says plum."], ["Says pear."]]
+    assert values(found) == [1.0, 0.0, 0.0]
 
     del table["criteria"]
-    found, judge = scored(
-        monkeypatch,
-        rubric_judge,
-        table,
-        says,
-        prompts,
-        [trace("an apple")] * 3,
-        {"rubrics": tmp_path},
-    )
-    assert [one.value for one in found] == [1.0, 0.0, None]  # without criteria it abstains
+    found, _ = scored(rubric_judge, table, says, *apples, **given)
+    assert values(found) == [1.0, 0.0, None]  # without criteria it abstains
     with pytest.raises(InputError, match="no criteria"):
         rubric_judge.prepare(
             rubric_judge.Config.parse({"judge": JUDGE}), Resources({}, answers=None)
         )
 
 
-def test_the_rating_is_the_question_whatever_the_weights(monkeypatch):
-    """So that new weights need no new rulings."""
-    asked = []
-    for weights in (WEIGHTS, {"essential": 2.0}):
-        _, judge = scored(
-            monkeypatch,
-            rubric_judge,
-            BASE | {"aggregation": "explicit", "weights": weights},
-            says,
-            [prompt()],
-            [trace("an apple")],
-        )
-        asked.append(judge.asked)
-    assert asked[0] == asked[1]
+EXPLICIT = {"aggregation": "explicit"}
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"criteria": [CRITERIA[0], CRITERIA[0]]}, "title of more than one"),
-        ({"aggregation": "explicit", "weights": {"essential": -1.0}}, "one is negative"),
+        (EXPLICIT | {"weights": {"essential": -1.0}}, "one is negative"),
         ({"weights": {"essential": 2.0}}, "only aggregation"),
-        (
-            {"aggregation": "explicit", "criteria": CRITERIA[:1], "weights": {"essential": 0.0}},
-            "weight 0",
-        ),
+        (EXPLICIT | {"criteria": CRITERIA[:1], "weights": {"essential": 0.0}}, "weight 0"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(table, message):
     with pytest.raises(ValidationError, match=message):
         rubric_judge.Config.parse(BASE | table)
+
+
+GENERAL = {"judge": JUDGE, "calibration": False}
+UNPUNISHED = GENERAL | {"hallucination_penalty": 0.0}
 
 
 def rated(**aspects: int):
@@ -211,93 +164,57 @@ def rated(**aspects: int):
     return reply
 
 
-def test_the_general_judge_weighs_aspects_and_punishes_inventions(monkeypatch):
+def test_the_general_judge_weighs_aspects_and_punishes_inventions(scored):
     """Ratings 10, 7, 4 are 1, 2/3, 1/3: .5 + .3 * 2/3 + .2 / 3 = .7667; less .5 when something is
     invented, and never below 0."""
-    table = {"judge": JUDGE, "calibration": False}
     for nothing, expected in ((True, 0.5 + 0.2 + 0.2 / 3), (False, 0.2 + 0.2 / 3)):
         reply = rated(accuracy=10, logic=7, coherence=4, nothing=nothing)
-        found, judge = scored(
-            monkeypatch, llm_judge, table, reply, [prompt(answer="apple")], [trace("an apple")]
-        )
+        asked = [prompt(answer="apple")]
+        found, judge = scored(llm_judge, GENERAL, reply, trace("an apple"), prompts=asked)
         assert found[0].value == pytest.approx(expected)
-        assert len(judge.asked) == 1
-        assert data_of(judge.asked[0])["reference_answer"] == "apple"
-    found, _ = scored(
-        monkeypatch,
-        llm_judge,
-        table,
-        rated(accuracy=1, logic=1, coherence=4, nothing=False),
-        [prompt()],
-        [trace("x")],
-    )
-    assert found[0].value == 0.0
-    found, judge = scored(
-        monkeypatch,
-        llm_judge,
-        table | {"hallucination_penalty": 0.0, "aspects": {"creativity": 1.0}},
-        rated(creativity=10),
-        [prompt()],
-        [trace("x")],
-    )
+        assert [data_of(one)["reference_answer"] for one in judge.asked] == ["apple"]
+    reply = rated(accuracy=1, logic=1, coherence=4, nothing=False)
+    assert scored(llm_judge, GENERAL, reply, trace("x"))[0][0].value == 0.0
+    creative = UNPUNISHED | {"aspects": {"creativity": 1.0}}
+    found, judge = scored(llm_judge, creative, rated(creativity=10), trace("x"))
     assert found[0].value == 1.0
     assert "invented" not in text_of(judge.asked[0])
 
 
-def test_a_verifier_comes_before_the_judge(monkeypatch):
+def test_a_verifier_comes_before_the_judge(scored):
     """Of a verifiable answer the judge is asked for logic and coherence alone: .5 * right + .3 +
     .2."""
     sums = prompt(answer="4", check="numeric", prompt="What is 2 + 2?")
-    table = {"judge": JUDGE, "calibration": False, "hallucination_penalty": 0.0}
     reply = rated(accuracy=1, logic=10, coherence=10)
-    found, judge = scored(
-        monkeypatch,
-        llm_judge,
-        table,
-        reply,
-        [sums] * 2,
-        [trace("4", "2 and 2"), trace("5", "2 and 3")],
-    )
-    assert [one.value for one in found] == [1.0, 0.5]
+    right, wrong = trace("4", "2 and 2"), trace("5", "2 and 3")
+    found, judge = scored(llm_judge, UNPUNISHED, reply, right, wrong, prompts=[sums] * 2)
+    assert values(found) == [1.0, 0.5]
     assert [one.detail["verified"] for one in found] == [True, False]
     assert all("Accuracy" not in text_of(one) for one in judge.asked)
-    found, judge = scored(
-        monkeypatch, llm_judge, table | {"verify": False}, reply, [sums], [trace("4", "2 and 2")]
-    )
+    unverified = UNPUNISHED | {"verify": False}
+    found, _ = scored(llm_judge, unverified, reply, right, prompts=[sums])
     assert found[0].value == 0.5
-    found, judge = scored(
-        monkeypatch,
-        llm_judge,
-        table | {"aspects": {"accuracy": 2.0}},
-        reply,
-        [sums],
-        [trace("4", "2 and 2")],
-    )
+    accuracy = UNPUNISHED | {"aspects": {"accuracy": 2.0}}
+    found, judge = scored(llm_judge, accuracy, reply, right, prompts=[sums])
     assert (found[0].value, judge.asked) == (1.0, [])  # nothing is left to ask
 
 
 def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(monkeypatch):
-    from tests.tasks.judging.test_calibration import WORTH, knowing
-
-    known = set(WORTH)
-    reply = lambda one: (  # noqa: E731
-        knowing()(one)
-        if data_of(one)["answer"] in known
-        else ruling(one, *[7 for _ in items_in(one)])
+    sevens = lambda one: ruling(one, *[7] * len(items_in(one)))  # noqa: E731
+    judge = FakeJudge(
+        lambda one: knowing()(one) if data_of(one)["answer"] in WORTH else sevens(one)
     )
-    table = {"judge": JUDGE, "hallucination_penalty": 0.0, "calibration": {"every": 10**12}}
-    judge = FakeJudge(reply)
     monkeypatch.setattr(judging_reward, "open_judge", lambda config, resources: judge)
+    table = {"judge": JUDGE, "hallucination_penalty": 0.0, "calibration": {"every": 10**12}}
     scorer = Scorer([llm_judge.Config.parse(table)], Resources({}, answers=None))
-    first = scorer.score([prompt(0), prompt(1)], [trace("x"), trace("y")], 1)
-    assert first.details["llm_judge"][0]["calibration"]["order"] == 1.0
-    assert "calibration" not in first.details["llm_judge"][1]
+    asked, responses = [prompt(0), prompt(1)], [trace("x"), trace("y")]
+    first = scorer.score(asked, responses, 1).details["llm_judge"]
+    assert first[0]["calibration"]["order"] == 1.0
+    assert "calibration" not in first[1]
     assert scorer.values()["llm_judge"]["asked"] == 12 + 12 + 2
-    later = scorer.score(
-        [prompt(0), prompt(1)], [trace("x"), trace("y")], 2
-    )  # not the first, and not its turn
-    assert "calibration" not in later.details["llm_judge"][0]
-    judge.reply = lambda one: ruling(one, *[7 for _ in items_in(one)])
+    later = scorer.score(asked, responses, 2).details["llm_judge"]
+    assert "calibration" not in later[0]  # not the first update, and not its turn
+    judge.reply = sevens
     with pytest.raises(StageFailed, match="does not know"):
         scorer.score([prompt(0)], [trace("z")], 1)
     scorer.close()
@@ -311,62 +228,50 @@ def answering(body: dict) -> str:
     parts = QUESTION.fullmatch(body["messages"][0]["content"])
     items = re.findall(r"^\d+\. (.*)$", parts["after"], re.MULTILINE)
     good = "apple" in json.loads(parts["data"])["answer"]
-    return json.dumps(
-        {
-            "mark": parts["mark"],
-            "reason": "r",
-            "grades": {str(n): good for n in range(1, len(items) + 1)},
-        }
-    )
+    grades = {str(number): good for number, _ in enumerate(items, 1)}
+    return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
 
 
-def endpoint_scores(url: str, store: Path, monkeypatch, responses, **table):
-    monkeypatch.setenv("TEST_BASE_URL", url)
-    configs = parse_rewards(
-        [{"name": "rubric_judge", "aggregation": "explicit", **BASE, **table}], "rewards"
-    )
-    scorer = Scorer(configs, Resources({}, Answers(open_store(store))))
-    try:
-        return (
-            scorer.score([prompt()] * len(responses), responses, 1),
-            scorer.values()["rubric_judge"],
-        )
-    finally:
-        scorer.close()
+@pytest.fixture
+def endpoint_scores(monkeypatch, tmp_path: Path):
+    def run(url: str, *responses: Response, **table):
+        monkeypatch.setenv("TEST_BASE_URL", url)
+        configs = parse_rewards([{"name": "rubric_judge", **BASE, **EXPLICIT, **table}], "rewards")
+        scorer = Scorer(configs, Resources({}, Answers(open_store(tmp_path))))
+        try:
+            found = scorer.score([prompt()] * len(responses), responses, 1)
+            return found, scorer.values()["rubric_judge"]
+        finally:
+            scorer.close()
+
+    return run
 
 
-def test_rulings_of_an_endpoint_are_kept_and_never_asked_twice(monkeypatch, tmp_path: Path):
+def test_rulings_of_an_endpoint_are_kept_and_never_asked_twice(endpoint_scores):
     responses = [trace("an apple"), trace("a stone"), Response("no trace")]
     with ChatServer(reply=answering) as server:
-        first, counted = endpoint_scores(server.url, tmp_path, monkeypatch, responses)
+        first, counted = endpoint_scores(server.url, *responses)
         assert first.total.tolist() == [1.0, 0.0, 0.0]
         assert (server.billed.total(), counted["asked"], counted["cached"]) == (2, 2, 0)
         sent = server.seen[0].body
         assert sent["temperature"] == 0.0
         assert sent["response_format"]["json_schema"]["strict"] is True
-        again, counted = endpoint_scores(server.url, tmp_path, monkeypatch, responses)
+        again, counted = endpoint_scores(server.url, *responses)
         assert again.total.tolist() == first.total.tolist()
         assert again.details == first.details
         assert (server.billed.total(), counted["cached"]) == (2, 2)
         # Other weights ask the same questions.
-        endpoint_scores(server.url, tmp_path, monkeypatch, responses, weights={"essential": 9.0})
+        endpoint_scores(server.url, *responses, weights={"essential": 9.0})
         assert server.billed.total() == 2
 
 
-def test_an_endpoint_that_fails_for_one_response_abstains_on_that_one(monkeypatch, tmp_path: Path):
+def test_an_endpoint_that_fails_for_one_response_abstains_on_that_one(endpoint_scores):
     def faults(request):
-        return (
-            Fault("status", 400, '{"error": {"message": "no"}}')
-            if "stone" in request.question
-            else None
-        )
+        refused = Fault("status", 400, '{"error": {"message": "no"}}')
+        return refused if "stone" in request.question else None
 
+    responses = [trace("an apple"), trace("a stone"), trace("apple pie")]
     with ChatServer(faults, reply=answering) as server:
-        found, _ = endpoint_scores(
-            server.url,
-            tmp_path,
-            monkeypatch,
-            [trace("an apple"), trace("a stone"), trace("apple pie")],
-        )
+        found, _ = endpoint_scores(server.url, *responses)
     assert [None if value != value else value for value in found.total] == [1.0, None, 1.0]
     assert found.details["rubric_judge"][1]["problem"].startswith("failed")

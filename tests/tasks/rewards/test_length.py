@@ -14,36 +14,19 @@ PROMPT = Prompt(
 TRACE = "<reasoning>2 + 2 = 4</reasoning>\n<answer>4</answer>"
 
 
-def worth(tokens: int, text: str = TRACE, **config: int) -> float | None:
-    return length.score(length.Config(**config), [PROMPT], [Response(text, tokens)])[0]
+def worth(tokens: int, **config: int) -> float | None:
+    return length.score(length.Config(**config), [PROMPT], [Response(TRACE, tokens)])[0]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        (100, 1.0),
-        (150, 1.0),
-        (151, 0.98),
-        (175, 0.5),
-        (200, 0.0),
-        (5000, 0.0),
-        (99, 0.98),
-        (60, 0.2),
-        (1, 0.0),
-    ],
-)
-def test_outside_the_band_the_reward_falls_linearly(tokens: int, expected: float):
-    assert worth(tokens, minimum=100, maximum=150, slope=50) == pytest.approx(expected)
+def test_outside_the_band_the_reward_falls_linearly():
+    tokens = (1, 60, 99, 100, 150, 151, 175, 200, 5000)
+    found = [worth(one, minimum=100, maximum=150, slope=50) for one in tokens]
+    assert found == pytest.approx([0.0, 0.2, 0.98, 1.0, 1.0, 0.98, 0.5, 0.0, 0.0])
 
 
 def test_a_maximum_alone_punishes_verbosity_and_a_minimum_alone_haste():
     assert [worth(tokens, maximum=150) for tokens in (1, 150, 182, 214)] == [1.0, 1.0, 0.5, 0.0]
     assert [worth(tokens, minimum=64) for tokens in (1000, 64, 32, 0)] == [1.0, 1.0, 0.5, 0.0]
-
-
-@pytest.mark.parametrize("text", ["", ":", "Thought process:", TRACE[:-1], TRACE + " and so on"])
-def test_a_malformed_response_of_the_right_length_earns_nothing(text: str):
-    assert worth(120, text, minimum=100, maximum=150) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -59,42 +42,27 @@ def test_bands_that_are_none(table: dict[str, int], message: str):
         parse_rewards([{"name": "length", **table}], "rewards")
 
 
-def punishments(
-    *responses: Response, cache: int | None = None, response_length: int = 20480
-) -> list[float | None]:
+def punishments(*responses: Response, cache: int | None = None, most: int = 20480) -> list[float]:
     limits = overlong.prepare(
-        overlong.Config(cache=cache), Resources({}, answers=None, response_length=response_length)
+        overlong.Config(cache=cache), Resources({}, answers=None, response_length=most)
     )
     return overlong.score(limits, [PROMPT] * len(responses), responses)
 
 
 def test_the_overlong_punishment_is_that_of_the_paper():
-    """L = 20,480, cache 4,096, hence 16,384 expected: 0 up to it, half way -1/2, -1 from L on."""
-    tokens = (1, 16384, 16385, 18432, 20480, 20481)
+    """L = 20,480, cache 4,096, hence 16,384 expected: 0 up to it, half way -1/2, -1 from L on. The
+    cache is a fifth of L unless it is given."""
+    responses = [Response(TRACE, one) for one in (1, 16384, 16385, 18432, 20480, 20481)]
     expected = [0.0, 0.0, -1 / 4096, -0.5, -1.0, -1.0]
-    assert punishments(*(Response(TRACE, one) for one in tokens), cache=4096) == pytest.approx(
-        expected
-    )
+    assert punishments(*responses, cache=4096) == pytest.approx(expected)
+    assert punishments(*responses) == pytest.approx(expected)
 
 
-def test_a_fifth_of_the_response_length_is_the_papers_cache():
-    assert punishments(Response(TRACE, 18432)) == punishments(Response(TRACE, 18432), cache=4096)
+def test_tokens_count_and_a_response_that_was_cut_off_would_have_been_longer():
+    responses = [Response("x" * 100_000, 50), Response("", 95), Response("", 10, truncated=True)]
+    assert punishments(*responses, most=100) == [0.0, -0.75, -1.0]
 
 
-def test_a_response_that_was_cut_off_would_have_been_longer():
-    assert punishments(Response("", 10, truncated=True), response_length=100) == [-1.0]
-
-
-def test_characters_do_not_matter():
-    assert punishments(Response("x" * 100_000, 50), Response("", 95), response_length=100) == [
-        0.0,
-        -0.75,
-    ]
-
-
-@pytest.mark.parametrize("cache", [100, 101])
-def test_a_cache_longer_than_the_response_is_refused(cache: int):
-    with pytest.raises(
-        InputError, match=f"cache = {cache} tokens must be below response_length = 100"
-    ):
-        punishments(cache=cache, response_length=100)
+def test_a_cache_as_long_as_the_response_is_refused():
+    with pytest.raises(InputError, match="cache = 100 tokens must be below response_length = 100"):
+        punishments(cache=100, most=100)

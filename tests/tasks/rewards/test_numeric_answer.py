@@ -21,37 +21,18 @@ def worth(
     return numeric_answer.score(numeric_answer.Config.parse(config), [prompt], [Response(text)])[0]
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("100", 1.0),
-        ("$100.00", 1.0),
-        ("110", 1 / 6),
-        ("90", 1 / 6),
-        ("110.01", 1 / 12),
-        ("80", 1 / 12),
-        ("120 apples", 1 / 12),
-        ("120.5", 0.0),
-        ("-100", 0.0),
-        ("0", 0.0),
-        ("100 or 110", 0.0),
-        ("about a hundred", 0.0),
-        ("1e999", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_the_default_bands(answer: str, expected: float):
-    assert worth(answer) == pytest.approx(expected)
+BANDS = {1.0: ["100", "$100.00"], 1 / 6: ["110", "90"], 1 / 12: ["110.01", "80", "120 apples"]}
+WRONG = ["120.5", "-100", "0", "100 or 110", "about a hundred", "1e999", ""]
+
+
+def test_the_default_bands():
+    for expected, answers in {**BANDS, 0.0: WRONG}.items():
+        assert [worth(answer) for answer in answers] == pytest.approx([expected] * len(answers))
 
 
 def test_a_wrong_answer_may_cost():
-    assert [worth(answer, wrong=-0.5) for answer in ("100", "105", "7", "", "many")] == [
-        1.0,
-        1 / 6,
-        -0.5,
-        -0.5,
-        -0.5,
-    ]
+    found = [worth(answer, wrong=-0.5) for answer in ("100", "105", "7", "", "many")]
+    assert found == [1.0, 1 / 6, -0.5, -0.5, -0.5]
 
 
 def test_without_bands_it_is_the_exact_answer():
@@ -66,13 +47,7 @@ def test_bands_follow_the_sign_and_have_no_zero():
 
 @pytest.mark.parametrize(
     ("reference", "check"),
-    [
-        ("Rome", "exact"),
-        ("100", "exact"),
-        ("5 kJ", "quantity"),
-        (r"\sqrt{2}", "math"),
-        ("", "none"),
-    ],
+    [("100", "exact"), ("5 kJ", "quantity"), (r"\sqrt{2}", "math"), ("", "none")],
 )
 def test_what_is_no_number_abstains(reference: str, check: str):
     assert worth("100", reference, check=check) is None
@@ -95,18 +70,12 @@ def test_the_right_number_is_right_for_both_rewards():
 @pytest.mark.parametrize(
     ("near", "message"),
     [
-        (
-            [{"within": 0.2, "value": 0.1}, {"within": 0.1, "value": 0.2}],
-            "near must go from narrow to wide",
-        ),
-        (
-            [{"within": 0.1, "value": 0.1}, {"within": 0.2, "value": 0.1}],
-            "each band worth less than the one before",
-        ),
-        ([{"within": 0.1, "value": 1.0}], r"near\.0\.value = 1\.0 is not valid"),
-        ([{"within": 0.1, "worth": 0.5}], r"unknown key 'near\.0\.worth'"),
+        ([(0.2, 0.1), (0.1, 0.2)], "near must go from narrow to wide"),
+        ([(0.1, 0.1), (0.2, 0.1)], "each band worth less than the one before"),
+        ([(0.1, 1.0)], r"near\.0\.value = 1\.0 is not valid"),
     ],
 )
-def test_bad_bands(near: list[dict[str, float]], message: str):
+def test_bad_bands(near: list[tuple[float, float]], message: str):
+    table = [{"within": within, "value": value} for within, value in near]
     with pytest.raises(InputError, match=message):
-        parse_rewards([{"name": "numeric_answer", "near": near}], "rewards")
+        parse_rewards([{"name": "numeric_answer", "near": table}], "rewards")

@@ -12,55 +12,37 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example, Prompt, Trace, prompt_id
+from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
 from tasks.data import term_weights
 from tasks.data.term_weights import TermWeights
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import tfidf
 
+SKY, SHIPS = "Why is the sky blue?", "Why do ships float?"
 TRACES = {
-    "Why is the sky blue?": (
-        "Air scatters short wavelengths of sunlight more than long ones, so blue light reaches us"
-        " from all sides."
-    ),
-    "Why do ships float?": (
-        "A ship displaces water until the displaced water weighs as much as the ship; buoyancy then"
-        " equals its weight."
-    ),
-    "How do plants make sugar?": (
-        "Chlorophyll absorbs light, and its energy turns carbon dioxide and water into sugar and"
-        " oxygen."
-    ),
-    "Why does ice float?": (
-        "Water expands when it freezes, so ice has a lower density than water and buoyancy"
-        " carries it."
-    ),
+    SKY: "Air scatters short wavelengths of sunlight more than long ones, so blue reaches us.",
+    SHIPS: "A ship displaces water until this weighs as much as the ship: buoyancy is its weight.",
+    "How do plants make sugar?": "Chlorophyll absorbs light, which turns water and air into sugar.",
+    "Why does ice float?": "Water expands when it freezes, so ice has a lower density than water.",
 }
+CLOSE = "Short wavelengths of sunlight are scattered more by air, so blue light comes to us."
 
 
 def example(prompt: str, reasoning: str, answer: str = "Because of physics.") -> Example:
-    return Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        domain=Domain.SCIENCE,
-        answer=answer,
-        check="none",
-        reasoning=reasoning,
-    )
+    fields = {"domain": Domain.SCIENCE, "check": "none", "answer": answer, "reasoning": reasoning}
+    return Example(id=prompt_id(prompt), prompt=prompt, **fields)
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """An artifact of the `prompts` input with the traces above as training rows."""
     root = tmp_path_factory.mktemp("rebalance")
-    rows = [example(prompt, trace) for prompt, trace in TRACES.items()]
-    (root / "train.jsonl").write_text(
-        "".join(row.model_dump_json() + "\n" for row in rows), encoding="utf-8"
-    )
+    write_jsonl(root / "train.jsonl", [example(prompt, trace) for prompt, trace in TRACES.items()])
     return {"prompts": root}
 
 
-def asked(prompt: str = "Why is the sky blue?", **changes: Any) -> Prompt:
+def asked(prompt: str = SKY, **changes: Any) -> Prompt:
     return example(prompt, "", **changes).as_prompt()
 
 
@@ -69,12 +51,15 @@ def written(reasoning: str, answer: str = "Because of physics.") -> str:
 
 
 def relevance(
-    inputs: dict[str, Path], *texts: str, prompt: Prompt | None = None, **config: Any
+    inputs: dict[str, Path],
+    *texts: str,
+    prompts: Prompt | list[Prompt] | None = None,
+    **config: Any,
 ) -> list[float | None]:
     prepared = tfidf.prepare(tfidf.Config(**config), Resources(inputs, answers=None))
-    return tfidf.score(
-        prepared, [prompt or asked()] * len(texts), [Response(text) for text in texts]
-    )
+    if not isinstance(prompts, list):
+        prompts = [prompts or asked()] * len(texts)
+    return tfidf.score(prepared, prompts, [Response(text) for text in texts])
 
 
 # Parity
@@ -107,22 +92,16 @@ def odd_texts(rng: random.Random, count: int) -> list[str]:
 def test_cosines_are_those_of_scikit_learn(sublinear: bool):
     rng = random.Random(0)
     drawn = odd_texts(rng, 520)
-    corpus, texts, references = (
-        [*drawn[:300], ""],
-        [*drawn[300:500], "", "zzz zzz"],
-        [*drawn[500:], ""],
-    )
+    corpus, references = [*drawn[:300], ""], [*drawn[500:], ""]
+    texts = [*drawn[300:500], "", "zzz zzz"]
     which = [rng.randrange(len(references)) for _ in texts]
     weights = TermWeights(corpus)
-    assert (weights.documents, len(weights)) == (
-        301,
-        len(TfidfVectorizer().fit(corpus).vocabulary_),
-    )
+    assert weights.documents == 301
+    assert len(weights) == len(TfidfVectorizer().fit(corpus).vocabulary_)
     expected = cosines_of_sklearn(corpus, texts, references, which, sublinear)
     assert np.count_nonzero(expected) > 50
-    np.testing.assert_allclose(
-        weights.cosines(texts, references, which, sublinear=sublinear), expected, rtol=0, atol=1e-12
-    )
+    found = weights.cosines(texts, references, which, sublinear=sublinear)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_a_corpus_of_many_blocks_is_counted_like_one(monkeypatch: pytest.MonkeyPatch):
@@ -143,11 +122,11 @@ def test_words_left_out_weigh_nothing_on_either_side():
     """scikit-learn on the same texts with those words taken out; documents and texts of other
     references keep them."""
     corpus = ["red green blue", "green blue tall", "blue tall wide", "wide round"]
-    texts, references, without = (
+    texts, references = (
         ["red green tall", "green wide", "red green wide"],
         ["red green wide", "green tall"],
-        ["green", "red"],
     )
+    without = ["green", "red"]
     bare = [["red tall", "wide", "green wide"], ["red wide", "red wide", "green tall"]]
     expected = cosines_of_sklearn(corpus, bare[0], bare[1], [0, 1, 2], True)
     found = TermWeights(corpus).cosines(
@@ -161,77 +140,37 @@ def test_words_left_out_weigh_nothing_on_either_side():
 
 
 def test_the_teachers_own_trace_earns_one_and_others_less(inputs: dict[str, Path]):
-    own, close, far = relevance(
-        inputs,
-        written(TRACES["Why is the sky blue?"]),
-        written(
-            "Short wavelengths of sunlight are scattered more by air, so blue light comes from all"
-            " sides."
-        ),
-        written(TRACES["How do plants make sugar?"]),
-    )
+    far = TRACES["How do plants make sugar?"]
+    own, close, other = relevance(inputs, *map(written, (TRACES[SKY], CLOSE, far)))
     assert own == pytest.approx(1.0)
     assert 0.5 < close < 1.0
-    assert 0.0 < far < 0.3
+    assert 0.0 < other < 0.3
 
 
-@pytest.mark.parametrize(
-    ("against", "reference"),
-    [("answer", "Light is scattered."), ("prompt", "Why is the sky blue?")],
-)
-def test_what_it_is_compared_with(inputs: dict[str, Path], against: str, reference: str):
-    prompt = asked(answer="Light is scattered.")
-    same, other = relevance(
-        inputs,
-        written(reference),
-        written("Chlorophyll absorbs energy."),
-        prompt=prompt,
-        against=against,
-    )
-    assert same == pytest.approx(1.0)
-    assert other == 0.0
-
-
-def test_the_part_that_is_compared(inputs: dict[str, Path]):
-    text = written("Chlorophyll absorbs energy.", TRACES["Why is the sky blue?"])
+def test_what_it_is_compared_with_and_which_part_is(inputs: dict[str, Path]):
+    prompt, other = asked(answer="Light is scattered."), "Chlorophyll absorbs energy."
+    for against, reference in (("answer", prompt.answer), ("prompt", SKY)):
+        texts = [written(reference), written(other)]
+        found = relevance(inputs, *texts, prompts=prompt, against=against)
+        assert found == [pytest.approx(1.0), 0.0]
+    text = written(other, TRACES[SKY])
     assert relevance(inputs, text, part="answer")[0] == pytest.approx(1.0)
     assert relevance(inputs, text, part="reasoning")[0] < 0.2
 
 
-def test_it_abstains_where_there_is_no_reference(inputs: dict[str, Path]):
-    assert relevance(inputs, written("sunlight"), "", prompt=asked("Why is the sea salty?")) == [
-        None,
-        None,
-    ]
-    assert relevance(inputs, written("sunlight"), prompt=asked(answer=""), against="answer") == [
-        None
-    ]
-
-
-def test_abstentions_and_references_keep_their_places(inputs: dict[str, Path]):
-    prompts = [asked(), asked("Why is the sea salty?"), asked("Why do ships float?"), asked()]
-    texts = [
-        written(TRACES["Why do ships float?"]),
-        written("salt"),
-        written(TRACES["Why do ships float?"]),
-        "malformed",
-    ]
-    values = tfidf.score(
-        tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None)),
-        prompts,
-        [Response(text) for text in texts],
-    )
+def test_it_abstains_where_there_is_no_reference_and_all_keep_their_places(inputs: dict[str, Path]):
+    prompts = [asked(), asked("Why is the sea salty?"), asked(SHIPS), asked()]
+    ships = written(TRACES[SHIPS])
+    values = relevance(inputs, ships, written("salt"), ships, "malformed", prompts=prompts)
     assert values == [pytest.approx(0.1, abs=0.1), None, pytest.approx(1.0), 0.0]
+    unanswered = relevance(inputs, ships, "malformed", prompts=asked(answer=""), against="answer")
+    assert unanswered == [None, None]
 
 
 def test_enough_is_as_good_as_a_copy(inputs: dict[str, Path]):
-    close = written(
-        "Short wavelengths of sunlight are scattered more by air, so blue light comes from all"
-        " sides."
-    )
-    copy = written(TRACES["Why is the sky blue?"])
+    close = written(CLOSE)
     plain = relevance(inputs, close)[0]
-    assert relevance(inputs, close, copy, enough=0.5) == [1.0, 1.0]
+    assert relevance(inputs, close, written(TRACES[SKY]), enough=0.5) == [1.0, 1.0]
     assert relevance(inputs, close, enough=0.9)[0] == pytest.approx(plain / 0.9)
 
 
@@ -239,13 +178,9 @@ def test_enough_is_as_good_as_a_copy(inputs: dict[str, Path]):
 def test_repeating_does_not_pay(inputs: dict[str, Path], sublinear: bool):
     """Neither the whole text over and over, nor its best keyword."""
     text = "Short wavelengths of sunlight are scattered by air."
+    again = [" ".join([text] * 20), text + " wavelengths" * 30, "wavelengths " * 30]
     once, often, keyword, only = relevance(
-        inputs,
-        written(text),
-        written(" ".join([text] * 20)),
-        written(text + " wavelengths" * 30),
-        written("wavelengths " * 30),
-        sublinear=sublinear,
+        inputs, *map(written, [text, *again]), sublinear=sublinear
     )
     assert often <= once + 1e-9
     assert keyword < once
@@ -253,48 +188,26 @@ def test_repeating_does_not_pay(inputs: dict[str, Path], sublinear: bool):
 
 
 def test_a_copy_of_the_prompt_earns_nothing_when_its_words_are_ignored(inputs: dict[str, Path]):
-    prompt = "Why is the sky blue?"
-    keywords = "sky blue " * 5
-    honest = written("Air scatters short wavelengths of sunlight more.")
-    assert relevance(inputs, written(prompt), written(keywords), ignore_prompt=True) == [0.0, 0.0]
-    assert relevance(inputs, honest, ignore_prompt=True)[0] > 0.4
-    assert relevance(inputs, written(prompt))[0] > 0.0
+    texts = [SKY, "sky blue " * 5, "Air scatters short wavelengths of sunlight more."]
+    *copies, honest = relevance(inputs, *map(written, texts), ignore_prompt=True)
+    assert copies == [0.0, 0.0]
+    assert honest > 0.4
+    assert relevance(inputs, written(SKY))[0] > 0.0
 
 
 def test_keywords_of_the_subject_earn_less_than_an_answer_in_its_words(inputs: dict[str, Path]):
     """A policy that knows the corpus's telling words, not this trace: one of each of the whole
     corpus."""
-    every = " ".join(
-        sorted({word.strip(".,;") for trace in TRACES.values() for word in trace.split()})
-    )
-    honest = written(
-        "Short wavelengths of sunlight are scattered more by air, so blue light comes from all"
-        " sides."
-    )
-    listed, answered = relevance(inputs, written(every), honest)
+    words = {word.strip(".,;:") for trace in TRACES.values() for word in trace.split()}
+    listed, answered = relevance(inputs, written(" ".join(sorted(words))), written(CLOSE))
     assert listed < 0.8 * answered
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ":",
-        "Thought process:",
-        TRACES["Why is the sky blue?"],
-        "<reasoning>sunlight</reasoning>",
-    ],
-)
-def test_words_outside_a_trace_earn_nothing(inputs: dict[str, Path], text: str):
-    assert relevance(inputs, text) == [0.0]
 
 
 def test_a_corpus_without_rows_is_refused(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text("", encoding="utf-8")
+    refusal = r"reward 'tfidf' fits its weights on the training rows .* has none"
     for inputs in ({"prompts": tmp_path}, {}):
-        with pytest.raises(
-            InputError, match=r"reward 'tfidf' fits its weights on the training rows .* has none"
-        ):
+        with pytest.raises(InputError, match=refusal):
             tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None))
 
 

@@ -1,14 +1,14 @@
 """Attacks on the sandbox from within, each small, and harmless where it is contained. Those on a
-verdict: test_sandbox_verdicts.py."""
+verdict: test_verdicts.py."""
 
 import ctypes
+import functools
 import os
 import platform
 import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -19,9 +19,6 @@ from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
 
-T = TypeVar("T")
-
-ROOT = Path(__file__).resolve().parents[3]
 SHORT = Limits(cpu_s=1)
 
 GUARD = """
@@ -33,17 +30,22 @@ def refused(attack, *arguments):
         return f"done: {attack(*arguments)}"
     except (OSError, MemoryError, RuntimeError) as error:
         return "refused"
+def all_refused(*attacks):
+    said = [refused(one) for one in attacks]
+    return "refused" if set(said) == {"refused"} else said
 """
 
 
 def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:
     """What an attack gave, run as an answer's code. It returns `refused(...)` of what it tried."""
-    examined = examine(
-        GUARD + code,
-        f"result = attack({argument!r})\nassert result == 'refused', result",
-        limits=limits,
-    )
+    tests = f"result = attack({argument!r})\nassert result == 'refused', result"
+    examined = examine(GUARD + code, tests, limits=limits)
     return "refused" if examined.ok else examined.detail
+
+
+def gives(expression: str, argument: object = None, imports: str = "os") -> str:
+    """What an attack of one expression gave; `it` is its argument."""
+    return attack(f"import {imports}\ndef attack(it):\n    return {expression}", argument)
 
 
 def test_attacks_refuse_to_run_outside_the_sandbox() -> None:
@@ -63,36 +65,37 @@ def test_attacks_refuse_to_run_outside_the_sandbox() -> None:
 def test_no_file_of_the_machine_or_its_user_can_be_read(where: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("key")
-    path = {"secret": str(secret), "repository": str(Path(__file__))}.get(
-        where, os.path.expanduser(where)
-    )
-    if where in ("/etc/shadow", "/proc/1/environ", "secret", "repository"):
+    ours = {"secret": str(secret), "repository": str(Path(__file__))}
+    path = ours.get(where) or os.path.expanduser(where)
+    if where in ("/etc/shadow", "/proc/1/environ", *ours):
         assert Path(path).exists()
-    code = (
-        "def attack(path):\n    return refused(lambda: os.listdir(path) if os.path.isdir(path) else"
-        " open(path, 'rb').read())"
-    )
-    assert attack(code, path) == "refused"
+    read = "os.listdir(it) if os.path.isdir(it) else open(it, 'rb').read()"
+    assert gives(f"refused(lambda: {read})", path) == "refused"
 
 
 WRITES = """
 import tempfile
 def attack(where):
-    x = where + "/x"
-    tries = [
-        lambda: open(x, "w"), lambda: os.open(x, os.O_RDWR | os.O_CREAT), lambda: os.open(where, \
-os.O_TMPFILE | os.O_RDWR),
-        lambda: os.mkdir(x), lambda: os.mkfifo(x), lambda: os.mknod(x), lambda: os.symlink("/", \
-x), lambda: os.link(sys.executable, x),
-        lambda: os.rename(sys.executable, x), lambda: os.unlink(sys.executable), lambda: \
-os.truncate(sys.executable, 2**40),
-        lambda: os.chmod(sys.executable, 0o777), lambda: os.open(sys.executable, os.O_RDWR), \
-lambda: os.chroot(where),
-        lambda: [open(f"{x}{number}", "w") for number in range(9)], lambda: tempfile.mkstemp(), \
-lambda: os.utime(sys.executable),
-    ]
-    return "refused" if all(refused(one) == "refused" for one in tries) else [refused(one) for one \
-in tries]
+    x, python = where + "/x", sys.executable
+    return all_refused(
+        lambda: open(x, "w"),
+        lambda: os.open(x, os.O_RDWR | os.O_CREAT),
+        lambda: os.open(where, os.O_TMPFILE | os.O_RDWR),
+        lambda: os.mkdir(x),
+        lambda: os.mkfifo(x),
+        lambda: os.mknod(x),
+        lambda: os.symlink("/", x),
+        lambda: os.link(python, x),
+        lambda: os.rename(python, x),
+        lambda: os.unlink(python),
+        lambda: os.truncate(python, 2**40),
+        lambda: os.chmod(python, 0o777),
+        lambda: os.open(python, os.O_RDWR),
+        lambda: os.chroot(where),
+        lambda: [open(f"{x}{number}", "w") for number in range(9)],
+        lambda: tempfile.mkstemp(),
+        lambda: os.utime(python),
+    )
 """
 
 
@@ -104,11 +107,8 @@ def test_nothing_can_be_written_be_it_large_sparse_many_or_a_link(where: str) ->
 
 
 def test_the_devices_are_the_harmless_two() -> None:
-    code = (
-        "def attack(_):\n    return 'refused' if sorted(os.listdir('/dev')) == ['null', 'urandom']"
-        " else os.listdir('/dev')"
-    )
-    assert attack(code) == "refused"
+    found = "sorted(os.listdir('/dev'))"
+    assert gives(f"'refused' if {found} == ['null', 'urandom'] else {found}") == "refused"
 
 
 # The network, and sockets that are none
@@ -116,22 +116,11 @@ def test_the_devices_are_the_harmless_two() -> None:
 
 def test_there_is_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        code = (
-            "import socket\ndef attack(port):\n    return refused(lambda:"
-            " socket.create_connection(('127.0.0.1', port), 2))"
-        )
-        assert attack(code, server.getsockname()[1]) == "refused"
-    metadata = (
-        "import urllib.request\ndef attack(url):\n    return refused(lambda:"
-        " urllib.request.urlopen(url, timeout=2).read())"
-    )
-    assert (
-        attack(
-            metadata,
-            "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token",
-        )
-        == "refused"
-    )
+        connect = "refused(lambda: socket.create_connection(('127.0.0.1', it), 2))"
+        assert gives(connect, server.getsockname()[1], "socket") == "refused"
+    token = "computeMetadata/v1/instance/service-accounts/default/token"
+    read = "refused(lambda: urllib.request.urlopen(it, timeout=2).read())"
+    assert gives(read, f"http://169.254.169.254/{token}", "urllib.request") == "refused"
 
 
 def test_no_socket_of_any_family_can_be_made_and_a_pair_leads_nowhere() -> None:
@@ -143,83 +132,81 @@ def attack(families):
             if refused(socket.socket, family, kind) != "refused":
                 return family, kind
     a, b = socket.socketpair()
-    tries = [lambda: a.connect("\\0x"), lambda: a.bind("\\0x"), lambda: a.bind("/x"), lambda: \
-a.listen(), lambda: a.sendto(b"x", "\\0x")]
-    tries += [lambda: socket.send_fds(a, [b"x"], [0]), lambda: a.setsockopt(1, 9, 1)]
-    return "refused" if all(refused(one) == "refused" for one in tries) else [refused(one) for one \
-in tries]
+    return all_refused(
+        lambda: a.connect("\\0x"),
+        lambda: a.bind("\\0x"),
+        lambda: a.bind("/x"),
+        lambda: a.listen(),
+        lambda: a.sendto(b"x", "\\0x"),
+        lambda: socket.send_fds(a, [b"x"], [0]),
+        lambda: a.setsockopt(1, 9, 1),
+    )
 """
-    assert (
-        attack(code, list(range(46))) == "refused"
-    )  # among them unix 1, inet 2, inet6 10, netlink 16, packet 17, alg 38, vsock 40
+    # among them unix 1, inet 2, inet6 10, netlink 16, packet 17, alg 38, vsock 40
+    assert attack(code, list(range(46))) == "refused"
 
 
 # Processes, threads, signals
 
 
-def test_there_are_no_other_processes_and_few_threads() -> None:
-    assert attack("def attack(_):\n    return refused(os.fork)") == "refused"
-    assert (
-        attack(
-            "import subprocess\ndef attack(_):\n    return refused(subprocess.run, [sys.executable,"
-            " '-V'])"
-        )
-        == "refused"
-    )
-    assert (
-        attack(
-            "def attack(_):\n    return refused(os.posix_spawn, sys.executable,"
-            " [sys.executable], {})"
-        )
-        == "refused"
-    )
-    assert (
-        attack("def attack(_):\n    return refused(os.execv, sys.executable, [sys.executable])")
-        == "refused"
-    )
-    assert (
-        attack("def attack(path):\n    return refused(os.execv, path, [path])", shutil.which("su"))
-        == "refused"
-    )  # set-uid root
-    pool = "import multiprocessing\ndef attack(_):\n    return refused(multiprocessing.Pool, 2)"
-    assert attack(pool) == "refused"
-    bomb = (
-        "import threading\ndef attack(_):\n    go = threading.Event()\n    started = 0\n    try:\n "
-        "       while True:\n"
-    )
-    bomb += (
-        "            threading.Thread(target=go.wait, daemon=True).start()\n            started +="
-        " 1\n    except RuntimeError:\n"
-    )
-    assert (
-        attack(
-            bomb + "        go.set()\n        return 'refused' if 4 < started <= 32 else started"
-        )
-        == "refused"
-    )
+PROCESSES = (
+    ("refused(os.fork)", "os"),
+    ("refused(subprocess.run, [sys.executable, '-V'])", "subprocess"),
+    ("refused(os.posix_spawn, sys.executable, [sys.executable], {})", "os"),
+    ("refused(os.execv, sys.executable, [sys.executable])", "os"),
+    ("refused(os.execv, it, [it])", "os"),  # it is set-uid root
+    ("refused(multiprocessing.Pool, 2)", "multiprocessing"),
+)
+
+
+@pytest.mark.parametrize(("expression", "imports"), PROCESSES)
+def test_there_are_no_other_processes(expression: str, imports: str) -> None:
+    assert gives(expression, shutil.which("su"), imports) == "refused"
+
+
+def test_there_are_few_threads() -> None:
+    bomb = """
+import threading
+def attack(_):
+    go, started = threading.Event(), 0
+    try:
+        while True:
+            threading.Thread(target=go.wait, daemon=True).start()
+            started += 1
+    except RuntimeError:
+        go.set()
+        return "refused" if 4 < started <= 32 else started
+"""
+    assert attack(bomb) == "refused"
 
 
 def test_a_thread_bomb_takes_no_thread_from_its_neighbours() -> None:
     """Threads are counted by user, or by user namespace: the two guests of an examination do not
     share one."""
-    bomb = (
-        "import threading\nstarted = []\ntry:\n    while True:\n       "
-        " started.append(threading.Thread(target=threading.Event().wait))\n"
-    )
-    bomb += (
-        "        started[-1].start()\nexcept RuntimeError:\n    pass\ndef f(): return len(started)"
-    )
-    tests = (
-        "import threading\nassert f() == 8\nmine = [threading.Thread(target=threading.Event().wait,"
-        " daemon=True) for _ in range(7)]\n"
-    )
-    examined = examine(
-        f"{GUARD}{bomb}", tests + "for one in mine:\n    one.start()", limits=Limits(threads=8)
-    )
+    bomb = """
+import threading
+started = []
+try:
+    while True:
+        started.append(threading.Thread(target=threading.Event().wait))
+        started[-1].start()
+except RuntimeError:
+    pass
+def f():
+    return len(started)
+"""
+    tests = """
+import threading
+assert f() == 8
+mine = [threading.Thread(target=threading.Event().wait, daemon=True) for _ in range(7)]
+for one in mine:
+    one.start()
+"""
+    examined = examine(GUARD + bomb, tests, limits=Limits(threads=8))
     assert examined.ok, examined.detail
 
 
-def test_signals_reach_nobody_outside_and_root_is_given_up() -> None:
+def test_signals_reach_nobody_outside() -> None:
     kills = """
 import ctypes, fcntl, signal
 def attack(_):
@@ -236,35 +223,32 @@ def attack(_):
     return "refused" if alone else (os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0))
 """
     assert attack(kills) == "refused"
-    assert (
-        attack(
-            "def attack(_):\n    return 'refused' if os.getuid() and os.geteuid() and os.getgid()"
-            " else os.getuid()"
-        )
-        == "refused"
-    )
-    for call in (
-        "setuid, 0",
-        "setgid, 0",
-        "setgroups, [0]",
-        "setresuid, 0, 0, 0",
-        "seteuid, 0",
-        "nice, -5",
-        "setpriority, 0, 0, -5",
-    ):
-        assert attack(f"def attack(_):\n    return refused(os.{call})") == "refused"
-    code = (
-        "import resource\ndef attack(_):\n    try:\n        resource.setrlimit(resource.RLIMIT_AS,"
-        " (-1, -1))\n"
-    )
-    assert attack(code + "    except (OSError, ValueError):\n        return 'refused'") == "refused"
-    assert (
-        attack(
-            "import resource\ndef attack(_):\n    return refused(resource.setrlimit,"
-            " resource.RLIMIT_CPU, (0, 0))"
-        )
-        == "refused"
-    )
+
+
+GIVEN_UP = (
+    "'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()",
+    "all_refused(lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]))",
+    "all_refused(lambda: os.setresuid(0, 0, 0), lambda: os.seteuid(0))",
+    "all_refused(lambda: os.nice(-5), lambda: os.setpriority(0, 0, -5))",
+    "refused(resource.setrlimit, resource.RLIMIT_CPU, (0, 0))",
+)
+
+
+@pytest.mark.parametrize("expression", GIVEN_UP)
+def test_root_is_given_up(expression: str) -> None:
+    assert gives(expression, imports="resource") == "refused"
+
+
+def test_no_limit_can_be_raised() -> None:
+    code = """
+import resource
+def attack(_):
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    except (OSError, ValueError):
+        return "refused"
+"""
+    assert attack(code) == "refused"
 
 
 # The kernel
@@ -288,35 +272,31 @@ REFUSED = """
 the machine, identity, memory beside the address space, files."""
 
 
-def _names() -> list[str]:
-    return [
-        *REFUSED.split(),
-        *seccomp._ALLOWED.split(),
-        "clone",
-        "prlimit64",
-    ]  # the last two: with some arguments
+@functools.cache
+def number(name: str) -> int:
+    """Of a system call on this machine; below 0: there is none."""
+    resolve = ctypes.CDLL("libseccomp.so.2").seccomp_syscall_resolve_name
+    return int(resolve(name.encode()))
 
 
 def test_every_system_call_that_is_not_allowed_fails_as_if_the_kernel_had_none() -> None:
-    library = ctypes.CDLL("libseccomp.so.2")
-    numbers = {name: library.seccomp_syscall_resolve_name(name.encode()) for name in _names()}
-    allowed = {number for name, number in numbers.items() if name not in REFUSED.split()}
-    probes = (
-        {335, 336} if platform.machine() == "x86_64" else set()
-    )  # kernels answer these before any filter: by SIGILL, for there is no probe
-    refused = [number for number in range(1024) if number not in allowed | probes]
-    assert {
-        number for name, number in numbers.items() if name in REFUSED.split() and number >= 0
-    } <= set(refused)
+    # the last two: with some arguments
+    allowed = {number(name) for name in (*seccomp.ALLOWED.split(), "clone", "prlimit64")}
+    # kernels answer these before any filter: by SIGILL, for there is no probe
+    probes = {335, 336} if platform.machine() == "x86_64" else set()
+    refused = [one for one in range(1024) if one not in allowed | probes]
+    assert {number(name) for name in REFUSED.split() if number(name) >= 0} <= set(refused)
     calls = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 def attack(numbers):
-    done = [number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or \
-ctypes.get_errno() != 38]
-    return done or "refused"
+    call = lambda one: (libc.syscall(one, 0, 0, 0, 0, 0, 0), ctypes.get_errno())
+    return [one for one in numbers if call(one) != (-1, 38)] or "refused"
 """
     assert attack(calls, refused) == "refused"
+
+
+LIBC = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(number):\n"
 
 
 @pytest.mark.parametrize(
@@ -324,15 +304,9 @@ ctypes.get_errno() != 38]
 )
 def test_clone_makes_threads_only(flags: str) -> None:
     """Not with a new user, PID, mount or network namespace, with shared memory, or as fork does."""
-    code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(number):\n"
-    code += f"    got = libc.syscall(number, {flags}, 0, 0, 0, 0)\n"
-    number = ctypes.CDLL("libseccomp.so.2").seccomp_syscall_resolve_name(b"clone")
-    assert (
-        attack(
-            code + "    return 'refused' if got == -1 and ctypes.get_errno() == 38 else got", number
-        )
-        == "refused"
-    )
+    code = f"{LIBC}    got = libc.syscall(number, {flags}, 0, 0, 0, 0)\n"
+    code += "    return 'refused' if got == -1 and ctypes.get_errno() == 38 else got"
+    assert attack(code, number("clone")) == "refused"
 
 
 @pytest.mark.skipif(
@@ -340,21 +314,16 @@ def test_clone_makes_threads_only(flags: str) -> None:
 )
 def test_the_32_bit_and_x32_interfaces_are_closed() -> None:
     """`int 0x80` has other numbers, so a filter of 64-bit numbers alone would let it through."""
-    machine_code = r"b'\xb8\x14\x00\x00\x00\xcd\x80\xc3'"  # mov eax, 20 (getpid); int 0x80; ret
-    run = (
-        "import ctypes, mmap\ndef attack(_):\n    page = mmap.mmap(-1, 4096, prot=7)\n   "
-        f" page.write({machine_code})\n"
-    )
-    run += (
-        "    return"
-        " ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
-    )
+    run = r"""
+import ctypes, mmap
+def attack(_):
+    page = mmap.mmap(-1, 4096, prot=7)
+    page.write(b'\xb8\x14\x00\x00\x00\xcd\x80\xc3')  # mov eax, 20 (getpid); int 0x80; ret
+    return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
     assert "by signal 31" in attack(run)
-    x32 = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef attack(_):\n"
-    assert (
-        attack(x32 + "    return 'refused' if libc.syscall(0x40000000 + 39) == -1 else 'done'")
-        != "'done'"
-    )
+    x32 = "    return 'refused' if libc.syscall(0x40000000 + 39) == -1 else 'done'"
+    assert attack(LIBC + x32) != "'done'"
 
 
 # Memory, output, time
@@ -375,35 +344,24 @@ def test_the_32_bit_and_x32_interfaces_are_closed() -> None:
     ],
 )
 def test_memory_is_limited(bomb: str) -> None:
-    code = (
-        f"import mmap\ndef attack(_):\n    try:\n        x = {bomb}\n    except (OSError,"
-        " MemoryError):\n        return 'refused'"
-    )
+    code = f"import mmap\ndef attack(_):\n    try:\n        x = {bomb}\n"
+    code += "    except (OSError, MemoryError):\n        return 'refused'"
     assert attack(code) == "refused"
 
 
 ENDLESS = {
-    "one that catches everything": (
-        "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
-    ),
+    "one that catches everything": "try: exec('while True: pass')\n    except BaseException: pass",
     "a power": "9 ** 9 ** 9",
-    "a loop": "while True: pass",
-    "a regular expression": "import re; re.match(r'(a*)*b', 'a' * 40)",
+    "a loop": "pass",
+    "a regular expression": "re.match(r'(a*)*b', 'a' * 40)",
     "a sum in C": "sum(iter(int, 1))",
-    "printing": "while True: print('x' * 2**16)",
-    "errors": "import sys\nwhile True: sys.stderr.write('x' * 2**16)",
-    "threads": (
-        "import threading\nfor _ in range(8): threading.Thread(target=sum, args=[iter(int,"
-        " 1)]).start()"
-    ),
-    "signals ignored": (
-        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"
-    ),
-    "garbage": (
-        "while True:\n    for fd in range(3, 64):\n        try: os.write(fd, b'\\0' * 2**16)\n     "
-        "   except OSError: pass"
-    ),
+    "printing": "print('x' * 2**16)",
+    "errors": "sys.stderr.write('x' * 2**16)",
+    "threads": "threading.Thread(target=sum, args=[iter(int, 1)]).start()",
+    "signals ignored": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))",
+    "garbage": "[refused(os.write, fd, b'\\0' * 2**16) for fd in range(3, 64)]",
 }
+"""Each again and again."""
 QUICK = ["one that catches everything", "a power"]
 
 
@@ -414,10 +372,8 @@ def test_what_never_ends_is_ended_by_its_cpu_seconds(name: str) -> None:
 
 def is_ended_by_its_cpu_seconds(name: str) -> None:
     """Not by the clock, which says 30 s."""
-    body = "\n".join(f"    {line}" for line in ENDLESS[name].splitlines())
-    examined = examine(
-        f"{GUARD}\ndef attack(_):\n{body}", "assert attack(1) == 1", limits=Limits(cpu_s=1)
-    )
+    code = f"import re, signal, threading\ndef attack(_):\n  while True:\n    {ENDLESS[name]}"
+    examined = examine(GUARD + code, "assert attack(1) == 1", limits=Limits(cpu_s=1))
     assert not examined.ok
     assert "a limit was met (30 s" not in examined.detail
 
@@ -426,29 +382,25 @@ def is_ended_by_its_cpu_seconds(name: str) -> None:
     "code",
     [
         "import time\ntime.sleep(10**6)",
-        (
-            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1,"
-            " 65))\nsignal.sigwait([10])"
-        ),
+        "import signal as s\ns.pthread_sigmask(s.SIG_BLOCK, range(1, 65))\ns.sigwait([10])",
         "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
-        "import os\nr, w = os.pipe()\nos.read(r, 1)",
+        "r, w = os.pipe()\nos.read(r, 1)",
         "import select\nselect.select([], [], [])",
     ],
 )
 def test_what_waits_for_ever_is_ended_by_the_clock(code: str) -> None:
-    examined = examine(
-        f"{GUARD}\n{code}\ndef f(): return 1", "assert f() == 1", limits=Limits(wall_s=0.5)
-    )
+    code = f"{GUARD}\n{code}\ndef f(): return 1"
+    examined = examine(code, "assert f() == 1", limits=Limits(wall_s=0.5))
     assert examined.detail.startswith("no verdict: a limit was met")
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "import os\nos.closerange(0, 2**16)",
-        "import os\nfor fd in range(3, 64):\n    try: os.dup2(0, fd)\n    except OSError: pass",
+        "os.closerange(0, 2**16)",
+        "for fd in range(3, 64): refused(os.dup2, 0, fd)",
         "import ctypes\nctypes.string_at(0)",
-        "import os\nos.abort()",
+        "os.abort()",
     ],
 )
 def test_code_that_destroys_its_own_process_destroys_nothing_else(code: str) -> None:
@@ -462,38 +414,36 @@ def test_code_that_destroys_its_own_process_destroys_nothing_else(code: str) -> 
 def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     left = "sorted(set(os.environ) - {'PYTHONHASHSEED', 'PWD', 'LC_CTYPE'})"
-    assert attack(f"def attack(_):\n    return {left} or 'refused'") == "refused"
-    block = (
-        "ctypes.cast(ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'environ'),"
-        " ctypes.POINTER(ctypes.c_char_p))"
-    )
-    code = f"import ctypes, itertools\ndef attack(_):\n    found = {block}\n"
-    code += "    names = list(itertools.takewhile(bool, map(found.__getitem__, range(99))))\n"
-    assert (
-        attack(
-            code + "    return 'refused' if all(b'API_KEY' not in one for one in names) else names"
-        )
-        == "refused"
-    )
+    assert gives(f"{left} or 'refused'") == "refused"
+    block = """
+import ctypes, itertools
+def attack(_):
+    block = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")
+    found = ctypes.cast(block, ctypes.POINTER(ctypes.c_char_p))
+    names = list(itertools.takewhile(bool, map(found.__getitem__, range(99))))
+    return "refused" if all(b"API_KEY" not in one for one in names) else names
+"""
+    assert attack(block) == "refused"
 
 
 SEARCH = """
 import ctypes, gc
 def attack(parts):
-    marker = "".join(parts)
-    held = sum(type(one) in (str, bytes) and marker in str(one) for item in gc.get_objects() for \
-one in gc.get_referents(item))
+    marker, held = "".join(parts), 0
+    for item in gc.get_objects():
+        found = [one for one in gc.get_referents(item) if type(one) in (str, bytes)]
+        held += sum(marker in str(one) for one in found)
     frame, texts = sys._getframe(), 0
+    own = ("marker", "held", "parts", "found")
     while frame:
-        texts += sum(marker in repr(value) for name, value in [*frame.f_locals.items()] if name \
-not in ("marker", "held", "parts"))
+        names = [*frame.f_locals.items()]
+        texts += sum(marker in repr(value) for name, value in names if name not in own)
         frame = frame.f_back
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p
     end = libc.sbrk(0)
-    heap = ctypes.string_at(end - 2**20, 2**20)
-    return "refused" if (held, texts, heap.count(marker.encode()) <= 9) == (1, 0, True) else \
-(held, texts, heap.count(marker.encode()))
+    copies = ctypes.string_at(end - 2**20, 2**20).count(marker.encode())
+    return "refused" if (held, texts, copies <= 9) == (1, 0, True) else (held, texts, copies)
 """
 
 
@@ -510,19 +460,17 @@ def attack(_):
         except OSError:
             pass
     null = os.stat("/dev/null").st_rdev
-    others = [stat.filemode(one.st_mode) for one in found if not stat.S_ISFIFO(one.st_mode) and \
-one.st_rdev != null]
-    return "refused" if not others and sum(stat.S_ISFIFO(one.st_mode) for one in found) == 2 else \
-others
+    pipes = [one for one in found if stat.S_ISFIFO(one.st_mode)]
+    others = [one for one in found if one not in pipes and one.st_rdev != null]
+    modes = [stat.filemode(one.st_mode) for one in others]
+    return "refused" if not others and len(pipes) == 2 else modes
 """
     assert attack(code) == "refused"
 
 
 def test_a_candidate_has_neither_its_tests_nor_what_earlier_guests_had_in_its_memory() -> None:
     """All guests are forks of one warden: it must never read what one of them gets."""
+    code = "x = 'swordfish-1729'\ndef f(): return 1"
     for _ in range(3):
-        examine(
-            "x = 'swordfish-1729'\ndef f(): return 1",
-            "SECRET = 'swordfish-1729'\nassert f() == SECRET",
-        )
+        examine(code, "SECRET = 'swordfish-1729'\nassert f() == SECRET")
     assert attack(SEARCH + "\n" + "# " + "x" * 10, ["swordfish", "-", "1729"]) == "refused"

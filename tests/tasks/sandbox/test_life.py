@@ -8,16 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
+from tests.processes import descendants, state_of
 from tests.tasks.sandbox.needed import needs_sandbox
 from tests.tasks.sandbox.test_attacks import GUARD, WRITES
 
 pytestmark = needs_sandbox
-
-T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,57 +25,41 @@ ROOT = Path(__file__).resolve().parents[3]
 AS_USER = """
 import json, os, sys
 sys.path[:0] = json.loads(sys.argv[1])
-from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import examine
 guard, writes = json.loads(sys.argv[2])
+alone = "(os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0)) == (1, 0, 1, 1)"
 attacks = {
-    "files": "def attack(_):\\n    return refused(lambda: open('/etc/passwd').read())",
-    "fork": "def attack(_):\\n    return refused(os.fork)",
-    "alone": "def attack(_):\\n    return 'refused' if (os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0)) == (1, 0, 1, 1) else 'not'",
-    "unshare": "import ctypes\\ndef attack(_):\\n    return 'refused' if ctypes.CDLL(None).unshare(0x10000000) else 'done'",
-    "others": "def attack(_):\\n    return refused(os.kill, -1, 9)",
-    "writes": writes.replace("def attack(where):", "def attack(_):\\n    where = '/tmp'"),
+    "files": "refused(lambda: open('/etc/passwd').read())",
+    "fork": "refused(os.fork)",
+    "alone": f"'refused' if {alone} else 'not'",
+    "unshare": "'refused' if ctypes.CDLL(None).unshare(0x10000000) else 'done'",
+    "others": "refused(os.kill, -1, 9)",
 }
-told = {name: examine(guard + code, "assert attack(1) == 'refused', attack(1)").detail for name, code in attacks.items()}
-print(json.dumps({"user": os.getuid(), "told": told, "works": examine("def f(): return 1", "assert f() == 1").ok}))
+codes = {name: f"import ctypes\\ndef attack(_):\\n    return {it}" for name, it in attacks.items()}
+codes["writes"] = writes.replace("def attack(where):", "def attack(_):\\n    where = '/tmp'")
+tests = "assert attack(1) == 'refused', attack(1)"
+told = {name: examine(guard + code, tests).detail for name, code in codes.items()}
+works = examine("def f(): return 1", "assert f() == 1").ok
+print(json.dumps({"user": os.getuid(), "told": told, "works": works}))
 """
 
 
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else"
 )
-def test_it_holds_for_an_ordinary_user_as_for_root(tmp_path: Path) -> None:
-    """For whom the kernel's ways are others: user namespaces instead of users."""
-    python, paths = (
-        "/usr/bin/python3",
-        [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))],
-    )
-    became = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "env",
-        "-i",
-        "PATH=/usr/bin:/bin",
-        python,
-        "-B",
-    ]
-    able = subprocess.run(
-        [*became, "-c", f"import sys; sys.path[:0] = {paths}; import tasks.sandbox.examination"],
-        cwd="/",
-        capture_output=True,
-    )
+def test_it_holds_for_an_ordinary_user_as_for_root() -> None:
+    """The kernel gives user namespaces instead of users to whoever is not root."""
+    python = "/usr/bin/python3"
+    paths = [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    became = [*user, "env", "-i", "PATH=/usr/bin:/bin", python, "-B", "-c"]
+    imports = f"import sys; sys.path[:0] = {paths}; import tasks.sandbox.examination"
+    able = subprocess.run([*became, imports], cwd="/", capture_output=True)
     if able.returncode != 0:
-        pytest.skip(
-            f"user 65534 has no {python} that can import this package:"
-            f" {able.stderr.decode()[-200:]}"
-        )
-    said = subprocess.run(
-        [*became, "-c", AS_USER, json.dumps(paths), json.dumps([GUARD, WRITES])],
-        cwd="/",
-        capture_output=True,
-    )
+        said = able.stderr.decode()[-200:]
+        pytest.skip(f"user 65534 has no {python} that can import this package: {said}")
+    given = [json.dumps(paths), json.dumps([GUARD, WRITES])]
+    said = subprocess.run([*became, AS_USER, *given], cwd="/", capture_output=True)
     found = json.loads(said.stdout or said.stderr)
     assert found == {"user": 65534, "told": dict.fromkeys(found["told"], ""), "works": True}
 
@@ -118,40 +100,23 @@ examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
     ) as host:
         try:
             host.stdout.readline()
-            wait_until(
-                lambda: (
-                    [state in "SRD" for _, state in descendants(host.pid)] == [True, True] or None
-                )
-            )
+            wait_until(lambda: len(living(descendants(host.pid))) == 2)
             host.stdin.write("\n")
             host.stdin.flush()
-            guests = wait_until(lambda: found if len(found := descendants(host.pid)) == 6 else None)
+            wait_until(lambda: len(descendants(host.pid)) == 6)
+            guests = descendants(host.pid)
         finally:
             host.kill()
-    wait_until(lambda: not [pid for pid, _ in guests if state_of(pid) in set("SRD")] or None)
+    wait_until(lambda: not living([(pid, state_of(pid)) for pid, _ in guests]))
 
 
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """Process ids below one, with their states."""
-    children = [
-        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
-    return [(child, state_of(child)) for child in children] + [
-        found for child in children for found in descendants(child)
-    ]
+def living(found: list[tuple[int, str]]) -> list[int]:
+    return [pid for pid, state in found if state in "SRD"]
 
 
-def state_of(pid: int) -> str:
-    """One letter as in /proc; X where there is no such process any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
-
-
-def wait_until(condition: Callable[[], T | None]) -> T:
+def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(2400):
-        if (value := condition()) is not None:
-            return value
+        if condition():
+            return
         time.sleep(0.05)
     raise AssertionError("it did not happen in 120 s")

@@ -6,8 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from benchmarks.coverage import noise_cell
 from tasks.statistics.noise_floor import noise_floor
+from tests.tasks.statistics.simulation import noise_cell
 
 
 def test_flip_rate_is_the_share_of_prompts_that_differ_between_two_runs() -> None:

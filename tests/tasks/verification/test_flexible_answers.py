@@ -8,61 +8,35 @@ from schemas.examples import Check, Domain, Trace
 from tasks.evaluation.reasoning_verdicts import judge
 from tasks.verification.choices import as_constraint
 
+DOUBLE = "assert double(2) == 4"
+
 
 def prompt(check: Check, answer: str = "", tests: str | None = None) -> EvalPrompt:
     choices = as_constraint(("Paris", "Berlin", "Rome")) if check == "choice" else ()
-    return EvalPrompt(
-        id="p",
-        prompt="?",
-        domain=Domain.MATH,
-        answer=answer,
-        check=check,
-        constraints=choices,
-        tests=tests,
-    )
+    fields = {"answer": answer, "check": check, "constraints": choices, "tests": tests}
+    return EvalPrompt(id="p", prompt="?", domain=Domain.MATH, **fields)
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "<reasoning>9 * 2 = 18</reasoning>\n<answer>18</answer>",
-        "<answer>18",
-        "So <answer>3</answer>, no: <answer>18</answer> and 5 more words",
-        "<answer>She makes 18 dollars on every single day.</answer>",
-        "9 eggs at $2.\n#### 18",
-        "#### 18 dollars for 9 eggs",
-        "Thus \\boxed{18} dollars for 9 eggs.",
-        "The answer is 18, because 9 * 2 = 18 and 16 - 7 = 9.",
-        "The answer is 17. Wait: the final answer is $18.00.",
-        "Answer: **18**",
-        "She has 16 - 3 - 4 = 9 eggs, so she makes 9 * 2 = $18 per day.",
-        "18",
-        "1.8e1",
-        "36/2",
-    ],
-)
-def test_a_number_is_found_wherever_it_stands(completion: str) -> None:
-    assert judge(prompt("numeric", "18"), completion).flexible
+NUMBERS = (
+    "<reasoning>9 * 2 = 18</reasoning>\n<answer>18</answer>", "<answer>18", "18", "1.8e1", "36/2",
+    "So <answer>3</answer>, no: <answer>18</answer> and 5 more words",
+    "<answer>She makes 18 dollars on every single day.</answer>", "9 eggs at $2.\n#### 18",
+    "#### 18 dollars for 9 eggs", "Thus \\boxed{18} dollars for 9 eggs.", "Answer: **18**",
+    "The answer is 18, because 9 * 2 = 18 and 16 - 7 = 9.",
+    "The answer is 17. Wait: the final answer is $18.00.",
+    "She has 16 - 3 - 4 = 9 eggs, so she makes 9 * 2 = $18 per day.",
+)  # fmt: skip
+OTHERS = (
+    "", "eighteen", "18 or 19", "18 eggs in 2024", "The answer is 17, not 18", "\\boxed{17} 18",
+    "#### 17\nThe answer is 18", "<answer>17</answer> 18",
+    "<reasoning>18</reasoning>\n<answer>17</answer>",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "",
-        "eighteen",
-        "18 or 19",
-        "18 eggs in 2024",
-        "The answer is 17, not 18",
-        "\\boxed{17} 18",
-        "#### 17\nThe answer is 18",
-        "<answer>17</answer> 18",
-        "<reasoning>18</reasoning>\n<answer>17</answer>",
-    ],
-)
-def test_one_answer_is_judged_and_no_other_number(completion: str) -> None:
-    item = judge(prompt("numeric", "18"), completion)
-    assert not item.flexible
-    assert not item.exact
+def test_a_number_is_found_wherever_it_stands_and_no_other_number_is_judged() -> None:
+    found = [judge(prompt("numeric", "18"), completion) for completion in (*NUMBERS, *OTHERS)]
+    assert [one.flexible for one in found] == [True] * len(NUMBERS) + [False] * len(OTHERS)
+    assert not any(one.exact for one in found[len(NUMBERS) :])
 
 
 def test_what_is_exact_is_flexible_and_knowledge_without_format_is_flexible_alone() -> None:
@@ -72,39 +46,22 @@ def test_what_is_exact_is_flexible_and_knowledge_without_format_is_flexible_alon
     assert (known.format, known.exact, known.flexible) == (False, False, True)
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "B",
-        "The answer is B because Paris is in France.",
-        "The answer is Berlin.",
-        "(A) is in France, (C) in Italy, so it is (B)",
-        "It must be **B**",
-        "Vitamin C. helps.\nB. Berlin",
-        "A and then\nB\n",
-        "It is B) Berlin, as A. is wrong.",
-        "<answer>\\boxed{B}</answer>",
-        "The answer is (A). No, the answer is (B).",
-    ],
-)
-def test_a_letter_is_found_where_it_stands_apart(completion: str) -> None:
-    assert judge(prompt("choice", "B"), completion).flexible
+LETTERS = (
+    "B", "The answer is B because Paris is in France.", "The answer is Berlin.", "It must be **B**",
+    "(A) is in France, (C) in Italy, so it is (B)", "Vitamin C. helps.\nB. Berlin",
+    "A and then\nB\n", "It is B) Berlin, as A. is wrong.", "<answer>\\boxed{B}</answer>",
+    "The answer is (A). No, the answer is (B).",
+)  # fmt: skip
+NO_LETTERS = (
+    "Berlin or Rome", "I like A and B", "The answer is A.", "Because of vitamin B we know",
+    "(B) no, (A)", "It is B) Rome", "<answer>B) Rome</answer>",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "Berlin or Rome",
-        "I like A and B",
-        "The answer is A.",
-        "Because of vitamin B we know",
-        "(B) no, (A)",
-        "It is B) Rome",
-        "<answer>B) Rome</answer>",
-    ],
-)
-def test_another_choice_and_letters_in_a_sentence_are_wrong(completion: str) -> None:
-    assert not judge(prompt("choice", "B"), completion).flexible
+def test_a_letter_is_found_where_it_stands_by_itself() -> None:
+    """Another choice, and letters in a sentence, are wrong."""
+    found = [judge(prompt("choice", "B"), text).flexible for text in (*LETTERS, *NO_LETTERS)]
+    assert found == [True] * len(LETTERS) + [False] * len(NO_LETTERS)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +73,7 @@ def test_another_choice_and_letters_in_a_sentence_are_wrong(completion: str) -> 
         (prompt("exact", "Paris"), "The answer is Paris."),
         (prompt("math", "\\frac{1}{2}"), "Hence the probability of this must be 1/2 in the end."),
         (prompt("math", "\\sin(x)"), "So \\boxed{\\sin(x)}."),
-        (
-            prompt("tests", tests="assert double(2) == 4"),
-            "Here:\n```python\ndef double(x):\n    return 2 * x\n```\nIt adds.",
-        ),
+        (prompt("tests", tests=DOUBLE), "So:\n```\ndef double(x):\n    return 2 * x\n```\nIt is."),
     ],
     ids=lambda value: value.check if isinstance(value, EvalPrompt) else "",
 )
@@ -130,10 +84,9 @@ def test_each_check_finds_its_kind_of_answer(asked: EvalPrompt, completion: str)
 
 
 def test_a_text_without_code_is_not_taken_to_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tasks.evaluation.reasoning_verdicts.agrees", lambda *_: pytest.fail("it was")
-    )
-    assert not judge(prompt("tests", tests="assert double(2) == 4"), "I would double it.").flexible
+    untouched = "tasks.evaluation.reasoning_verdicts.agrees"
+    monkeypatch.setattr(untouched, lambda *_: pytest.fail("it was"))
+    assert not judge(prompt("tests", tests=DOUBLE), "I would double it.").flexible
 
 
 def test_free_text_has_no_flexible_answer() -> None:

@@ -28,34 +28,29 @@ def agrees(answer: str, reference: str, check: Check) -> bool:
     return verify(prompt(reference, check), trace(answer)).exact
 
 
-def test_a_well_formed_right_answer_verifies() -> None:
-    assert verify(prompt("Paris"), trace("Paris")) == Verdict(
-        format=True, exact=True, answer="Paris"
-    )
+def test_a_well_formed_answer_has_its_format_whether_it_is_right_or_wrong() -> None:
+    right = Verdict(format=True, exact=True, answer="Paris")
+    assert verify(prompt("Paris"), trace("Paris")) == right
+    wrong = Verdict(format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'")
+    assert verify(prompt("Paris"), trace("Rome")) == wrong
+    free = Verdict(format=True, exact=False, answer="A poem.", detail="not verifiable")
+    assert verify(prompt("A poem.", "none"), trace("A poem.")) == free
+    # the right answer in the reasoning only
+    assert not verify(prompt("42", "numeric"), trace("41", reasoning="The answer is 42.")).exact
 
 
-def test_a_well_formed_wrong_answer_keeps_its_format() -> None:
-    assert verify(prompt("Paris"), trace("Rome")) == Verdict(
-        format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'"
-    )
-
-
-@pytest.mark.parametrize("answer", ["paris", " PARIS ", "Paris.", "Ｐａｒｉｓ", "\tParis \n"])
-def test_exact_ignores_case_width_space_and_one_trailing_period(answer: str) -> None:
-    assert agrees(answer, "Paris", "exact")
-
-
-@pytest.mark.parametrize(
-    "answer", ["Paris, France", "Pariss", "Paris..", "not Paris", "P aris", "Paris\u200bx"]
-)
-def test_exact_accepts_nothing_more(answer: str) -> None:
-    assert not agrees(answer, "Paris", "exact")
+def test_exact_ignores_case_width_space_and_one_trailing_period_and_nothing_more() -> None:
+    for answer in ("paris", " PARIS ", "Paris.", "Ｐａｒｉｓ", "\tParis \n"):
+        assert agrees(answer, "Paris", "exact"), answer
+    for answer in ("Paris, France", "Pariss", "Paris..", "not Paris", "P aris", "Paris\u200bx"):
+        assert not agrees(answer, "Paris", "exact"), answer
 
 
 @pytest.mark.parametrize(
     "completion",
     [
         "42",
+        "1" * 190,
         "<answer>42</answer>",
         "<reasoning>6 * 7 = 42</reasoning>",
         "<reasoning>the answer is 42</reasoning>\n<answer></answer>",
@@ -80,142 +75,54 @@ def test_a_malformed_completion_has_no_answer(completion: str) -> None:
     )
 
 
-def test_the_right_answer_in_the_reasoning_only_is_wrong() -> None:
-    assert not verify(prompt("42", "numeric"), trace("41", reasoning="The answer is 42.")).exact
+READ = """
+42 = 42 | +42 = 42 | -7 = -7 | −7 = -7 | 1,234,567 = 1234567 | $18 = 18 | -$18 = -18 | $-18 = -18
+$18$ = 18 | 18 dollars = 18 | 18. = 18 | 50% = 50 | 50 km/h = 50 | 90° = 90 | 5 m² = 5
+12 miles per hour = 12 | .5 = 1/2 | 3/4 = 3/4 | -3 / 4 = -3/4 | 1 1/2 = 3/2 | -1 1/2 = -3/2
+½ = 1/2 | 1½ = 3/2 | 1e5 = 100000 | 1.5e-3 = 3/2000 | 1.5 × 10^3 = 1500 | 1.5×10³ = 1500
+2 x 10^{-2} = 1/50 | 2 dozen eggs = 24 | 5 million = 5000000 | ４２ = 42 | ٤٢ = 42 | x = 5 = 5
+"""
+UNREAD = """
+- | --5 | -$-5 | NaN | nan | inf | -Infinity | ∞ | forty-two | 5 or 6 | 5, 6 | not 5 | 5 + x | 3:30
+1,5 | 12,34 | 1.2.3 | 1_000 | 0x10 | 3/0 | 5/3/2024 | 10² | 2^10 | 5 million thousand | 1e9999999999
+1e99999 | 42 because the sum of both is that
+"""
+EQUAL = """
+18 = 18 | 18.0 = 18 | $1,234 = 1234 | 36/2 = 18 | 3.14 = 3.14 | 3.1416 = 3.14 | 22/7 = 3.14
+0.5 = 1/2 | 0.667 = 2/3 | 6.35013559600e11 = 635013559600 | 50 = 50% | 50.68 = 50.7 | 0 = 0 | -0 = 0
+"""
+UNEQUAL = """
+18.0001 = 18 | -18 = 18 | 635013559601 = 635013559600 | 345.6 = 345.7 | 1234.55 = 1234.56
+3.13 = 3.14 | 0.46 = 0.5 | 0.6 = 2/3 | 0.5 = 50% | 1e-9 = 0 | NaN = 18 | 18 or 19 = 18
+"""
 
 
-def test_free_text_never_verifies_even_when_equal() -> None:
-    assert verify(prompt("A poem.", "none"), trace("A poem.")) == Verdict(
-        format=True, exact=False, answer="A poem.", detail="not verifiable"
-    )
+def entries(table: str) -> list[str]:
+    return [one for line in table.strip().splitlines() for one in line.split(" | ")]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("42", 42),
-        ("+42", 42),
-        ("-7", -7),
-        ("−7", -7),
-        ("1,234,567", 1234567),
-        ("$18", 18),
-        ("-$18", -18),
-        ("$-18", -18),
-        ("$18$", 18),
-        ("18 dollars", 18),
-        ("18.", 18),
-        ("50%", 50),
-        ("50 km/h", 50),
-        ("90°", 90),
-        ("5 m²", 5),
-        ("12 miles per hour", 12),
-        ("x = 5", 5),
-        (".5", Fraction(1, 2)),
-        ("3/4", Fraction(3, 4)),
-        ("-3 / 4", Fraction(-3, 4)),
-        ("1 1/2", Fraction(3, 2)),
-        ("-1 1/2", Fraction(-3, 2)),
-        ("½", Fraction(1, 2)),
-        ("1½", Fraction(3, 2)),
-        ("1e5", 100000),
-        ("1.5e-3", Fraction(3, 2000)),
-        ("1.5 × 10^3", 1500),
-        ("1.5×10³", 1500),
-        ("2 x 10^{-2}", Fraction(1, 50)),
-        ("2 dozen eggs", 24),
-        ("5 million", 5_000_000),
-        ("４２", 42),
-        ("٤٢", 42),
-        ("635013559600", 635013559600),
-    ],
-)
-def test_a_number_is_read_in_every_usual_spelling(text: str, value: int | Fraction) -> None:
-    number = parse_number(text)
-    assert number is not None
-    assert number.value == value
+def pairs(table: str, between: str = " = ") -> list[list[str]]:
+    return [one.rsplit(between, 1) for one in entries(table)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "-",
-        "--5",
-        "-$-5",
-        "NaN",
-        "nan",
-        "inf",
-        "-Infinity",
-        "∞",
-        "forty-two",
-        "5 or 6",
-        "5, 6",
-        "not 5",
-        "5 + x",
-        "3:30",
-        "1,5",
-        "12,34",
-        "1.2.3",
-        "1_000",
-        "0x10",
-        "3/0",
-        "5/3/2024",
-        "10²",
-        "2^10",
-        "5 million thousand",
-        "1e9999999999",
-        "1e99999",
-        "9" * 5000,
-        "42 because the sum of both is that",
-    ],
-)
-def test_what_is_not_one_number_is_none(text: str) -> None:
-    assert parse_number(text) is None
+def test_a_number_is_read_in_every_usual_spelling() -> None:
+    for text, value in pairs(READ):
+        number = parse_number(text)
+        assert number is not None, text
+        assert number.value == Fraction(value), text
 
 
-@pytest.mark.parametrize(
-    ("answer", "reference"),
-    [
-        ("18", "18"),
-        ("18.0", "18"),
-        ("$1,234", "1234"),
-        ("36/2", "18"),
-        ("3.14", "3.14"),
-        ("3.1416", "3.14"),
-        ("22/7", "3.14"),
-        ("0.5", "1/2"),
-        ("0.667", "2/3"),
-        ("6.35013559600e11", "635013559600"),
-        ("50", "50%"),
-        ("50.68", "50.7"),
-        ("0", "0"),
-        ("-0", "0"),
-    ],
-)
-def test_equal_numbers_agree(answer: str, reference: str) -> None:
-    assert agrees(answer, reference, "numeric")
+def test_what_is_not_one_number_is_none() -> None:
+    for text in ("", "9" * 5000, *entries(UNREAD)):
+        assert parse_number(text) is None, text[:20]
 
 
-@pytest.mark.parametrize(
-    ("answer", "reference"),
-    [
-        ("18.0001", "18"),
-        ("-18", "18"),
-        ("635013559601", "635013559600"),
-        ("345.6", "345.7"),
-        ("1234.55", "1234.56"),
-        ("3.13", "3.14"),
-        ("0.46", "0.5"),
-        ("0.6", "2/3"),
-        ("0.5", "50%"),
-        ("1e-9", "0"),
-        ("NaN", "18"),
-        ("18 or 19", "18"),
-        ("1" * 190, "18"),
-    ],
-)
-def test_different_numbers_disagree(answer: str, reference: str) -> None:
-    assert not agrees(answer, reference, "numeric")
+@pytest.mark.parametrize(("table", "agreed"), [(EQUAL, True), (UNEQUAL, False)])
+def test_numbers_agree_when_they_are_equal_to_the_digits_of_the_reference(
+    table: str, agreed: bool
+) -> None:
+    for answer, reference in pairs(table):
+        assert agrees(answer, reference, "numeric") is agreed, (answer, reference)
 
 
 def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -> None:
@@ -225,33 +132,24 @@ def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -
         verify(prompt("many", "numeric"), trace("3"))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        GROUNDED_REFUSAL,
-        "context does not contain this information.",
-        "The context does not contain this information",
-        "The context doesn’t contain the answer.",
-        "The provided passage does not mention this",
-    ],
+REFUSALS = (
+    GROUNDED_REFUSAL,
+    "context does not contain this information.",
+    "The context doesn’t contain the answer.",
+    "The provided passage does not mention this",
 )
-def test_the_refusal_is_recognised_in_its_documented_wordings(answer: str) -> None:
-    assert abstains(answer)
+ANSWERS = (
+    "Paris",
+    "I don't know",
+    "The context does not contain this information, but it is Paris",
+    "Context does contain this information",
+    "Paris. Context does not contain this information",
+    "",
+)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "Paris",
-        "I don't know",
-        "The context does not contain this information, but it is Paris",
-        "Context does contain this information",
-        "Paris. Context does not contain this information",
-        "",
-    ],
-)
-def test_anything_else_is_an_answer(answer: str) -> None:
-    assert not abstains(answer)
+def test_the_refusal_is_recognised_in_its_wordings_and_all_else_is_an_answer() -> None:
+    assert [abstains(one) for one in (*REFUSALS, *ANSWERS)] == [True] * 4 + [False] * 6
 
 
 @pytest.mark.parametrize(
@@ -270,22 +168,17 @@ def test_a_tolerance_replaces_the_rule_of_digits(
     assert verify(prompt(reference, "numeric", tolerance=tolerance), trace(answer)).exact is agrees
 
 
+SHORT, TOWN = Constraint(name="max_words", value=1), "A dog barks at night in the old town."
+
+
 @pytest.mark.parametrize(
     ("asked", "answer", "detail"),
     [
         (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
         (prompt("42", "numeric"), "many", "'many' is no number"),
         (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
-        (
-            prompt("", "constraints", constraints=(Constraint(name="max_words", value=1),)),
-            "a b",
-            "max_words = 1: found 2",
-        ),
-        (
-            prompt("", "faithful", context="A dog barks at night in the old town."),
-            "Cats sing.",
-            "2 words, fewer than 5",
-        ),
+        (prompt("", "constraints", constraints=(SHORT,)), "a b", "max_words = 1: found 2"),
+        (prompt("", "faithful", context=TOWN), "Cats sing.", "2 words, fewer than 5"),
     ],
 )
 def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str) -> None:
@@ -295,23 +188,12 @@ def test_the_detail_says_what_was_found(asked: Prompt, answer: str, detail: str)
 
 
 def test_many_completions_keep_their_order_whatever_their_checks() -> None:
-    prompts = [
-        prompt("4", "numeric"),
-        prompt("x + 1", "math"),
-        prompt("Rome"),
-        prompt("A poem.", "none"),
-        prompt("x + 1", "math"),
-    ]
-    verdicts = verify_many(
-        prompts, [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")]
-    )
-    assert [(verdict.format, verdict.exact) for verdict in verdicts] == [
-        (True, True),
-        (True, True),
-        (True, False),
-        (False, False),
-        (True, False),
-    ]
+    sums = prompt("x + 1", "math")
+    prompts = [prompt("4", "numeric"), sums, prompt("Rome"), prompt("A poem.", "none"), sums]
+    told = [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")]
+    verdicts = verify_many(prompts, told)
+    assert [verdict.format for verdict in verdicts] == [True, True, True, False, True]
+    assert [verdict.exact for verdict in verdicts] == [True, True, False, False, False]
     assert verify_many([], []) == []
 
 
@@ -320,11 +202,9 @@ def test_checks_load_nothing_slow_before_they_are_used() -> None:
 import sys
 from tasks.contract.check import CHECKS
 for name in CHECKS.names(): CHECKS[name]
-print(sorted({"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"} & set(sys.modules)))
+slow = {"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"}
+print(sorted(slow & set(sys.modules)))
 """
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "[]"
-    )
+    command = [sys.executable, "-c", script]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"

@@ -13,12 +13,8 @@ SCIBENCH = SHARED / "scibench"
 def test_every_reference_of_scibench_is_read_and_agrees_with_itself_only() -> None:
     """580 problems: number and unit as the files have them; the same with another factor, or with a
     strange unit, is wrong."""
-    rows = [
-        row
-        for path in sorted(SCIBENCH.glob("*.json"))
-        if not path.stem.endswith("_sol")
-        for row in json.loads(path.read_text())
-    ]
+    paths = [path for path in sorted(SCIBENCH.glob("*.json")) if not path.stem.endswith("_sol")]
+    rows = [row for path in paths for row in json.loads(path.read_text())]
     assert len(rows) == 580
     for row in rows:
         reference = f"{row['answer_number']} {row['unit']}".strip()

@@ -9,15 +9,8 @@ pytestmark = [needs_sandbox, needs_records]
 
 def mutant(body: str) -> str | None:
     """The body with one operator changed, where it has one."""
-    for old, new in (
-        (" < ", " >= "),
-        (" > ", " <= "),
-        (" == ", " != "),
-        (" + ", " - "),
-        ("[::-1]", "[:]"),
-        ("True", "False"),
-        (" * ", " + "),
-    ):
+    changes = {" < ": " >= ", " > ": " <= ", " == ": " != ", " + ": " - ", "[::-1]": "[:]"}
+    for old, new in {**changes, "True": "False", " * ": " + "}.items():
         if old in body:
             return body.replace(old, new)
     return None
@@ -28,11 +21,8 @@ def test_all_of_humaneval() -> None:
     at least 95 % fail."""
     tasks = humaneval()
     assert [task["task_id"] for task in tasks if not solved(task, task["canonical_solution"])] == []
-    assert [
-        task["task_id"]
-        for index, task in enumerate(tasks)
-        if solved(task, wrong_bodies(task)[index % 4])
-    ] == []
+    wrong = [(task, wrong_bodies(task)[index % 4]) for index, task in enumerate(tasks)]
+    assert [task["task_id"] for task, body in wrong if solved(task, body)] == []
     mutants = [(task, body) for task in tasks if (body := mutant(task["canonical_solution"]))]
     survived = [task["task_id"] for task, body in mutants if solved(task, body)]
     assert len(mutants) >= 120

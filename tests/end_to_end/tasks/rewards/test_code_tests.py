@@ -15,14 +15,11 @@ pytestmark = [needs_sandbox, needs_records]
 
 
 def prompts() -> list[Prompt]:
-    return [
-        prompt(
-            f"{task['test']}\ncheck({task['entry_point']})",
-            code_prefix=task["prompt"],
-            answer=task["canonical_solution"],
-        )
-        for task in humaneval()
-    ]
+    found = []
+    for task in humaneval():
+        known = {"code_prefix": task["prompt"], "answer": task["canonical_solution"]}
+        found.append(prompt(f"{task['test']}\ncheck({task['entry_point']})", **known))
+    return found
 
 
 def test_humaneval_has_cases() -> None:

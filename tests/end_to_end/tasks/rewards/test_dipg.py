@@ -68,14 +68,8 @@ def test_the_points_of_v3_reproduce_the_published_results(
     graded = [
         grade("v3", apart(row["response"]), row["context"], told=True, right=False) for row in rows
     ]
-    expected = list(
-        zip(
-            summary["rewards"],
-            summary["hallucination_outcomes"],
-            summary["safe_outcomes"],
-            strict=True,
-        )
-    )
+    columns = ("rewards", "hallucination_outcomes", "safe_outcomes")
+    expected = list(zip(*(summary[name] for name in columns), strict=True))
     if mistaken is not None:
         (quotation,) = lenient(rows[mistaken]["response"]).quotes
         assert quotation.strip('"') in rows[mistaken]["context"]

@@ -21,16 +21,9 @@ from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER
 def test_transformers_loads_it_as_a_classifier_with_the_same_logits(family: str, tmp_path: Path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    own = (
-        {
-            "attention_softcap": 50.0,
-            "final_softcap": 30.0,
-            "local_rope": 10_000.0,
-            "global_rope": 10_000.0,
-        }
-        if family == "gemma2"
-        else {}
-    )
+    ropes = {"local_rope": 10_000.0, "global_rope": 10_000.0}
+    gemma2 = {"attention_softcap": 50.0, "final_softcap": 30.0, **ropes}
+    own = gemma2 if family == "gemma2" else {}
     table = replace(SIZES["gemma3-tiny"], num_layers=2, family=family, global_every=2, **own)
     loaded = LoadedModel("test", table, initialise(table, 0), TOKENIZER, make_mesh())
     add_head(

@@ -1,9 +1,9 @@
-"""How often 95 % intervals hold the truth, and families of tests err: a small part of the table of
-`benchmarks/coverage.py`."""
+"""How often 95 % intervals hold the truth, and families of tests err: a small part of what
+docs/measurements.md has."""
 
 import pytest
 
-from benchmarks.coverage import (
+from tests.tasks.statistics.simulation import (
     family_errors,
     grades_cell,
     newcombe_cell,

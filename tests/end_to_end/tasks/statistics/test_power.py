@@ -6,10 +6,10 @@ import math
 import pytest
 from scipy.stats import binom
 
-from benchmarks.coverage import power_of_mcnemar, shown_not_inferior
 from tasks.statistics import power
 from tasks.statistics.intervals import mcnemar
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
+from tests.tasks.statistics.simulation import power_of_mcnemar, shown_not_inferior
 
 
 def test_power_agrees_with_g_power(monkeypatch: pytest.MonkeyPatch) -> None:

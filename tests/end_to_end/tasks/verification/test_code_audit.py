@@ -14,15 +14,9 @@ HUMANEVAL = SHARED / "humaneval" / "HumanEval.jsonl.gz"
 def test_no_canonical_solution_of_humaneval_is_flagged() -> None:
     """164 solutions of 4 to 128 nodes, half of them 31 or fewer; none is short or suspicious."""
     rows = [json.loads(line) for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines()]
-    prompts = [
-        asked(
-            prompt=row["prompt"],
-            tests=row["test"],
-            code_prefix=row["prompt"],
-            answer=row["canonical_solution"],
-        )
-        for row in rows
-    ]
+    names = {"prompt": "prompt", "code_prefix": "prompt", "tests": "test"}
+    names["answer"] = "canonical_solution"
+    prompts = [asked(**{name: row[column] for name, column in names.items()}) for row in rows]
     found = [audit(prompt, prompt.answer) for prompt in prompts]
     assert [
         (row["task_id"], one.problems) for row, one in zip(rows, found, strict=True) if one.problems

@@ -1,9 +1,7 @@
 """Statistics against simulation: do 95 % intervals hold the truth 95 times of 100, is promised
-power reached, how often do many looks err?
+power reached, how often do many looks err? Figures: docs/measurements.md.
 
-    python -m benchmarks.coverage [--trials 1000]
-
-Called are the functions that evaluations, the report and the gate call, on one core. Where a
+Called are the functions that evaluations, the report and the gate call. Where a
 setting is two counts of prompts, its likely outcomes are gone through and their probabilities
 summed; or so many of them as there are trials, spaced evenly over the probability, which is right
 to half a point. Goal: coverage of 93 to 97 %. Where few prompts are expected to change, outcomes
@@ -11,7 +9,6 @@ are so few whole numbers that no interval can be exact; what counts there is tha
 """
 
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +16,6 @@ from functools import cache
 import numpy as np
 from scipy.stats import binom, norm
 
-from benchmarks.paired import heading, parser, row
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
@@ -32,29 +28,13 @@ from tasks.statistics.intervals import (
     wilson,
 )
 from tasks.statistics.noise_floor import noise_floor
-from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
-SIZES = (50, 100, 150, 300, 900, 2000)
-RATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
-UNPAIRED = ((0.05, 0.05), (0.05, 0.2), (0.1, 0.15), (0.3, 0.35))
-UNPAIRED += ((0.5, 0.5), (0.5, 0.7), (0.8, 0.95), (0.95, 0.95))
-PAIRED = ((0.02, 0.0), (0.02, 0.02), (0.05, 0.0), (0.05, 0.03), (0.1, 0.0), (0.1, 0.05))
-PAIRED += ((0.1, -0.1), (0.3, 0.0), (0.3, 0.1), (0.5, -0.3))
-"""(fraction of prompts that change, true difference)."""
-SUPERIORITY = ((0.05, 0.1), (0.05, 0.3), (0.1, 0.1), (0.1, 0.3), (0.2, 0.5), (0.3, 0.3))
-"""(effect, discordant)."""
-NONINFERIORITY = ((0.02, 0.02, 0.0), (0.05, 0.02, 0.0), (0.05, 0.1, 0.0), (0.05, 0.3, 0.0))
-NONINFERIORITY += ((0.05, 0.1, 0.02), (0.1, 0.3, -0.03))
-"""(margin, discordant, true difference)."""
 SOLVED = {
     "few prompts ever solved": (0.05, 1.0),
     "nearly all always solved": (1.0, 0.03),
     "some always, some never": (0.3, 0.3),
 }
 """Probability to solve a prompt: the parameters of its Beta distribution."""
-LOW, HIGH = 0.93, 0.97
-MANY = 15
-"""Changes, above which the paired interval is not conservative any more."""
 Weighted = list[tuple[int, int, float]]
 """Outcomes, two counts of prompts each, with their probabilities."""
 
@@ -234,91 +214,3 @@ def _outcomes(probability: np.ndarray, trials: int) -> Weighted:
 
 def _rng(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seed))
-
-
-def main() -> None:
-    made = parser(__doc__)
-    made.add_argument("--trials", type=int, default=1000)
-    trials, began = made.parse_args().trials, time.process_time()
-    _coverage("Wilson, one rate (exact)", [wilson_cell(n, p) for p in RATES for n in SIZES])
-    unpaired = [newcombe_cell(n, *rates, 10 * trials) for rates in UNPAIRED for n in SIZES]
-    _coverage("Newcombe, two samples", unpaired)
-    paired = {(n, *one): paired_cell(n, *one, trials) for one in PAIRED for n in SIZES}
-    _coverage("paired bootstrap", list(paired.values()))
-    many = [cell for (n, discordant, _), cell in paired.items() if n * discordant > MANY]
-    _summary(f"more than {MANY} changes expected", many)
-    _coverage("bootstrap of a mean", [grades_cell(n, trials) for n in (12, 50)])
-    shares = [shares_cell(n, one, trials) for one in SOLVED for n in (50, 150, 300)]
-    _coverage("bootstrap of shares", shares)
-    _power(trials)
-    heading("six looks: % of families with a false alarm", "uncorrected", "Holm")
-    for kind in ("z", "z, correlated", "domains", "metrics"):
-        for real in (0, 3):
-            errors = family_errors(kind, real, trials * (20 if kind.startswith("z") else 2))
-            row(f"{kind}, {real} effects real", *map(_percent, errors))
-    heading("noise floor, %", "flips, true", "estimated", "bound holds")
-    for n in (100, 300, 900):
-        for seeds in (2, 5):
-            true, estimated, held = noise_cell(n, seeds, trials)
-            rates = (f"{100 * rate:.2f}" for rate in (true, estimated))
-            row(f"{seeds} seeds, {n} prompts", *rates, _percent(held))
-    print(f"\n{trials} trials, {time.process_time() - began:.0f} s on one core")
-
-
-def _percent(rate: float | None) -> str:
-    return "" if rate is None else f"{100 * rate:.1f}"
-
-
-def _coverage(name: str, cells: list[Cell]) -> None:
-    sizes = sorted({cell.n for cell in cells})
-    by = {(cell.setting, cell.n): cell for cell in cells}
-    title = f"% of 95% intervals that hold the truth: {name}"
-    heading(title, *(f"n={n}" for n in sizes))
-    for setting in dict.fromkeys(cell.setting for cell in cells):
-        row(setting, *(_percent(by[setting, n].coverage) for n in sizes))
-    _summary("all", cells)
-
-
-def _summary(of: str, cells: list[Cell]) -> None:
-    held = [cell.coverage for cell in cells]
-    below, above = sum(one < LOW for one in held), sum(one > HIGH for one in held)
-    mean, least, most = (_percent(rate) for rate in (float(np.mean(held)), min(held), max(held)))
-    print(
-        f"\n{of}: {len(held)} settings, mean {mean}, least {least}, most {most}; "
-        f"{len(held) - below - above} within 93..97, {below} below, {above} above"
-    )
-
-
-def _power(trials: int) -> None:
-    columns = ("n", "test", "interval")
-    heading("% found, where 80 and 90% are promised", *columns, *columns)
-    for effect, discordant in SUPERIORITY:
-        cells: list[object] = []
-        for power in (0.8, 0.9):
-            n = needed_n(effect, discordant, power=power)
-            cells += [n, *map(_percent, power_of_mcnemar(n, effect, discordant, trials))]
-        row(f"needed_n: {100 * effect:.0f} points, {discordant:.0%} change", *cells)
-    for n in (50, 150, 300):
-        effects, cells = [detectable_effect(n, 0.2, power=power) for power in (0.8, 0.9)], []
-        for effect in effects:
-            cells += [n, *map(_percent, power_of_mcnemar(n, effect, 0.2, trials))]
-        points = " and ".join(f"{100 * effect:.1f}" for effect in effects)
-        row(f"detectable_effect: {points} points, 20% change", *cells)
-    for margin, discordant, true in NONINFERIORITY:
-        cells = []
-        for power in (0.8, 0.9):
-            n = needed_n_noninferiority(margin, discordant, true, power=power)
-            cells += [n, "", _percent(shown_not_inferior(n, margin, discordant, true, trials))]
-        points = f"{100 * true:+.0f} points, {discordant:.0%} change"
-        row(f"margin {100 * margin:.0f}: {points}", *cells)
-    for margin, discordant in ((0.05, 0.05), (0.05, 0.1), (0.05, 0.3)):
-        cells = []
-        for n in (100, 300):
-            wrong = shown_not_inferior(n, margin, discordant, -margin, trials)
-            cells += [n, "", _percent(wrong)]
-        lost = f"margin {100 * margin:.0f}, and all of it lost"
-        row(f"error: {lost}, {discordant:.0%} change", *cells)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ from flows.server.prefect_api import free_port
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 300.0
 """Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
 starting."""

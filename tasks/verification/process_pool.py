@@ -28,7 +28,7 @@ class LimitMet(Exception):
     """The process was ended by its limits; the message says which they are."""
 
 
-class Apart:
+class ProcessPool:
     """A pool of processes that run `python -m <module>`, whose main calls `serve`. As many as
     threads ask at once; safe for threads."""
 
@@ -58,7 +58,7 @@ class Apart:
 
 
 class _Process:
-    def __init__(self, pool: Apart) -> None:
+    def __init__(self, pool: ProcessPool) -> None:
         self.asked = 0
         self.cpu_s = pool.cpu_s
         self.process = subprocess.Popen(

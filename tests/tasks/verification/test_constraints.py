@@ -37,11 +37,7 @@ EXAMPLES: dict[str, tuple[object, str, str]] = {
     "max_counts": (("the: 1",), "the rain then", "The the"),
     "counts": (("it: 2",), LONG, "it"),
     "starts_with": ("Dear Sir", '"dear sir, hello"', "Hello, dear sir"),
-    "ends_with": (
-        "Is there anything else?",
-        "Yes. Is there anything else?",
-        "Is there anything else? No.",
-    ),
+    "ends_with": ("Anything else?", "Yes. Anything else?", "Anything else? No."),
     "lower_case": (True, "all is small, é", "Not all"),
     "upper_case": (True, "ALL IS 1 É", "NOT aLL"),
     "no_commas": (True, "a; b", "a, b"),
@@ -56,14 +52,8 @@ EXAMPLES: dict[str, tuple[object, str, str]] = {
 
 
 def asked(*constraints: Constraint) -> Prompt:
-    return Prompt(
-        id="p1",
-        prompt="?",
-        domain=Domain.GENERAL,
-        check="constraints",
-        constraints=constraints,
-        source="test",
-    )
+    fields = {"domain": Domain.GENERAL, "check": "constraints", "constraints": constraints}
+    return Prompt(id="p1", prompt="?", source="test", **fields)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -76,28 +66,19 @@ def test_a_constraint_holds_and_is_broken(name: str) -> None:
 
 
 def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
-    prompt = asked(
-        Constraint(name="max_words", value=2),
-        Constraint(name="no_commas", value=True),
-        Constraint(name="includes", value=("b",)),
-    )
+    wanted = {"max_words": 2, "no_commas": True, "includes": ("b",)}
+    prompt = asked(*(Constraint(name=name, value=value) for name, value in wanted.items()))
     assert agrees(prompt, "a b").ok
-    assert (
-        agrees(prompt, "a, c d").detail
-        == 'max_words = 2: found 3; no_commas = true: found [\',\']; includes = ["b"]: found "no'
-        " 'b'\""
-    )
+    broken = ["max_words = 2: found 3", "no_commas = true: found [',']"]
+    broken.append('includes = ["b"]: found "no \'b\'"')
+    assert agrees(prompt, "a, c d").detail == "; ".join(broken)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("max_word", 3, r"p: unknown constraint 'max_word'.*max_words"),
-        (
-            "max_words",
-            "3",
-            r"constraint 'max_words' takes a whole number from 0, not \"3\": at most so many words",
-        ),
+        ("max_words", "3", r"takes a whole number from 0, not \"3\": at most so many words"),
         ("max_words", True, "takes a whole number"),
         ("max_words", -1, "takes a whole number"),
         ("max_words", 2.5, "takes a whole number"),
@@ -125,37 +106,17 @@ def test_a_prompt_without_constraints_is_an_error() -> None:
 
 
 def test_words_sentences_and_paragraphs_are_counted_as_people_do() -> None:
-    assert words("It's a well-known fact: 3 of 4!") == [
-        "It's",
-        "a",
-        "well-known",
-        "fact",
-        "3",
-        "of",
-        "4",
-    ]
-    assert sentences('He said "No." Pi is 3.14... Really?!') == [
-        'He said "No',
-        " Pi is 3.14",
-        " Really",
-    ]
+    fact = ["It's", "a", "well-known", "fact", "3", "of", "4"]
+    assert words("It's a well-known fact: 3 of 4!") == fact
+    said = ['He said "No', " Pi is 3.14", " Really"]
+    assert sentences('He said "No." Pi is 3.14... Really?!') == said
     assert len(sentences("雨が降る。止まない。")) == 2
     assert paragraphs("\n\na\n \n\nb\n---\nc\n") == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 20_000,
-        "*" * 20_000,
-        " " * 20_000 + "x",
-        "\n" * 20_000 + "x",
-        "<<" * 10_000,
-        "```" + "\n" * 20_000,
-        "a" * 20_000,
-    ],
-)
+@pytest.mark.parametrize("text", ["[", "*", " ", "\n", "<<", "```\n", "a"])
 def test_hostile_texts_cost_little(text: str) -> None:
+    text = text * 20_000 + "x"
     started = time.process_time()
     for name, (value, _, _) in EXAMPLES.items():
         if name != "language":

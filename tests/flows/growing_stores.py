@@ -1,5 +1,5 @@
-"""Synthetic recipes and stores for `benchmarks.growth`: so many stages, artifacts and runs, made
-through the store's own API."""
+"""Synthetic recipes and stores: so many stages, artifacts and runs, made through the store's own
+API."""
 
 import os
 from collections import defaultdict

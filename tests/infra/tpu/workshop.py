@@ -9,9 +9,10 @@ import pytest
 
 import infra.tpu.backend
 from infra.backend import FINAL, JobHandle
+from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import host_status
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.job import TpuRecord, record_name
 from infra.tpu.types import TPU_TYPES
@@ -28,7 +29,7 @@ class Workshop:
 
     def __init__(self, uri: str, tpu: FakeTpu) -> None:
         self.tpu = tpu
-        self.store: Store = open_store(uri)
+        self.store: Store = context().store(uri)
         self.backends: list[CloudTpuBackend] = []
 
     def backend(self, target: str = "v5e-8", **settings: object) -> CloudTpuBackend:
@@ -47,6 +48,15 @@ class Workshop:
         )
         self.backends.append(made)
         return made
+
+    def clear(self) -> None:
+        """Nothing of its jobs may be left."""
+        self.tpu.faults.clear()
+        for backend in self.backends:
+            for handle in list(backend._jobs):
+                backend.cancel(handle)
+            assert backend.close() == []
+        assert self.tpu.leaked() == []
 
     def spec(self, attempt: str = "1", key: str = KEY, run: str = "run-1") -> JobSpec:
         return JobSpec(
@@ -118,9 +128,4 @@ def shop(
     monkeypatch.setattr(infra.tpu.backend, "STARTUP_SCRIPT", script)
     made = Workshop(tpu_cloud, tpu)
     yield made
-    tpu.faults.clear()
-    for backend in made.backends:
-        for handle in list(backend._jobs):
-            backend.cancel(handle)
-        assert backend.close() == []
-    assert tpu.leaked() == []
+    made.clear()

@@ -1,4 +1,4 @@
-"""How a case of `tests/fakes/tpu_scenes.py` is played, as `tasks/stage.py` would follow its job,
+"""How a case of `tests/campaign/tpu_scenes.py` is played, as `tasks/stage.py` would follow its job,
 and judged."""
 
 import json
@@ -22,8 +22,8 @@ from infra.store.store import Store, open_store
 from infra.targets import open_backend
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, JobStatus
+from tests.campaign.tpu_scenes import FIRST_ZONE, HELD, Case, Scene
 from tests.fakes.tpu_fake import FakeTpu
-from tests.fakes.tpu_scenes import FIRST_ZONE, HELD, Case, Scene
 
 _CASE_SECONDS = 150.0
 _CLEAN_SECONDS = 20.0

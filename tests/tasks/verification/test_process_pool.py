@@ -1,0 +1,65 @@
+"""Questions answered in processes with limits: they end with their asker, are replaced when they
+die, and a limit costs its own question alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.verification.process_pool import LimitMet, ProcessPool
+from tests.processes import descendants, state_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def pool() -> ProcessPool:
+    return ProcessPool("tasks.checks.math", cpu_s=1, memory_bytes=2 * 2**30)
+
+
+def answering() -> set[int]:
+    """The processes of all pools in this process."""
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid, _ in descendants(os.getpid())}
+    return {pid for pid, line in lines.items() if b"tasks.checks.math\0" in line}
+
+
+def test_a_question_that_meets_the_limit_is_asked_once_more_of_a_fresh_process() -> None:
+    quick = pool()
+    assert quick.ask(["$1$", "$1$"])["ok"]
+    with pytest.raises(LimitMet, match="met a limit: 1 CPU seconds, 2048 MiB"):
+        quick.ask(["$2$", "$9^{9^{9^{9}}}$"])
+    assert quick.ask(["$1$", "$1$"])["ok"]
+
+
+def test_any_thread_may_ask_and_a_process_that_was_killed_is_replaced() -> None:
+    """math-verify's own time limit is a signal, which only a main thread can have."""
+    others, asked, found = answering(), pool(), []
+    thread = threading.Thread(target=lambda: found.append(asked.ask(["$x + 1$", "$1 + x$"])["ok"]))
+    thread.start()
+    thread.join()
+    (first,) = answering() - others
+    os.kill(first, signal.SIGKILL)
+    found.append(asked.ask(["$x + 2$", "$2 + x$"])["ok"])
+    assert found == [True, True]
+    assert answering() - others - {first}
+
+
+def test_a_process_ends_with_its_asker() -> None:
+    script = (
+        "from tasks.verification.process_pool import ProcessPool\n"
+        "asked = ProcessPool('tasks.checks.math', cpu_s=1, memory_bytes=2 * 2**30)\n"
+        "print(asked.ask(['$1$', '$1$'])['ok'], flush=True)\ninput()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, **pipes) as asker:
+        assert asker.stdout.readline() == b"True\n"
+        ((process, _),) = descendants(asker.pid)
+        asker.kill()
+    deadline = time.monotonic() + 120
+    while state_of(process) in "SRD":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
