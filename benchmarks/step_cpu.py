@@ -49,7 +49,7 @@ from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_token
 from tasks.models.gemma import weight_shapes
 from tasks.models.loading import base_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
+from tasks.reinforcement.rollout import PolicyBatch, row_weights
 from tasks.sampling.rollouts import logps_in_parts
 from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural

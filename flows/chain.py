@@ -2,23 +2,24 @@
 the others."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger
 from prefect.futures import PrefectFuture, as_completed
 from prefect.states import State
 
-from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
+from flows.preamble import Prepared
+from flows.recipe.resolve import ResolvedStage
+from infra.context import context
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.reports import StageRecord
 from tasks.contract.plugins import stage_kind
-from tasks.stage import BAD_INPUT, CACHED, Watch, backend, close_backends, submit_stage
+from tasks.stage import BAD_INPUT, CACHED, UNSOUND, Watch, backend, close_backends, submit_stage
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class _Submitted:
     when it began."""
 
     stage: ResolvedStage
-    spec: JobSpec
+    spec: JobRequest
     given: dict[str, Manifest]
     began: float
 
@@ -40,41 +41,24 @@ class Chain:
     that one made other bytes this time, so is everything made from the old ones.
 
     Args:
-        changed: receives the record of each stage that begins, ends, is skipped or fails.
+        prepared: the recipe, the target and `--data`. Jobs of the settings' local kinds, and of
+            stages that stay at home, run on this machine whatever the target is. The artifacts of
+            stages that are forced are set aside first.
+        store: the run's, open for writing.
         run: the run's id.
-        target: where jobs run, but for those of `local_kinds` and of stages that stay at home,
-            which run on this machine.
-        data: the absolute directory of `--data`, or None.
-        force: names of stages whose artifacts are set aside first.
-        parallel: how many stages may run side by side. More than the target runs at once would only
-            wait there, and look slow.
+        changed: receives the record of each stage that begins, ends, is skipped or fails.
     """
 
     def __init__(
-        self,
-        resolved: ResolvedRecipe,
-        store: Store,
-        changed: Callable[[StageRecord], None],
-        *,
-        run: str,
-        target: str,
-        local_kinds: Collection[str],
-        data: Path | None,
-        force: Collection[str],
-        parallel: int,
+        self, prepared: Prepared, store: Store, run: str, changed: Callable[[StageRecord], None]
     ) -> None:
-        for kind in local_kinds:
+        self._settings = context().settings
+        for kind in self._settings.local_kinds:
             stage_kind(kind)  # raises InputError naming the valid ones
-        self._resolved, self._store, self._changed, self._run, self._local_kinds = (
-            resolved,
-            store,
-            changed,
-            run,
-            set(local_kinds),
-        )
-        self._target, self._data, self._force, self._parallel = target, data, set(force), parallel
-        self._stages = {stage.name: stage for stage in resolved.stages}
-        self._waiting = list(resolved.stages)
+        self._prepared, self._store, self._run, self._changed = prepared, store, run, changed
+        self._resolved, self._force = prepared.resolved, set(prepared.force)
+        self._stages = {stage.name: stage for stage in self._resolved.stages}
+        self._waiting = list(self._resolved.stages)
         self._running: dict[PrefectFuture[Any], _Submitted] = {}
         self._made: dict[str, Manifest] = {}
         self._made_from: dict[str, dict[str, Manifest]] = {}
@@ -88,11 +72,9 @@ class Chain:
         A stage that fails takes those that need it with it; the others go on. When this returns no
         machine of theirs is left.
         """
-        backend(
-            self._target
-            # the client of a cloud takes seconds to load; it does so while the first stages are looked
-            # up
-        )
+        # the client of a cloud takes seconds to load: it does so while the first stages are looked
+        # up
+        backend(self._prepared.target)
         self._walk(watch)
         for message in close_backends():
             watch.say("machines", message)
@@ -105,7 +87,7 @@ class Chain:
                     self._skip(stage)
                 elif (
                     set(stage.inputs.values()) <= self._made.keys()
-                    and len(self._running) < self._parallel
+                    and len(self._running) < self._settings.parallel_jobs
                     and not watch.stop.is_set()
                 ):
                     self._submit(stage, watch)
@@ -119,39 +101,29 @@ class Chain:
         self._waiting.remove(stage)
         causes = sorted(self._lost & set(stage.inputs.values()))
         self._lost.add(stage.name)
-        self._changed(
-            StageRecord(
-                name=stage.name,
-                kind=stage.kind,
-                status="skipped",
-                error=f"its input {', '.join(causes)} was not made",
-            )
-        )
+        why = f"its input {', '.join(causes)} was not made"
+        self._changed(StageRecord(name=stage.name, kind=stage.kind, status="skipped", error=why))
 
     def _submit(self, stage: ResolvedStage, watch: Watch) -> None:
         self._waiting.remove(stage)
         began = time.monotonic()
         inputs = {name: self._made[source].ref() for name, source in stage.inputs.items()}
-        spec = JobSpec(
+        local = stage.kind in self._settings.local_kinds
+        at_home = local or self._resolved.at_home(stage)
+        spec = JobRequest(
             stage=stage.name,
             kind=stage.kind,
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
-            attempt="",
             store=self._store.uri,
-            target=(
-                "local"
-                if stage.kind in self._local_kinds or self._resolved.at_home(stage)
-                else self._target
-            ),
+            target="local" if at_home else self._prepared.target,
             run=self._run,
             config=stage.config_json,
             dependencies=stage.dependencies,
             inputs=inputs,
-            data=str(self._data) if self._data else None,
+            data=str(self._prepared.data) if self._prepared.data else None,
         )
-        submitted = _Submitted(
-            stage, spec, {source: self._made[source] for source in stage.inputs.values()}, began
-        )
+        given = {source: self._made[source] for source in stage.inputs.values()}
+        submitted = _Submitted(stage, spec, given, began)
         self._changed(StageRecord(name=stage.name, kind=stage.kind, key=spec.key, status="running"))
         try:
             if stage.name in self._force:
@@ -164,15 +136,9 @@ class Chain:
     def _finish(self, state: State[Any], job: _Submitted, watch: Watch) -> None:
         """Record how a stage ended. What it made is read from the store."""
         try:
-            manifest = (
-                self._store.lookup(job.spec.kind, job.spec.key) if state.is_completed() else None
-            )
-            if (
-                manifest is None
-                and not state.is_cancelled()
-                and not watch.stop.is_set()
-                and self._heal(job, state.is_completed(), watch)
-            ):
+            done, stopped = state.is_completed(), state.is_cancelled() or watch.stop.is_set()
+            manifest = self._store.lookup(job.spec.kind, job.spec.key) if done else None
+            if manifest is None and not stopped and self._heal(job, done, watch):
                 return
         except (OSError, InputError) as error:
             self._end(job, _failure(error), watch)
@@ -182,37 +148,23 @@ class Chain:
             return
         self._made[job.stage.name], self._made_from[job.stage.name] = manifest, job.given
         status = "cached" if state.name == CACHED else "ran"
+        made = {"artifact": manifest.ref(), "metrics": manifest.metrics}
         repaired = watch.repairs.get(job.stage.name)
-        self._end(
-            job,
-            {
-                "status": status,
-                "artifact": manifest.ref(),
-                "metrics": manifest.metrics,
-                "repaired": repaired,
-            },
-            watch,
-        )
+        self._end(job, {"status": status, **made, "repaired": repaired}, watch)
         self._run_again_what_is_stale(watch)
 
     def _end(self, job: _Submitted, changes: dict[str, Any], watch: Watch) -> None:
         if changes["status"] not in ("ran", "cached"):
             self._lost.add(job.stage.name)
-        seconds = time.monotonic() - job.began
-        name, kind, cost, usage = (
-            job.stage.name,
-            job.stage.kind,
-            watch.costs.get(job.stage.name),
-            watch.usages.get(job.stage.name),
-        )
+        name = job.stage.name
         self._changed(
             StageRecord(
                 name=name,
-                kind=kind,
+                kind=job.stage.kind,
                 key=job.spec.key,
-                seconds=seconds,
-                cost_usd=cost,
-                usage=usage,
+                seconds=time.monotonic() - job.began,
+                cost_usd=watch.costs.get(name),
+                usage=watch.usages.get(name),
                 **changes,
             )
         )
@@ -236,20 +188,14 @@ class Chain:
             return False
         self._healed.add(name)
         for source in gone:
-            if (
-                self._made.get(source) == job.given[source]
-            ):  # otherwise it is being made again already
-                watch.repairs.setdefault(
-                    source,
-                    f"its artifact was gone or damaged when {name} needed it, and has been made"
-                    " again",
-                )
-                self._again(
-                    source,
-                    watch,
-                    f"its artifact, an input of {name}, is gone from the store or damaged; making"
-                    " it again",
-                )
+            if self._made.get(source) != job.given[source]:
+                continue  # it is being made again already
+            again = (
+                f"its artifact was gone or damaged when {name} needed it, and has been made again"
+            )
+            watch.repairs.setdefault(source, again)
+            why = f"its artifact, an input of {name}, is gone from the store or damaged"
+            self._again(source, watch, f"{why}; making it again")
         reason = (
             f"its input {', '.join(gone)} was gone or damaged"
             if gone
@@ -263,11 +209,8 @@ class Chain:
         since, with other bytes."""
         for name in list(self._made):
             for source, given in self._made_from[name].items():
-                if (
-                    name in self._made
-                    and source in self._made
-                    and self._made[source].digest != given.digest
-                ):
+                both = name in self._made and source in self._made
+                if both and self._made[source].digest != given.digest:
                     self._again(name, watch, f"its input {source} has other bytes now")
 
     def _again(self, name: str, watch: Watch, why: str) -> None:
@@ -284,21 +227,12 @@ def _loss(state: State[Any]) -> dict[str, Any]:
     if state.is_cancelled():
         return {"status": "skipped", "error": state.message}
     if state.is_completed():
-        return {
-            "status": "failed",
-            "error": "its artifact was removed from the store as soon as it was made",
-            "exit_code": 1,
-        }
-    return {
-        "status": "failed",
-        "error": state.message,
-        "exit_code": 2 if state.name == BAD_INPUT else 1,
-    }
+        gone = "its artifact was removed from the store as soon as it was made"
+        return {"status": "failed", "error": gone, "exit_code": 1}
+    code = {BAD_INPUT: 2, UNSOUND: 3}.get(state.name or "", 1)
+    return {"status": "failed", "error": state.message, "exit_code": code}
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    return {
-        "status": "failed",
-        "error": str(error),
-        "exit_code": 2 if isinstance(error, InputError) else 1,
-    }
+    code = 2 if isinstance(error, InputError) else 1
+    return {"status": "failed", "error": str(error), "exit_code": code}

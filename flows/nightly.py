@@ -11,24 +11,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import httpx
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.cli.interrupt import interruptible
-from flows.post_train import post_train
+from flows.post_train import bad_input, post_train
+from flows.preamble import Prepared, handed, prepare
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
 from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
-from flows.promotion.gate import COLUMNS, DEFAULT, Gate, gate, rematches, rows
+from flows.promotion.gate import Gate, gate, rematches
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
-from flows.recipe.resolve import resolve
+from flows.report.blocks import Block, Heading, Paragraph, Span, code
+from flows.report.gate import gate_table
+from flows.report.publish import publish_page
 from flows.runs.record import record_name
-from infra.settings import Settings
-from infra.store.store import Store, open_store
+from infra.context import context
+from infra.store.store import Store
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
 from tasks.stage import WATCH, Watch, close_backends, submit_stage
@@ -37,9 +38,8 @@ BY = "nightly"
 """Who promotes, in the history of champions."""
 
 
-@flow(
-    name="nightly", flow_run_name="{recipe}", persist_result=False, result_serializer="json"
-)  # else an exception is pickled
+# else than as JSON an exception is pickled
+@flow(name="nightly", flow_run_name="{recipe}", persist_result=False, result_serializer="json")
 def nightly(
     recipe: Recipe = "quickstart",
     target: Target = "local",
@@ -50,19 +50,14 @@ def nightly(
 ) -> State[Any]:
     """Train a recipe again with the rows that are new; promote the model if it gained for certain
     and lost nothing; say why or why not."""
+    given: dict[str, Any] = {"store": store, "overrides": overrides, "data": data, "force": force}
     try:
-        settings = Settings.from_environment()
-        resolved = resolve(recipe, overrides, Path(data).absolute() if data else None)
-        opened = open_store(store or settings.store)
-    except InputError as error:
-        get_run_logger().error("%s", error)
-        return Failed(
-            message=str(error), data=error
-        )  # raised, Prefect would log it as a page of its own code
-    champion, last = (
-        current(opened, resolved.recipe.name),
-        last_nightly(opened, resolved.recipe.name),
-    )
+        prepared = prepare(recipe, target=target, **given)
+    except (InputError, StageFailed) as error:
+        return bad_input(error)
+    opened, resolved = prepared.store, prepared.resolved
+    champion = current(opened, resolved.recipe.name)
+    last = last_nightly(opened, resolved.recipe.name)
     if last and not force and is_unchanged(opened, resolved, *last, champion):
         return Completed(
             name="Unchanged",
@@ -70,15 +65,8 @@ def nightly(
         )
     with _watched() as (watch, seen), interruptible(watch.stop):
         try:
-            state = post_train(
-                recipe=recipe,
-                target=target,
-                store=opened.uri,
-                overrides=overrides,
-                data=data,
-                force=force,
-                return_state=True,
-            )
+            with handed(prepared):
+                state = post_train(recipe=recipe, target=target, **given, return_state=True)
         except httpx.TransportError as error:
             return Failed(message=f"{error}, so the run could not begin; {_stays(champion)}")
         if state.is_cancelled():
@@ -89,9 +77,7 @@ def nightly(
         fresh = fresh_rows(opened, run, last[0] if last else None)
         get_run_logger().info("%s", fresh.text)
         try:
-            outcome = _decide(
-                opened, run, watch, settings, str(Path(data).absolute()) if data else None
-            )
+            outcome = _decide(prepared, run, watch)
         except Stopped as stopped:
             return Cancelled(message=str(stopped))
         except (InputError, StageFailed) as error:
@@ -153,9 +139,7 @@ def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
         WATCH.reset(token)
 
 
-def _decide(
-    store: Store, run: RunRecord, watch: Watch, settings: Settings, data: str | None
-) -> _Outcome:
+def _decide(prepared: Prepared, run: RunRecord, watch: Watch) -> _Outcome:
     """Ask the gate and promote or not; again, when another champion counts by the time of the
     promotion.
 
@@ -164,11 +148,12 @@ def _decide(
         InputError: the champion's run, or an artifact of this one, is gone or damaged.
         StageFailed: the champion could not be evaluated again.
     """
+    store = prepared.store
     while True:
         entries = history(store, run.recipe.name)
         champion = entries[-1] if entries else None
         opponent = _run_of(store, champion) if champion else None
-        _evaluate(store, run, opponent, watch, settings, data)
+        _evaluate(prepared, run, opponent, watch)
         verdict = gate(store, run, opponent)
         model = model_of(run).artifact
         given_up = withdrawn(entries).get(model.digest) if model else None
@@ -200,20 +185,14 @@ def _run_of(store: Store, champion: Champion) -> RunRecord:
     return record
 
 
-def _evaluate(
-    store: Store,
-    run: RunRecord,
-    opponent: RunRecord | None,
-    watch: Watch,
-    settings: Settings,
-    data: str | None,
-) -> None:
+def _evaluate(prepared: Prepared, run: RunRecord, opponent: RunRecord | None, watch: Watch) -> None:
     """Have the opponent answer the candidate's prompts, held-out ones and suites, where it has not.
     Raises Stopped and StageFailed."""
-    targets = dict.fromkeys(settings.local_kinds, "local")
+    targets = dict.fromkeys(context().settings.local_kinds, "local")
+    data = str(prepared.data) if prepared.data else None
     specs = [
         spec.model_copy(update={"target": targets.get(spec.kind, spec.target), "data": data})
-        for spec in rematches(store, run, opponent)
+        for spec in rematches(prepared.store, run, opponent)
     ]
     jobs = [(spec, submit_stage(spec)) for spec in specs]
     for _, future in jobs:
@@ -230,37 +209,22 @@ def _evaluate(
 def _publish(run: RunRecord, decision: Decision, outcome: _Outcome) -> None:
     """Show the decision in Prefect. It is only a view: when the API cannot be reached, all is
     decided and done."""
-    key = f"{run.recipe.name.replace('_', '-')}-nightly"
     try:
-        create_markdown_artifact(
-            markdown=_page(run, decision, outcome), key=key, description=outcome.sentence
-        )
+        publish_page(run, "nightly", _page(run, decision, outcome), outcome.sentence)
     except httpx.HTTPError as error:
         get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
 
 
-def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> str:
-    """The decision in Markdown: candidate and champion, what is new, every rule with what was
-    found, and why."""
+def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> Iterator[Block]:
+    """The decision: candidate and champion, what is new, every rule with what was found, and
+    why."""
     verdict = outcome.gate
-    opponent = (
-        f"the champion, run `{verdict.champion}`"
-        if verdict.champion
-        else "its own base: there is no champion"
-    )
-    table = [
-        f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows(verdict))
-    ]
-    return "\n\n".join(
-        [
-            f"# {run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}",
-            outcome.sentence,
-            (
-                f"Candidate: run `{run.run_id}`, model of stage {model_of(run).name}, against"
-                f" {opponent}."
-            ),
-            f"Data: {decision.fresh.text}.",
-            "\n".join(table) if verdict.findings else "",
-            DEFAULT if verdict.default else "",
-        ]
-    )
+    yield Heading(f"{run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}", 1)
+    yield outcome.sentence
+    model = f", model of stage {model_of(run).name}, against "
+    against: tuple[str | Span, ...] = ("its own base: there is no champion",)
+    if verdict.champion:
+        against = "the champion, run ", code(verdict.champion)
+    yield Paragraph(("Candidate: run ", code(run.run_id), model, *against, "."))
+    yield f"Data: {decision.fresh.text}."
+    yield from gate_table(verdict)

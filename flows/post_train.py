@@ -7,7 +7,6 @@ is valid is reused, whatever ended the run before.
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -16,19 +15,17 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.chain import Chain
 from flows.cli.interrupt import interruptible
-from flows.planning.plan import DoesNotFit, check_fit
-from flows.recipe.endpoints import check_endpoints
+from flows.planning.plan import DoesNotFit
+from flows.preamble import prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
-from flows.recipe.resolve import resolve
-from flows.report.page import report_html, write_report
+from flows.report.page import report_of, write_report
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog
 from flows.runs.results import read_results
 from flows.trackers import track
-from infra.settings import Settings
+from infra.context import context
 from infra.store.objects import Damaged
-from infra.store.store import Store, open_store
-from infra.targets import check_reach, check_target
+from infra.store.store import Store
 from schemas.base import InputError, StageFailed
 from tasks.stage import WATCH, Watch
 
@@ -48,9 +45,8 @@ for _name in ("prefect.flow_runs", "prefect.task_runs"):
     logging.getLogger(_name).addFilter(_tells_more_than_the_state)
 
 
-@flow(
-    name="post-train", persist_result=False, result_serializer="json"
-)  # else an exception is pickled
+# else than as JSON an exception is pickled
+@flow(name="post-train", persist_result=False, result_serializer="json")
 def post_train(
     recipe: Recipe = "quickstart",
     target: Target = "local",
@@ -64,40 +60,20 @@ def post_train(
     watch = WATCH.get(None) or Watch()
     WATCH.set(watch)
     try:
-        settings, directory = Settings.from_environment(), Path(data).absolute() if data else None
-        resolved = resolve(recipe, overrides, directory)
-        check_target(target)
-        for name in force:
-            resolved.stage(name)
-        check_reach(target, store or settings.store)
-        opened = open_store(store or settings.store)
-        opened.require_near(settings)
-        check_endpoints(resolved, opened, target, force)
+        prepared = taken() or prepare(
+            recipe, store=store, target=target, overrides=overrides, data=data, force=force
+        )
         if target != "local":
-            get_run_logger().info(
-                "planning for %s", target
-            )  # minutes, where no plan like it was made on this machine
-        plan = check_fit(resolved, opened, target)
+            get_run_logger().info("planning for %s", target)
+        plan, opened = prepared.plan, context().store(prepared.store.uri)
     except (InputError, DoesNotFit, StageFailed) as error:
-        get_run_logger().error("%s", error)
-        return Failed(
-            message=str(error), data=error
-        )  # raised, Prefect would log it as a page of its own code
+        return bad_input(error)
+    resolved = prepared.resolved
     run = RunLog(opened, resolved, target, watch.record)
     if plan is not None:
         run.plan(plan)
     announce(run.record, resolved, opened)
-    chain = Chain(
-        resolved,
-        opened,
-        run.stage,
-        run=run.record.run_id,
-        target=target,
-        local_kinds=settings.local_kinds,
-        data=directory,
-        force=force,
-        parallel=settings.parallel_jobs,
-    )
+    chain = Chain(prepared, opened, run.record.run_id, run.stage)
     with interruptible(watch.stop):
         try:
             chain.walk(watch)
@@ -124,15 +100,21 @@ def post_train(
     return Completed(message=f"run {run.record.run_id}: {run.record.report}")
 
 
+def bad_input(error: Exception) -> State[Any]:
+    """The state of a flow that cannot begin. Raised, Prefect would log it as a page of its own
+    code."""
+    get_run_logger().error("%s", error)
+    return Failed(message=str(error), data=error)
+
+
 def _publish(store: Store, run: RunLog, watch: Watch) -> None:
     """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing
     from a run that has ended."""
     try:
-        results = read_results(store, run.record)
-        page = report_html(results)
-        run.report(write_report(store, run.record.run_id, page))
-        results = replace(results, record=run.record)
-        publish(results, page)
+        report = report_of(read_results(store, run.record))
+        run.report(write_report(store, report))
+        results = replace(report.run, record=run.record)
+        publish(replace(report, run=results))
     except (OSError, InputError, Damaged) as error:
         why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
         watch.say("report", why)

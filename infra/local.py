@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infra.backend import FINAL, JobHandle, Leftover
+from infra.context import context
 from infra.process import WORKER, Worker, failed, read_lines
 from infra.secrets import mask
 from infra.settings import Settings
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import Store, attempt_file
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 
@@ -49,7 +50,7 @@ class LocalBackend:
 
     def submit(self, spec: JobSpec) -> JobHandle:
         """See JobBackend. Raises InputError when the store cannot be written."""
-        store = open_store(spec.store)
+        store = context().store(spec.store)
         handle = JobHandle(store.uri, spec.key, spec.attempt)
         job_file = attempt_file(spec.key, spec.attempt, "job.json")
         if store.create_json(job_file, spec):
@@ -97,8 +98,10 @@ class LocalBackend:
         if job is not None:
             path = job.worker.log
         else:
-            path = open_store(handle.store, write=False).path(
-                attempt_file(handle.key, handle.attempt, "log.txt")
+            path = (
+                context()
+                .store(handle.store, write=False)
+                .path(attempt_file(handle.key, handle.attempt, "log.txt"))
             )
         data = read_lines(path, offset)
         return mask(data.decode("utf-8", errors="replace")), offset + len(data)
@@ -151,7 +154,7 @@ class LocalBackend:
         """A job that another process submitted: alive as long as its heart is seen to beat. Clocks
         are not compared."""
         name = attempt_file(handle.key, handle.attempt, "status.json")
-        store = open_store(handle.store, write=False)
+        store = context().store(handle.store, write=False)
         status = (
             store.read_here(name, JobStatus)
             or store.read_json(name, JobStatus)

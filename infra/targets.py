@@ -1,8 +1,8 @@
 """Targets: the names of places where jobs run, and the backend behind each."""
 
 from infra.backend import JobBackend
+from infra.context import context
 from infra.local import LocalBackend
-from infra.settings import Settings, TpuSettings
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, nearest
@@ -25,10 +25,10 @@ def check_reach(target: str, store: str) -> None:
         )
 
 
-def open_backend(target: str, settings: Settings) -> JobBackend:
-    """A backend for a target. Raises InputError for a target that does not exist, or settings of
-    TPUs that do not fit."""
+def open_backend(target: str) -> JobBackend:
+    """A backend for a target, by the settings of this process. Raises InputError for a target that
+    does not exist, or settings of TPUs that do not fit."""
     check_target(target)
     if target == "local":
-        return LocalBackend(settings)
-    return CloudTpuBackend(TPU_TYPES[target], settings, TpuSettings.from_environment())
+        return LocalBackend(context().settings)
+    return CloudTpuBackend(TPU_TYPES[target], context().settings, context().tpu)

@@ -53,6 +53,10 @@ class StageFailed(RuntimeError):
     """A stage's job ended without an artifact; the command line exits with 1."""
 
 
+class AuditFailed(StageFailed):
+    """What a recipe pays for is not what it wants; the command line exits with 3."""
+
+
 class Stopped(Exception):
     """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow); the command line exits with
     130."""

@@ -11,8 +11,8 @@ from schemas.base import StrictModel
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
-class JobSpec(StrictModel):
-    """`work/<key>/<attempt>/job.json`: all a worker needs.
+class JobRequest(StrictModel):
+    """What a job is to make, whichever attempt makes it.
 
     `config` is the stage's validated config as JSON; `inputs` maps input names to committed
     artifacts in `store`; `run` is the run that submitted it. `data` is where the files of `lyceum
@@ -24,7 +24,6 @@ class JobSpec(StrictModel):
     stage: str
     kind: str
     key: str
-    attempt: str
     store: str
     target: str
     run: str = ""
@@ -33,6 +32,16 @@ class JobSpec(StrictModel):
     inputs: dict[str, ArtifactRef] = Field(default_factory=dict)
     data: str | None = None
     environment: dict[str, str] = Field(default_factory=dict)
+
+    def as_attempt(self, attempt: str) -> "JobSpec":
+        """The job of one attempt."""
+        return JobSpec(attempt=attempt, **dict(self))
+
+
+class JobSpec(JobRequest):
+    """`work/<key>/<attempt>/job.json`: all a worker needs."""
+
+    attempt: str
 
 
 class Progress(StrictModel):

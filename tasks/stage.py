@@ -35,13 +35,14 @@ from prefect.logging.loggers import LoggingAdapter
 from prefect.states import Cancelled, Completed, Failed, State
 
 from infra.backend import FINAL, JobBackend, JobHandle
+from infra.context import context
 from infra.settings import Settings
 from infra.store import lease
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from infra.targets import open_backend
 from infra.visible import visible
-from schemas.base import InputError, StageFailed, Stopped
-from schemas.job import JobSpec, JobStatus, Usage
+from schemas.base import AuditFailed, InputError, StageFailed, Stopped
+from schemas.job import JobRequest, JobStatus, Usage
 from schemas.reports import RunRecord
 from tasks.chat.endpoint import travelling
 from tasks.models.shipping import ship_model, shipped_models
@@ -86,13 +87,19 @@ it while we waited."""
 BAD_INPUT = "Bad input"
 """Name of the state of a stage that failed because of what it was given."""
 
+UNSOUND = "Unsound"
+"""Name of the state of a stage whose rewards do not pay for what its references do
+(`tasks.rehearsal.reward_audit`)."""
 
-def submit_stage(spec: JobSpec) -> PrefectFuture[Any]:
+_FAILURES: dict[int | None, type[Exception]] = {2: InputError, 3: AuditFailed}
+
+
+def submit_stage(request: JobRequest) -> PrefectFuture[Any]:
     """Submit a stage to the flow's task runner. See `run_stage` for the states that the future may
     end in."""
     # No tags: for each, Prefect's engine would ask its API for a slot before the stage may begin.
-    configured = run_stage.with_options(description=f"{spec.kind} {spec.key}")
-    return configured.submit(spec.model_dump(mode="json"))
+    configured = run_stage.with_options(description=f"{request.kind} {request.key}")
+    return configured.submit(request.model_dump(mode="json"))
 
 
 @task(name="stage", task_run_name="{spec[stage]}", cache_policy=NO_CACHE, persist_result=False)
@@ -100,7 +107,7 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
     """Adopt the artifact of a stage, or run one job that makes it.
 
     Args:
-        spec: a JobSpec as JSON; its `attempt` is filled in here.
+        spec: a JobRequest as JSON.
 
     Returns:
         Completed, by the name of `CACHED` when no job ran: what was made is in the store, not in
@@ -110,19 +117,21 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
             raised.
     """
     try:
-        return _run_stage(JobSpec.parse(spec))
+        return _run_stage(JobRequest.parse(spec))
     except Stopped as stopped:
         return Cancelled(message=str(stopped))
     except InputError as error:
         return Failed(name=BAD_INPUT, message=str(error))
+    except AuditFailed as error:
+        return Failed(name=UNSOUND, message=str(error))
     except (OSError, StageFailed) as error:
         return Failed(message=str(error))
 
 
-def _run_stage(job: JobSpec) -> State[Any]:
+def _run_stage(job: JobRequest) -> State[Any]:
     """Raises Stopped, InputError, StageFailed, and OSError when the store does not answer."""
-    watch, settings, logger = WATCH.get(), Settings.from_environment(), get_run_logger()
-    store = open_store(job.store)
+    watch, settings, logger = WATCH.get(), context().settings, get_run_logger()
+    store = context().store(job.store)
     adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")
 
     def say(message: str) -> None:
@@ -158,8 +167,7 @@ def _run_stage(job: JobSpec) -> State[Any]:
     if status is None:
         return released()
     if status.artifact is None:
-        failure = InputError if status.exit_code == 2 else StageFailed
-        raise failure(
+        raise _FAILURES.get(status.exit_code, StageFailed)(
             status.error
             or f"the job of stage {job.stage} ended as {status.state} without saying why"
         )
@@ -171,7 +179,7 @@ def backend(target: str) -> JobBackend:
     and knows what they cost."""
     with _BACKENDS_LOCK:
         if target not in _BACKENDS:
-            _BACKENDS[target] = open_backend(target, Settings.from_environment())
+            _BACKENDS[target] = open_backend(target)
         return _BACKENDS[target]
 
 
@@ -191,7 +199,7 @@ class _Follower:
 
     def __init__(
         self,
-        job: JobSpec,
+        job: JobRequest,
         watch: Watch,
         settings: Settings,
         logger: Logger,
@@ -205,7 +213,7 @@ class _Follower:
 
     def submit(self, attempt: str) -> JobStatus:
         """Submit the job as an attempt and follow it. Raises Stopped."""
-        return self.follow(self.machines.submit(self.job.model_copy(update={"attempt": attempt})))
+        return self.follow(self.machines.submit(self.job.as_attempt(attempt)))
 
     def follow(self, handle: JobHandle) -> JobStatus:
         """Follow a job until it ends. Raises Stopped."""
@@ -265,7 +273,7 @@ class _ProgressArtifact:
     """The job's progress in percent, as a Prefect artifact. It is only a view: when Prefect's API
     cannot be reached the work goes on."""
 
-    def __init__(self, job: JobSpec) -> None:
+    def __init__(self, job: JobRequest) -> None:
         self._key = job.stage.replace("_", "-")
         self._id: UUID | None = None
         self._next = 0.0

@@ -92,7 +92,7 @@ def finished(
 @pytest.fixture(scope="module")
 def one_layer() -> Iterator[None]:
     """`gemma3-tiny` with one layer, which compiles quickly; its stages are those of
-    tiny_stages.py."""
+    bench.py."""
     from tasks.models import gemma
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.recipe.trained import trained_stage
-from infra.settings import Settings
+from infra.context import context
 from infra.store.store import Store
 from schemas.base import InputError
 from schemas.examples import parse_trace
@@ -37,7 +37,7 @@ def answer(
         raise InputError("the question is empty; ask something, in quotes.")
     chosen, manifest = trained_stage(store, record, stage)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    if cache := Settings.from_environment().compile_cache:
+    if cache := context().settings.compile_cache:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     from tasks.models.loading import load_model
     from tasks.sampling.streaming import Streamer, pieces

@@ -3,7 +3,7 @@ show; `flows.cli.main` prints one of the two."""
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,10 @@ from flows.cli import show
 from flows.planning.plan import check_budget, make_plan
 from flows.recipe import explain
 from flows.recipe.resolve import resolve, shipped_recipes
+from flows.report.blocks import Block
 from flows.runs.record import read_run, read_runs, record_name, run_status
-from infra.settings import Settings
-from infra.store.store import Store, open_store
+from infra.context import context
+from infra.store.store import Store
 from infra.targets import check_target, open_backend
 from infra.visible import plain
 from schemas.base import InputError
@@ -28,7 +29,7 @@ class Answer:
     """A command's outcome: one JSON object, the same for people, and the exit code."""
 
     value: dict[str, Any]
-    show: Callable[[], None]
+    shown: Iterable[Block] = ()
     code: int = 0
 
 
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> Answer:
         data=options.data,
         force=options.force,
     )
-    return Answer(run_json(record), lambda: show.show_run(record), exit_code(record))
+    return Answer(run_json(record), show.run(record), exit_code(record))
 
 
 def plan(options: argparse.Namespace) -> Answer:
@@ -59,16 +60,16 @@ def plan(options: argparse.Namespace) -> Answer:
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
     check_target(options.target)
     check_budget(options.hours, options.usd)
-    store = open_store(options.store, write=False)
+    store = _store(options)
     value = make_plan(resolved, store, options.target, hours=options.hours, usd=options.usd)
-    return Answer(value, lambda: show.show_plan(value), 0 if value["fits"] else 3)
+    return Answer(value, show.plan(value), 0 if value["fits"] else 3)
 
 
 def why(options: argparse.Namespace) -> Answer:
     """Say why a stage is cached or not: the fields that differ from the nearest artifact."""
     resolved = resolve(options.recipe, options.overrides, options.data)
     resolved.stage(options.stage)
-    store = open_store(options.store, write=False)
+    store = _store(options)
     outlooks = explain.outlook(resolved, store)
     outlook = next(one for one in outlooks if one.stage.name == options.stage)
     nearest = explain.nearest_artifact(outlooks, options.stage, explain.Made(store))
@@ -85,55 +86,46 @@ def why(options: argparse.Namespace) -> Answer:
             {"field": one.field, "here": one.here, "there": one.there} for one in differences
         ],
     }
-    return Answer(value, lambda: show.show_why(value))
+    return Answer(value, show.why(value))
 
 
 def runs(options: argparse.Namespace) -> Answer:
     """List the store's runs, the newest last."""
-    store = open_store(options.store, write=False)
+    store = _store(options)
     value = {"runs": [_summary(record) for record in read_runs(store)]}
-    return Answer(value, lambda: show.show_runs(value))
+    return Answer(value, show.runs(value))
 
 
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again (HTML, self-contained)."""
-    from flows.report.page import report_html, write_report
+    from flows.report.page import report_of, write_report
     from flows.runs.results import read_results
 
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     results = read_results(store, record)
-    location = write_report(store, record.run_id, report_html(results))
+    location = write_report(store, report_of(results))
     if record.status != "running":  # else the record is the run's own to write
         store.write_json(record_name(record.run_id), record.model_copy(update={"report": location}))
 
-    def show_location() -> None:
-        show.line(location)
-        show.show_left_out(results.left_out)
-
     value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
-    return Answer(value, show_location, _whole(results.left_out))
+    shown = [location, *show.left_out(results.left_out)]
+    return Answer(value, shown, _whole(results.left_out))
 
 
 def compare(options: argparse.Namespace) -> Answer:
     """Compare runs with the first of them: every metric that both measured, with 95 % intervals;
     recipes, times and costs."""
-    from flows.report.compare import compare_runs, render_comparison
+    from flows.report.compare import comparison_blocks, render_comparison
+    from flows.runs.compare import compare_runs
 
-    store = open_store(options.store, write=False)
-    comparisons = compare_runs(
-        store, read_run(store, options.run), [read_run(store, other) for other in options.others]
-    )
-    page = render_comparison(store, comparisons)
-
-    def show_all() -> None:
-        show.show_comparisons(comparisons)
-        show.line(f"Page: {page}")
-
-    value = comparisons[0] if len(comparisons) == 1 else {"comparisons": comparisons}
-    return Answer(
-        {**value, "page": page}, show_all, max(_whole(one["left_out"]) for one in comparisons)
-    )
+    store, record = _run_of(options)
+    others = [read_run(store, other) for other in options.others]
+    found = compare_runs(store, record, others)
+    location = render_comparison(store, found)
+    value = found[0] if len(found) == 1 else {"comparisons": found}
+    shown = [*comparison_blocks(found), f"Page: {location}"]
+    code = max(_whole(one["left_out"]) for one in found)
+    return Answer({**value, "page": location}, shown, code)
 
 
 def ask(options: argparse.Namespace) -> Answer:
@@ -144,10 +136,9 @@ def ask(options: argparse.Namespace) -> Answer:
         sys.stdout.write(plain(piece))
         sys.stdout.flush()
 
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     value = answer(store, record, options.question, options.stage, None if options.json else tell)
-    return Answer(value, lambda: show.line(""), 130 if value["stopped"] else 0)
+    return Answer(value, [""], 130 if value["stopped"] else 0)
 
 
 def scores(options: argparse.Namespace) -> Answer:
@@ -161,11 +152,8 @@ def scores(options: argparse.Namespace) -> Answer:
     from flows.cli.scores import export_scores
     from flows.runs.results import read_results
 
-    store = open_store(options.store, write=False)
-    value = export_scores(
-        read_results(store, read_run(store, options.run)), options.to, options.formats
-    )
-    return Answer(value, lambda: show.show_scores(value), _whole(value["left_out"]))
+    value = export_scores(read_results(*_run_of(options)), options.to, options.formats)
+    return Answer(value, show.scores(value), _whole(value["left_out"]))
 
 
 def rejudge(options: argparse.Namespace) -> Answer:
@@ -176,7 +164,7 @@ def rejudge(options: argparse.Namespace) -> Answer:
     change are not asked again, and no judge is asked twice for the same: what is new is counted,
     and costs no more than --usd.
     """
-    from flows.cli.rejudge import rejudge_run, show_rejudged
+    from flows.cli.rejudge import rejudge_run, rejudged
 
     def progress(done: int, total: int) -> None:
         if not options.json and sys.stderr.isatty():
@@ -184,10 +172,9 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
     if options.usd is not None and options.usd <= 0:
         raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
-    return Answer(value, lambda: show_rejudged(value))
+    return Answer(value, rejudged(value))
 
 
 def export(options: argparse.Namespace) -> Answer:
@@ -201,8 +188,7 @@ def export(options: argparse.Namespace) -> Answer:
     """
     from flows.cli.export import export as export_stage
 
-    store = open_store(options.store, write=False)
-    record = read_run(store, options.run)
+    store, record = _run_of(options)
     value = export_stage(
         store,
         record,
@@ -211,7 +197,7 @@ def export(options: argparse.Namespace) -> Answer:
         options.dtype,
         lambda text: print(text, file=sys.stderr),  # noqa: T201
     )
-    return Answer(value, lambda: show.show_export(value))
+    return Answer(value, show.export(value))
 
 
 def recipes(options: argparse.Namespace) -> Answer:
@@ -221,7 +207,7 @@ def recipes(options: argparse.Namespace) -> Answer:
         for name, recipe in shipped_recipes().items()
     ]
     value = {"recipes": shipped}
-    return Answer(value, lambda: show.show_recipes(value))
+    return Answer(value, show.recipes(value))
 
 
 def doctor(options: argparse.Namespace) -> Answer:
@@ -234,7 +220,7 @@ def doctor(options: argparse.Namespace) -> Answer:
         "ok": all(check.well for check in checks),
         "checks": [check.as_json() for check in checks],
     }
-    return Answer(value, lambda: show.show_checks(value), 0 if value["ok"] else 1)
+    return Answer(value, show.checks(value), 0 if value["ok"] else 1)
 
 
 def serve(options: argparse.Namespace) -> Answer:
@@ -242,7 +228,7 @@ def serve(options: argparse.Namespace) -> Answer:
     from flows.server.serve import serve as serve_until_stopped
 
     serve_until_stopped(options.port, options.recipes, options.host, options.behind_tls)
-    return Answer({"stopped": True}, lambda: None)
+    return Answer({"stopped": True})
 
 
 def deploy(options: argparse.Namespace) -> Answer:
@@ -252,20 +238,12 @@ def deploy(options: argparse.Namespace) -> Answer:
 
     deployed = register(options.pool, options.recipes)
 
-    def show_pages() -> None:
-        for name, page in deployed.pages.items():
-            show.line(f"{name}: {page}")
-        for weakness in deployed.unprotected:
-            show.line(f"Not protected: {weakness}.")
-        show.line(
-            "A worker runs them where Lyceum is installed: prefect worker start --pool"
-            f" {options.pool}"
-        )
-
-    return Answer(
-        {"pool": options.pool, "deployments": deployed.pages, "unprotected": deployed.unprotected},
-        show_pages,
-    )
+    shown = [f"{name}: {page}" for name, page in deployed.pages.items()]
+    shown += [f"Not protected: {weakness}." for weakness in deployed.unprotected]
+    worker = f"prefect worker start --pool {options.pool}"
+    shown.append(f"A worker runs them where Lyceum is installed: {worker}")
+    value = {"deployments": deployed.pages, "unprotected": deployed.unprotected}
+    return Answer({"pool": options.pool, **value}, shown)
 
 
 def gate(options: argparse.Namespace) -> Answer:
@@ -278,8 +256,8 @@ def gate(options: argparse.Namespace) -> Answer:
     """
     from flows.promotion.gate import gate_run
 
-    value = gate_run(open_store(options.store, write=False), options.run, options.champion)
-    return Answer(value, lambda: show.show_gate(value), 0 if value["promote"] else 1)
+    value = gate_run(_store(options), options.run, options.champion)
+    return Answer(value, show.gate(value), 0 if value["promote"] else 1)
 
 
 def promote(options: argparse.Namespace) -> Answer:
@@ -287,16 +265,16 @@ def promote(options: argparse.Namespace) -> Answer:
     the champions."""
     from flows.promotion import champion
 
-    store = open_store(options.store, write=False)
+    store = _store(options)
     if options.history is not None:
         champions = champion.history_json(store, options.history)
-        return Answer(champions, lambda: show.show_champions(champions))
+        return Answer(champions, show.champions(champions))
     if options.rollback is not None:
         entry = champion.rollback(store, options.rollback, options.why)
     else:
         entry = champion.promote_by_hand(store, options.run, options.why)
     value = champion.entry_json(store, entry)
-    return Answer(value, lambda: show.show_champion(value))
+    return Answer(value, show.champion(value))
 
 
 def gc(options: argparse.Namespace) -> Answer:
@@ -315,14 +293,14 @@ def gc(options: argparse.Namespace) -> Answer:
     """
     from flows.cli.gc import collect_garbage
 
-    store = open_store(options.store, write=False)
+    store = _store(options)
     if options.target is not None:
         return _machines(options, store)
     found = collect_garbage(
         store,
         options.drop_runs,
         options.delete,
-        Settings.from_environment(),
+        context().settings,
         lambda text: print(text, file=sys.stderr),  # noqa: T201
     )
     kinds = sorted({item.kind for item in found})
@@ -334,7 +312,7 @@ def gc(options: argparse.Namespace) -> Answer:
         "bytes": sum(item.bytes for item in found),
         "deleted_bytes": sum(item.bytes for item in found if item.deleted),
     }
-    return Answer(value, lambda: show.show_garbage(value))
+    return Answer(value, show.garbage(value))
 
 
 def _machines(options: argparse.Namespace, store: Store) -> Answer:
@@ -344,16 +322,25 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
             "--drop-run is about the store and --target about machines; give one of them."
         )
     check_target(options.target)
-    leftovers = open_backend(options.target, Settings.from_environment()).reap(
-        store, options.delete
-    )
+    leftovers = open_backend(options.target).reap(store, options.delete)
     value = {
         "target": options.target,
         "store": store.uri,
         "delete": options.delete,
         "machines": [asdict(leftover) for leftover in leftovers],
     }
-    return Answer(value, lambda: show.show_machines(value))
+    return Answer(value, show.machines(value))
+
+
+def _store(options: argparse.Namespace) -> Store:
+    """The store that is looked at; only a run makes one."""
+    return context().store(options.store, write=False)
+
+
+def _run_of(options: argparse.Namespace) -> tuple[Store, RunRecord]:
+    """The run that a command is about, and where it is. Raises InputError naming similar runs."""
+    store = _store(options)
+    return store, read_run(store, options.run)
 
 
 def _whole(left_out: Mapping[str, str]) -> int:

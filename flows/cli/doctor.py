@@ -15,9 +15,8 @@ from packaging.requirements import Requirement
 
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
+from infra.context import context
 from infra.secrets import mask
-from infra.settings import Settings, TpuSettings
-from infra.store.store import open_store
 from infra.targets import check_target
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
@@ -122,7 +121,7 @@ def _store(location: str) -> Check:
     """Whether the store can be read and written. A bucket is tried; of a directory, or the one to
     make it in, the permissions count."""
     try:
-        store = open_store(location, write=location.startswith("gs://"))
+        store = context().store(location, write=location.startswith("gs://"))
     except (OSError, InputError) as error:
         return Check("store", False, str(error))
     place = _existing(store.path("work").parent)
@@ -147,7 +146,7 @@ def _store(location: str) -> Check:
 def _disk(location: str) -> Check:
     """Room for the store, or for this machine's part of a store in a bucket."""
     try:
-        place = _existing(open_store(location, write=False).path("work").parent)
+        place = _existing(context().store(location, write=False).path("work").parent)
     except (OSError, InputError):
         place = Path.cwd()
     free = shutil.disk_usage(place).free / 2**30
@@ -211,7 +210,7 @@ def _cloud(target: str) -> Iterator[Check]:
     """Whether the Cloud TPU API answers, in each zone that a run would try."""
     from infra.tpu.api import ApiError, TpuApi
 
-    kind, settings = TPU_TYPES[target], TpuSettings.from_environment()
+    kind, settings = TPU_TYPES[target], context().tpu
     api = TpuApi(kind, settings)
     try:
         api.connect()
@@ -224,7 +223,7 @@ def _cloud(target: str) -> Iterator[Check]:
         f"project {api.project}, {kind.accelerator}, {settings.tier},"
         f" {settings.endpoint or 'tpu.googleapis.com'}",
     )
-    for zone in Settings.from_environment().zones or kind.zones:
+    for zone in context().settings.zones or kind.zones:
         try:
             found = api.list(zone)
         except ApiError as error:

@@ -37,10 +37,11 @@ from pydantic import ValidationError
 from flows.promotion.champion import protected
 from flows.promotion.fresh import DECISION, Decision
 from flows.runs.record import record_name, run_status
+from infra.context import context
 from infra.settings import Settings
 from infra.store.lease import seize, unheld
 from infra.store.objects import Found, name_problem
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import Store, attempt_file
 from schemas.base import InputError, nearest, problem_text
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
@@ -347,7 +348,7 @@ class _Sweep:
 def _here(store: Store) -> Store:
     """This machine's working files and copies of a store in a bucket, which lie in a directory, as
     a store."""
-    return open_store(store.path("work").parent, write=False)
+    return context().store(store.path("work").parent, write=False)
 
 
 def _delete_records_and_temporaries(store: Store, found: Iterable[Garbage]) -> None:

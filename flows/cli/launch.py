@@ -9,13 +9,9 @@ from typing import Any
 
 from flows.cli.interrupt import interruptible
 from flows.cli.terminal import Terminal
-from flows.planning.plan import check_fit
-from flows.recipe.endpoints import check_endpoints
-from flows.recipe.resolve import resolve
+from flows.preamble import handed, prepare
 from flows.server.prefect_api import prefect_api, startup_seconds
-from infra.settings import Settings
-from infra.store.store import open_store
-from infra.targets import check_reach, check_target
+from infra.context import context
 from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
 
@@ -39,8 +35,7 @@ def launch(
 ) -> RunRecord:
     """Run a recipe to its end.
 
-    All input is checked here first, before Prefect is even imported; the flow checks it again,
-    because it can be started from elsewhere.
+    All input is checked before Prefect is even imported.
 
     Returns:
         The record of the run, whether it succeeded, failed or was stopped.
@@ -52,17 +47,15 @@ def launch(
             nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
-    resolved = resolve(recipe, overrides, data)
-    check_target(target)
-    for name in force:
-        resolved.stage(name)
-    settings = Settings.from_environment()
-    check_reach(target, store)
-    opened = open_store(store, write=False)  # nothing is made before all is well
-    opened.require_near(settings)
-    check_endpoints(resolved, opened, target, force)
-    check_fit(resolved, opened, target)
-    opened = open_store(store)
+    given: dict[str, Any] = {
+        "store": store,
+        "overrides": tuple(overrides),
+        "data": str(data or ""),
+        "force": tuple(force),
+    }
+    prepared = prepare(recipe, target=target, **given)
+    _ = prepared.plan  # before Prefect is imported; raises what does not fit
+    opened = context().store(prepared.store.uri)
 
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:
@@ -86,14 +79,8 @@ def launch(
                 suppress(CancelledRun, FailedRun),
             ):  # the record says it, and more
                 try:
-                    post_train(
-                        recipe=recipe,
-                        target=target,
-                        store=opened.uri,
-                        overrides=tuple(overrides),
-                        data=str(data) if data else "",
-                        force=tuple(force),
-                    )
+                    with handed(prepared):
+                        post_train(recipe=recipe, target=target, **given)
                 except (
                     httpx.TransportError
                 ) as error:  # before the flow began; after that nobody asks for an answer
@@ -118,22 +105,11 @@ def exit_code(record: RunRecord) -> int:
 
 def run_json(record: RunRecord) -> dict[str, Any]:
     """What `lyceum run --json` prints."""
-    stages = []
-    for stage in record.stages:
-        described = stage.model_dump(mode="json", exclude={"usage"})
-        stages.append(
-            {
-                name: value
-                for name, value in described.items()
-                if name not in ("cost_usd", "error", "exit_code", "repaired") or value is not None
-            }
-        )
-    return {
-        "run_id": record.run_id,
-        "recipe": record.recipe.name,
-        "target": record.target,
-        "store": record.store,
-        "status": record.status,
-        "stages": stages,
-        "report": record.report,
-    }
+    fields = ("run_id", "target", "store", "status", "report")
+    stages = [stage.model_dump(mode="json", exclude={"usage"}) for stage in record.stages]
+    for stage in stages:
+        for name in ("cost_usd", "error", "exit_code", "repaired"):
+            if stage[name] is None:
+                del stage[name]
+    said = record.model_dump(mode="json", include=set(fields))
+    return {"recipe": record.recipe.name, **said, "stages": stages}

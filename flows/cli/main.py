@@ -1,5 +1,5 @@
-"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit,
-130 stopped by Ctrl-C.
+"""The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit
+or the audit of rewards found something, 130 stopped by Ctrl-C.
 
 Nothing heavy is imported here: help, `recipes` and every message about bad input come without
 Prefect, let alone JAX. With `--json` a command prints exactly one JSON object on standard output;
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows.cli import commands
+from flows.cli.show import show
 from flows.planning.plan import DoesNotFit
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
-from infra.settings import Settings
+from infra.context import context
 from infra.store.objects import Damaged
 from infra.targets import TARGETS
 from infra.visible import plain
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
         else:
-            answer.show()
+            show(answer.shown)
         return answer.code
     except InputError as error:
         return _fail(str(error), 2)
@@ -191,7 +192,7 @@ def _to(parser: argparse.ArgumentParser) -> None:
 
 
 def _formats(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join(FORMATS)
+    names = FORMATS.names()
     parser.add_argument(
         "--to",
         metavar="DIR",
@@ -202,16 +203,16 @@ def _formats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as",
         metavar="F",
-        choices=FORMATS,
+        choices=names,
         action="append",
         default=[],
         dest="formats",
-        help=f"{names} (repeatable; default: all)",
+        help=f"{', '.join(names)} (repeatable; default: all)",
     )
 
 
 def _store(parser: argparse.ArgumentParser) -> None:
-    default = Settings.from_environment().store
+    default = context().settings.store
     parser.add_argument(
         "--store",
         metavar="URI",

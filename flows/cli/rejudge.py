@@ -10,14 +10,25 @@ import gzip
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from flows.cli import show
 from flows.recipe.trained import sound_artifact
+from flows.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Details,
+    Heading,
+    Paragraph,
+    Table,
+    card,
+    code,
+    grid,
+)
 from infra.store.answers import Answers
 from infra.store.store import Store
 from schemas.artifact import Manifest
@@ -103,7 +114,8 @@ def rejudge_run(
         found = rejudge(
             about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress
         )
-    name = f"runs/{record.run_id}/rejudge-{digest([text, [] if given is None else [one.model_dump(mode='json') for one in given]])[:12]}"
+    said = [one.model_dump(mode="json") for one in given or ()]
+    name = f"runs/{record.run_id}/rejudge-{digest([text, said])[:12]}"
     value = {"run_id": record.run_id, "stage": chosen.name, "file": str(file), **found}
     ledger = value.pop("ledger")
     body = "".join(
@@ -118,36 +130,27 @@ def rejudge_run(
     }
 
 
-def show_rejudged(value: Mapping[str, Any]) -> None:
-    """What `rejudge_run` returned, on standard output."""
+def rejudged(value: Mapping[str, Any]) -> Iterator[Block]:
+    """What `rejudge_run` returned, for a terminal."""
+    title = f"{value['stage']} of {value['run_id']} under {value['file']}"
     every = -(-len(value["updates"]) // MOST_ROWS)
-    rows = [
-        (
-            str(one["step"]),
-            str(one["responses"]),
-            _text(one["reward_before"]),
-            _text(one["reward_after"]),
-            _text(one["cosine"], "nothing to compare"),
-            str(one["changed_sign"]),
-            "reversed" if (one["cosine"] or 0) < 0 else "",
-        )
-        for place, one in enumerate(value["updates"])
-        if place % every == 0
-    ]
-    columns = (
-        "update",
-        "responses",
-        "reward",
-        "reward now",
-        "cosine",
-        "advantages of other sign",
-        "",
-    )
-    show.table(f"{value['stage']} of {value['run_id']} under {value['file']}", columns, rows)
-    for name, one in value["rewards"].items():
-        show.line(f"{name}: {sentence(one)}")
-    show.line(verdict(value["summary"]))
-    show.line(f"Page: {value['page']}")
+    yield _updates(value["updates"][:: max(1, every)], title)
+    yield from (f"{name}: {sentence(one)}" for name, one in value["rewards"].items())
+    yield verdict(value["summary"])
+    yield f"Page: {value['page']}"
+
+
+def _updates(updates: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    rows = []
+    for one in updates:
+        signs = Cell(_text(one["cosine"]), "bad" if (one["cosine"] or 0) < 0 else "plain")
+        rewards = _text(one["reward_before"]), _text(one["reward_after"])
+        counts = str(one["step"]), str(one["responses"])
+        reversed_ = "reversed" if (one["cosine"] or 0) < 0 else ""
+        rows.append((*counts, *rewards, signs, str(one["changed_sign"]), reversed_))
+    sign = "advantages of other sign"
+    columns = ("update", "responses", "reward", "reward now", "cosine", sign, "")
+    return Table(columns, rows, title)
 
 
 def sentence(reward: Mapping[str, Any]) -> str:
@@ -250,7 +253,7 @@ def _devices(wanted: Wanted) -> Any:
 
 def _page(value: Mapping[str, Any]) -> bytes:
     from flows.report import plots
-    from flows.report.templates import rendered
+    from flows.report.html import page
 
     updates = value["updates"]
 
@@ -258,24 +261,28 @@ def _page(value: Mapping[str, Any]) -> bytes:
         known = [one for one in updates if one[name] is not None]
         return [one["step"] for one in known], [one[name] for one in known]
 
-    drawn = [
-        plots.curve(
-            "Cosine of the advantages before and after; below 0 the update would change sign",
-            {"cosine": series("cosine")},
-        ),
-        plots.curve(
-            "Mean reward", {"then": series("reward_before"), "now": series("reward_after")}
-        ),
+    title = "Cosine of the advantages before and after; below 0 the update would change sign"
+    means = {"then": series("reward_before"), "now": series("reward_after")}
+    drawn = [plots.curve(title, {"cosine": series("cosine")}), plots.curve("Mean reward", means)]
+    head = Heading((f"Judged again: {value['stage']} of ", code(value["run_id"])), 1)
+    rewards = [(name, sentence(one)) for name, one in value["rewards"].items()]
+    main = [
+        Heading("Rewards"),
+        card(Table(("reward", Column("where its values are from", "wrap")), rewards)),
+        Heading("Updates"),
+        *grid(drawn),
+        Paragraph(_ALONE, "note"),
+        Details("All updates", [_updates(updates)], open=True),
     ]
-    rewards = {name: sentence(one) for name, one in value["rewards"].items()}
-    page = rendered(
-        "rejudge.html.j2",
-        **{**value, "rewards": rewards},
-        verdict=verdict(value["summary"]),
-        plots=drawn,
-    )
-    return page.encode()
+    found = page(f"{value['run_id']} judged again", [head, verdict(value["summary"])], main)
+    return found.encode()
 
 
-def _text(value: float | None, nothing: str = "none") -> str:
-    return nothing if value is None else f"{value:.3f}"
+_ALONE = (
+    "Each update by itself, on the responses that were sampled: with other rewards the policy, and"
+    " so later responses, would have been others."
+)
+
+
+def _text(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,7 +1,6 @@
 """`lyceum scores`: write a run's items, scores and curves for other tools. The directory appears
 when it is whole, or not at all."""
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,9 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
     """
     to, written = require_new(to), {}
     with new_directory(to) as partial:
-        for name in dict.fromkeys(formats) or FORMATS:
+        for name in dict.fromkeys(formats) or FORMATS.names():
             (partial / name).mkdir()
-            written[name] = importlib.import_module(f"flows.scores.formats.{name}").write(
-                run, partial / name
-            )
+            written[name] = FORMATS[name].write(run, partial / name)
             if not written[name]:
                 (partial / name).rmdir()
         nothing = [name for name, count in written.items() if not count]

@@ -13,6 +13,7 @@ from flows.planning.room import too_large_here
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
+from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.tpu.types import TPU_TYPES
@@ -84,7 +85,7 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
         raise DoesNotFit(
             " ".join(["this recipe does not fit this machine; nothing was started.", *problems])
         )
-    if target == "local" or not Settings.from_environment().plan:
+    if target == "local" or not context().settings.plan:
         return None
     if not has_compiler():
         _say(
@@ -122,7 +123,7 @@ def _on_tpu(
     target: str,
 ) -> list[dict[str, Any]]:
     """The stages' plans with programs, times and costs on a TPU."""
-    settings, tpu = Settings.from_environment(), TpuSettings.from_environment()
+    settings, tpu = context().settings, context().tpu
     compiled = [
         one for one in outlooks if one.manifest is None and _on_devices(one.stage, settings)
     ]

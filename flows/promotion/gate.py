@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from flows.promotion.champion import current, model_of
-from flows.promotion.gate_rules import Answers, Finding, Side, default_gate, findings
+from flows.promotion.gate_rules import Answers, Finding, default_gate, findings
 from flows.promotion.rematch import Match, meet
 from flows.runs.record import read_run
-from flows.runs.wording import bounds, percent, points
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
-from tasks.statistics.intervals import Interval
 
 
 class Gate(StrictModel):
@@ -96,7 +94,7 @@ def same_model(one: RunRecord, other: RunRecord) -> bool:
     return len(models) == 2 and models[0] == models[1]
 
 
-def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobSpec]:
+def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
     """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
     none) as the candidate was, where the evaluations in the store do not compare the two. Cached by
     key like every stage; `gate` finds what they made."""
@@ -157,45 +155,6 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
     return gate(store, candidate, read_run(store, other) if other else None).model_dump(mode="json")
 
 
-DEFAULT = "The recipe has no [gate]: these are the default rules."
-
-COLUMNS = (
-    "rule",
-    "held out",
-    "before",
-    "after",
-    "difference (points)",
-    "prompts",
-    "detectable",
-    "p",
-    "",
-)
-"""`detectable`: the smallest difference, in points, that so many prompts find."""
-
-
-def rows(verdict: Gate) -> list[tuple[str, ...]]:
-    """The findings under COLUMNS, for people."""
-    win = "must win" if verdict.rules is None or verdict.rules.wins == "all" else "any win"
-    return [
-        (
-            win if one.margin is None else f"no loss of {100 * one.margin:g}",
-            one.label,
-            _rate(one.before),
-            _rate(one.after),
-            (
-                f"{points(one.difference.value)} {_bounds(one.difference, signed=True)}"
-                if one.difference
-                else "–"
-            ),
-            f"{one.n:,}",
-            f"{100 * one.detectable:.1f}" if one.detectable else "–",
-            "" if one.p is None else f"{one.p:.2g}",
-            one.outcome + (f": {one.needed:,} would tell" if one.needed else ""),
-        )
-        for one in verdict.findings
-    ]
-
-
 def _answers(matches: Sequence[Match]) -> Answers:
     """What both models said, of one kind of evaluation."""
     pairs = [pair for match in matches for pair in match.pairs]
@@ -210,11 +169,3 @@ def _answers(matches: Sequence[Match]) -> Answers:
 
 def _texts(found: Sequence[Finding]) -> str:
     return "; ".join(one.text for one in found)
-
-
-def _rate(side: Side | None) -> str:
-    return f"{percent(side.value)} {_bounds(side)}" if side else "–"
-
-
-def _bounds(side: Side, signed: bool = False) -> str:
-    return bounds(Interval(side.low, side.high), signed)

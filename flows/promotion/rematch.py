@@ -18,7 +18,7 @@ from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.base import StageFailed
 from schemas.evaluation import EvalItem, EvalPrompt
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.reports import RunRecord
 from tasks.contract.plugins import stage_kind
 
@@ -40,7 +40,7 @@ class Match:
     ours: StageOutput
     suites: frozenset[str]
     theirs: StageOutput | None
-    spec: JobSpec | None = None
+    spec: JobRequest | None = None
     made: Manifest | None = None
 
     @property
@@ -140,20 +140,19 @@ def _match(
 
 def _rematch(
     candidate: RunRecord, stage: str, evaluated: Manifest, policy: ArtifactRef | None
-) -> JobSpec:
+) -> JobRequest:
     """The candidate's evaluation, of another model: the base when `policy` is None. Whoever submits
     it says where `--data` is."""
     inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"} | (
         {"policy": policy} if policy else {}
     )
     digests = {name: ref.digest for name, ref in inputs.items()}
-    return JobSpec(
+    return JobRequest(
         stage=f"{'champion' if policy else BASE}_{stage}",
         kind=evaluated.kind,
         key=stage_key(
             evaluated.kind, evaluated.version, evaluated.dependencies, evaluated.config, digests
         ),
-        attempt="",
         store=candidate.store,
         target=candidate.target,
         run=candidate.run_id,

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from flows.recipe.explain import outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
-from infra.settings import Settings
+from infra.context import context
 from infra.store.store import Store
 from schemas.base import InputError
 from tasks.chat.endpoint import travelling
@@ -34,11 +34,7 @@ def check_endpoints(
 
 
 def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str:
-    if (
-        target == "local"
-        or stage.kind in Settings.from_environment().local_kinds
-        or resolved.at_home(stage)
-    ):
+    if target == "local" or stage.kind in context().settings.local_kinds or resolved.at_home(stage):
         return ""
     try:
         travelling(stage.config_json)

@@ -1,21 +1,89 @@
 """The report of a run: one self-contained HTML page, verdict first, drawn from the run's record and
 artifacts alone.
 
-The page loads nothing, runs no script (a Content-Security-Policy forbids both, beside the escaping
-of every text), and shows whatever a run left: one that failed half-way has a report, which begins
-with what failed.
+It shows whatever a run left: one that failed half-way has a report, which begins with what failed.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from time import gmtime, strftime
 
-from flows.report import effects_section, gate_section
+from flows.report.blocks import (
+    Block,
+    Box,
+    Cell,
+    Code,
+    Heading,
+    Paragraph,
+    Raw,
+    Sentences,
+    Span,
+    Table,
+    Text,
+    code,
+    small,
+    strong,
+)
+from flows.report.gate import gate_blocks
+from flows.report.html import page, tag
 from flows.report.section import SECTIONS
-from flows.report.templates import rendered
 from flows.report.verdict import stage_verdicts, verdict
+from flows.runs.effects import (
+    EXACT,
+    FORMAT,
+    SAFE,
+    Metric,
+    outcomes,
+    overall_effect,
+    rate_of,
+    suite_effects,
+)
 from flows.runs.results import RunResults, read_results
-from flows.runs.wording import duration
+from flows.runs.wording import (
+    TONES,
+    bounds,
+    change_text,
+    clip,
+    duration,
+    percent,
+    points,
+    sample_text,
+)
 from infra.store.store import Store
 from schemas.reports import RunRecord
+
+_INTERVALS = (
+    "All prompts are held out: no stage trained on them. Brackets are 95% intervals: Wilson for a"
+    " rate; for a difference a bootstrap over the prompts that both models answered, or Newcombe's"
+    " interval where they answered different ones. A stage's gain or loss counts where its interval"
+    " leaves out zero and its p-value (McNemar, exact) is at most 5% after Holm's correction for"
+    " the number of stages."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run's report shows: `main` below its head, and the CSS of its sections."""
+
+    run: RunResults
+    main: list[Block]
+    links: list[tuple[str, str]]
+    style: str
+
+    def html(self) -> str:
+        """The page. Equal results give equal text."""
+        record = self.run.record
+        written = "Written by ", code(f"lyceum report {record.run_id}"), " from the artifacts in "
+        return page(
+            f"{record.recipe.name}: {record.status} ({record.run_id})",
+            [
+                *_head(record),
+                Raw(tag("nav", *(tag("a", text, href=f"#{name}") for name, text in self.links))),
+            ],
+            self.main,
+            [Paragraph((*written, code(record.store), "."), "note")],
+            self.style,
+        )
 
 
 def render_report(store: Store, record: RunRecord) -> str:
@@ -25,33 +93,109 @@ def render_report(store: Store, record: RunRecord) -> str:
         InputError: the store is full or cannot be written.
         Damaged: a file of an artifact was damaged on its way here.
     """
-    return write_report(store, record.run_id, report_html(read_results(store, record)))
+    return write_report(store, report_of(read_results(store, record)))
 
 
-def write_report(store: Store, run_id: str, page: str) -> str:
+def write_report(store: Store, report: Report) -> str:
     """Write the page of a run. Returns and raises what `render_report` does."""
-    name = f"runs/{run_id}/report.html"
-    store.write_bytes(name, page.encode())
+    name = f"runs/{report.run.record.run_id}/report.html"
+    store.write_bytes(name, report.html().encode())
     return store.location(name)
 
 
-def report_html(run: RunResults) -> str:
-    """The page. Equal results give equal text."""
-    names = sorted(SECTIONS.names(), key=lambda name: (SECTIONS[name].order, name))
-    parts = {name: SECTIONS[name].html(run) for name in names}
-    return rendered(
-        "page.html.j2",
-        run=run,
-        record=run.record,
-        began=strftime("%Y-%m-%d %H:%M UTC", gmtime(run.record.started)),
-        took=duration(run.record.finished - run.record.started) if run.record.finished else None,
-        links=[
-            (name, SECTIONS[name].title) for name, html in parts.items() if f'id="{name}"' in html
-        ],
-        verdict=verdict(run),
-        verdicts=stage_verdicts(run),
-        gate=gate_section.gate_verdict(run),
-        tiles=effects_section.tiles(run),
-        sections=list(parts.values()),
-        styles=[SECTIONS[name].style(run) for name in names],
-    )
+def report_of(run: RunResults) -> Report:
+    """The report of a run."""
+    main, links, style = [*_troubles(run), *_verdict(run)], [], ""
+    for name in sorted(SECTIONS.names(), key=lambda name: (SECTIONS[name].order, name)):
+        section = SECTIONS[name]
+        blocks = section.blocks(run)
+        if blocks:
+            main += [Heading(section.heading, name=name), *blocks]
+            links.append((name, section.title))
+            style += section.style(run)
+    return Report(run, main, links, style)
+
+
+def _head(record: RunRecord) -> list[Block]:
+    tone = {"succeeded": "good", "failed": "bad", "cancelled": "bad"}.get(record.status, "flat")
+    began = strftime("%Y-%m-%d %H:%M UTC", gmtime(record.started))
+    where = f" · {record.recipe.model} on {record.target} · {began}"
+    where += f" · {duration(record.finished - record.started)}" if record.finished else ""
+    status = strong(record.status, tone), f"{where} · ", code(record.run_id)
+    return [Heading(record.recipe.name, 1), Paragraph(status)]
+
+
+def _troubles(run: RunResults) -> Iterator[Block]:
+    """What failed, what is missing, and what was repaired."""
+    for stage in run.stages.values():
+        if stage.record and stage.record.error:
+            failed = Heading(Span(f"Stage {stage.name} failed", "span", "bad"), 3)
+            yield Box([failed, Code(clip(stage.record.error, 4000))], "card failure")
+    ended = {
+        "cancelled": "The run was stopped before it ended. The same command continues it; what is"
+        " finished is reused.",
+        "running": "The run had not ended when this report was written.",
+    }
+    if run.record.status in ended:
+        yield Box([ended[run.record.status]], "card failure")
+    for name, problem in run.left_out.items():
+        yield missing(name, problem, "report")
+    for stage in run.stages.values():
+        if stage.record and stage.record.repaired:
+            yield Box([Paragraph(("Stage ", strong(stage.name), f": {stage.record.repaired}."))])
+
+
+def missing(stage: str, problem: str, where: str) -> Box:
+    """That an artifact cannot be used."""
+    said = f": {problem}. What it held is missing from this {where}."
+    return Box([Paragraph(("Stage ", strong(stage), said))], "card failure")
+
+
+def _verdict(run: RunResults) -> Iterator[Block]:
+    yield Heading("Verdict")
+    whole, shown = verdict(run), tiles(run)
+    if whole:
+        yield Paragraph((strong(whole.subject, whole.tone), f" {whole.text}"), "lead")
+    yield Box(shown, "grid") if shown else "No model was evaluated, so there is no verdict."
+    yield Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
+    yield from gate_blocks(run)
+    if shown:
+        yield Paragraph(_INTERVALS, "note")
+
+
+def tiles(run: RunResults) -> list[Box]:
+    """The headline rates, base -> final, or the one level there is."""
+    return [tile for metric in (EXACT, FORMAT, SAFE) if (tile := _tile(run, metric))]
+
+
+def _tile(run: RunResults, metric: Metric) -> Box | None:
+    effect = overall_effect(run, metric)
+    if effect is None:
+        return next(_levels(run, metric), None)
+    change, tone = effect.change, TONES[effect.direction]
+    figure = Span(f"{percent(change.before.value)} → ", "span", "from"), percent(change.after.value)
+    before, after = bounds(change.before.interval), bounds(change.after.interval)
+    basis = f"{effect.since} {before}, {effect.stage} {after}; {sample_text(change)}"
+    suites: list[tuple[Text | Cell, ...]] = []
+    for suite, one in suite_effects(run, metric).items():
+        old, new = percent(one.change.before.value), percent(one.change.after.value)
+        gained = f"{points(one.change.delta)} {bounds(one.change.interval, signed=True)}"
+        tone_of = TONES[one.direction]
+        suites.append((suite, (f"{old} → {new}", small(gained, tone_of.replace("flat", "")))))
+    inside = [Paragraph(strong(change_text(change), tone)), Paragraph(small(basis))]
+    return _framed(metric, figure, [*inside, *([Table(("", ""), suites)] if suites else [])])
+
+
+def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
+    """The level of a model, where there is nothing to compare it with."""
+    for model in run.evaluated(metric.kind):
+        if rate := rate_of(outcomes(model.items(metric.kind), metric)):
+            basis = (
+                f"{model.name} {bounds(rate.interval)}; {rate.n} prompts; nothing to compare with"
+            )
+            yield _framed(metric, percent(rate.value), [Paragraph(small(basis))])
+
+
+def _framed(metric: Metric, figure: Text, blocks: list[Block]) -> Box:
+    head: list[Block] = [Heading(metric.label.capitalize(), 3), Paragraph(figure, "figure")]
+    return Box([*head, *blocks], "card tile")

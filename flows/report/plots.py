@@ -15,16 +15,20 @@ from statistics import fmean
 from typing import Any, Literal
 
 import matplotlib
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from flows.report.blocks import Figure
+from flows.report.html import tag
+from flows.runs.effects import Rate
 from tasks.statistics.intervals import Interval
 
 INK, GRID, GOOD, BAD, MUTED, CARD = "#010101", "#020202", "#030303", "#040404", "#050505", "#0a0a0a"
 SERIES = ("#060606", "#070707", "#080808", "#090909")
+COLOURS = {"gain": GOOD, "loss": BAD, "unclear": MUTED}
 _CSS = {
     INK: "currentColor",
     GRID: "var(--line)",
@@ -72,13 +76,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Point:
-    """A point with intervals on both axes, fractions of 1; a control is drawn hollow."""
+    """A point with intervals on both axes; a control is drawn hollow."""
 
     label: str
-    x: float
-    y: float
-    x_interval: Interval
-    y_interval: Interval
+    x: Rate
+    y: Rate
     control: bool = False
 
 
@@ -95,7 +97,7 @@ class Bar:
 
 
 @matplotlib.rc_context(_STYLE)
-def waterfall(steps: Sequence[Step], title: str) -> Markup:
+def waterfall(steps: Sequence[Step], title: str) -> Figure:
     """Each stage's contribution to a rate: the base's level, the gain or loss of each stage with
     its 95% interval, the final level.
 
@@ -109,32 +111,15 @@ def waterfall(steps: Sequence[Step], title: str) -> Markup:
             axes.bar(position, 100 * step.level, width=0.62, color=MUTED)
         else:
             low, high = step.interval.low, step.interval.high
-            colour, alpha = {"gain": (GOOD, 1.0), "loss": (BAD, 1.0), "unclear": (MUTED, 0.4)}[
-                step.direction
-            ]
-            axes.bar(
-                position,
-                100 * step.change,
-                bottom=100 * previous,
-                width=0.62,
-                color=colour,
-                alpha=alpha,
-            )
-            axes.plot(
-                [position - 1, position],
-                [100 * previous] * 2,
-                color=MUTED,
-                linewidth=0.8,
-                linestyle=":",
-            )
+            look: dict[str, Any] = {"width": 0.62, "color": COLOURS[step.direction]}
+            look["alpha"] = 0.4 if step.direction == "unclear" else 1.0
+            axes.bar(position, 100 * step.change, bottom=100 * previous, **look)
+            since, level = [position - 1, position], [100 * previous] * 2
+            axes.plot(since, level, color=MUTED, linewidth=0.8, linestyle=":")
             ends = [100 * (previous + low), 100 * (previous + high)]
-            axes.plot(
-                [position, position], ends, color=INK, linewidth=1.2, marker="_", markersize=6
-            )
+            axes.plot([position] * 2, ends, color=INK, linewidth=1.2, marker="_", markersize=6)
             top = max(previous, step.level, previous + high)
-        axes.annotate(
-            step.text, (position, 100 * top), xytext=(0, 4), textcoords="offset points", ha="center"
-        )
+        _label(axes, step.text, (position, 100 * top), (0, 4), ha="center")
         previous, highest = step.level, max(highest, top)
     axes.set_xticks(range(len(steps)), [step.label for step in steps])
     axes.grid(axis="x", visible=False)
@@ -144,13 +129,12 @@ def waterfall(steps: Sequence[Step], title: str) -> Markup:
 
 
 @matplotlib.rc_context(_STYLE)
-def forest(title: str, bars: Sequence[Bar]) -> Markup:
+def forest(title: str, bars: Sequence[Bar]) -> Figure:
     """Differences with their intervals, one row each, around a line at zero."""
     figure, axes = _figure(0.6 + 0.3 * len(bars))
     axes.axvline(0, color=INK, linewidth=1)
-    colours = {"gain": GOOD, "loss": BAD, "unclear": MUTED}
     for position, bar in enumerate(bars):
-        colour = colours[bar.direction]
+        colour = COLOURS[bar.direction]
         axes.plot([100 * bar.low, 100 * bar.high], [position] * 2, color=colour, linewidth=2)
         axes.plot(100 * bar.value, position, color=colour, marker="o", markersize=6)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
@@ -160,22 +144,19 @@ def forest(title: str, bars: Sequence[Bar]) -> Markup:
 
 
 @matplotlib.rc_context(_STYLE)
-def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Markup:
+def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
     """A training curve: one line per name, `(steps, values)` each. Few points are drawn with
     markers, so that a single one is visible; of more than MOST_POINTS, means of so many in a row
     that they are no more, and the axis says so."""
     figure, axes = _figure(2.2, CURVE_MARGINS)
     window = max(-(-len(steps) // MOST_POINTS) for steps, _ in series.values())
     for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
-        axes.plot(
-            _means(steps, window),
-            _means(values, window),
-            color=colour,
-            linewidth=1.4,
-            label=name,
-            marker="o" if len(steps) < 25 else None,
-            markersize=3,
-        )
+        look: dict[str, Any] = {
+            "marker": "o" if len(steps) < 25 else None,
+            "markersize": 3,
+            "linewidth": 1.4,
+        }
+        axes.plot(_means(steps, window), _means(values, window), color=colour, label=name, **look)
     axes.set_xlabel("step" if window == 1 else f"step (means of {window})")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if len(series) > 1:
@@ -188,30 +169,18 @@ def _means(values: Sequence[float], window: int) -> list[float]:
 
 
 @matplotlib.rc_context(_STYLE)
-def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Markup:
+def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
     """A rate over how many answers were sampled: model -> k -> `rate`, `low`, `high` as fractions
     of 1."""
     figure, axes = _figure(2.6, CURVE_MARGINS)
     for number, (name, by_k) in enumerate(models.items()):
         colour = SERIES[number % len(SERIES)]
         ks = [int(k) for k in by_k]
-        axes.plot(
-            ks,
-            [100 * one["rate"] for one in by_k.values()],
-            color=colour,
-            marker="o",
-            markersize=4,
-            linewidth=1.4,
-            label=name,
+        rate, low, high = (
+            [100 * one[field] for one in by_k.values()] for field in ("rate", "low", "high")
         )
-        axes.fill_between(
-            ks,
-            [100 * one["low"] for one in by_k.values()],
-            [100 * one["high"] for one in by_k.values()],
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-        )
+        axes.plot(ks, rate, color=colour, marker="o", markersize=4, linewidth=1.4, label=name)
+        axes.fill_between(ks, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(ks, [str(k) for k in ks])
     axes.set_xlabel("k")
@@ -222,19 +191,13 @@ def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
 
 
 @matplotlib.rc_context(_STYLE)
-def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Markup:
+def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Figure:
     """A reliability diagram: how often what was said with a probability was so, bin by bin, beside
     the diagonal."""
     figure, axes = _figure(2.6, CURVE_MARGINS)
     axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, label="as often as said")
-    axes.plot(
-        [one["confidence"] for one in bins],
-        [one["accuracy"] for one in bins],
-        color=SERIES[0],
-        marker="o",
-        markersize=4,
-        label="held-out pairs",
-    )
+    said, was = ([one[field] for one in bins] for field in ("confidence", "accuracy"))
+    axes.plot(said, was, color=SERIES[0], marker="o", markersize=4, label="held-out pairs")
     axes.set_xlabel("probability")
     axes.legend(loc="best")
     return _svg(figure, title)
@@ -243,24 +206,14 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Markup:
 @matplotlib.rc_context(_STYLE)
 def paired_bars(
     title: str, labels: Sequence[str], requested: Sequence[float], achieved: Sequence[float]
-) -> Markup:
+) -> Figure:
     """Requested beside achieved counts, one pair of horizontal bars per label."""
     figure, axes = _figure(0.9 + 0.42 * len(labels))
     positions = range(len(labels))
-    axes.barh(
-        [position - 0.19 for position in positions],
-        requested,
-        height=0.36,
-        color=MUTED,
-        label="requested",
-    )
-    axes.barh(
-        [position + 0.19 for position in positions],
-        achieved,
-        height=0.36,
-        color=SERIES[0],
-        label="achieved",
-    )
+    sides = (-0.19, requested, MUTED, "requested"), (0.19, achieved, SERIES[0], "achieved")
+    for offset, counts, colour, side in sides:
+        places = [position + offset for position in positions]
+        axes.barh(places, counts, height=0.36, color=colour, label=side)
     axes.set_yticks(list(positions), labels)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -270,7 +223,7 @@ def paired_bars(
 
 
 @matplotlib.rc_context(_STYLE)
-def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Markup:
+def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
     """Seconds per stage as horizontal bars: `(name, seconds, status)`; what was reused is grey,
     what failed red."""
     figure, axes = _figure(0.6 + 0.26 * len(stages))
@@ -279,9 +232,7 @@ def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Markup:
     for position, (_, seconds, status) in enumerate(stages):
         axes.barh(position, seconds, height=0.66, color=colours.get(status, MUTED))
         text = f"{seconds:.1f} s" if status == "ran" else f"{seconds:.1f} s, {status}"
-        axes.annotate(
-            text, (seconds, position), xytext=(3, 0), textcoords="offset points", va="center"
-        )
+        _label(axes, text, (seconds, position), (3, 0), va="center")
     axes.set_yticks(range(len(stages)), [name for name, _, _ in stages])
     axes.set_xlim(0, longest * 1.35)
     axes.invert_yaxis()
@@ -291,44 +242,27 @@ def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Markup:
 
 
 @matplotlib.rc_context(_STYLE)
-def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) -> Markup:
+def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) -> Figure:
     """Two rates against each other (safety against helpfulness), both with 95% intervals; the axes
     are percent."""
     figure, axes = _figure(3.3)
     for number, point in enumerate(points):
         colour = MUTED if point.control else SERIES[number % len(SERIES)]
-        axes.plot(
-            [100 * point.x_interval.low, 100 * point.x_interval.high],
-            [100 * point.y] * 2,
-            color=colour,
-            linewidth=1,
-        )
-        axes.plot(
-            [100 * point.x] * 2,
-            [100 * point.y_interval.low, 100 * point.y_interval.high],
-            color=colour,
-            linewidth=1,
-        )
-        axes.plot(
-            100 * point.x,
-            100 * point.y,
-            marker="o",
-            markersize=7,
-            color=colour,
-            markerfacecolor="none" if point.control else colour,
-        )
-        side = "right" if point.x > 0.5 else "left"
-        offset = (
-            -8 if side == "right" else 8,
-            (7 if point.y < 0.8 else -11) + 12 * (number % 2),
-        )  # neighbours do not cover each other
-        axes.annotate(
-            point.label,
-            (100 * point.x, 100 * point.y),
-            xytext=offset,
-            textcoords="offset points",
-            ha=side,
-        )
+        x, y, across, up = point.x.value, point.y.value, point.x.interval, point.y.interval
+        axes.plot([100 * across.low, 100 * across.high], [100 * y] * 2, color=colour, linewidth=1)
+        axes.plot([100 * x] * 2, [100 * up.low, 100 * up.high], color=colour, linewidth=1)
+        inside = "none" if point.control else colour
+        look: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 7,
+            "color": colour,
+            "markerfacecolor": inside,
+        }
+        axes.plot(100 * x, 100 * y, **look)
+        side = "right" if x > 0.5 else "left"
+        above = (7 if y < 0.8 else -11) + 12 * (number % 2)  # neighbours do not cover each other
+        offset = -8 if side == "right" else 8, above
+        _label(axes, point.label, (100 * x, 100 * y), offset, ha=side)
     axes.set(xlim=(-4, 104), ylim=(-4, 104), xlabel=x_label, ylabel=y_label)
     return _svg(figure, title)
 
@@ -339,7 +273,7 @@ def lineage(
     depth: Mapping[str, int],
     edges: Sequence[tuple[str, str]],
     status: Mapping[str, str],
-) -> Markup:
+) -> Figure:
     """Which artifact feeds which: stages from top to bottom by `depth` (0 = no inputs), one arrow
     per `(source, stage)`."""
     layers: dict[int, list[str]] = {}
@@ -352,9 +286,8 @@ def lineage(
         for index, stage in enumerate(stages)
     }
     for source, stage in edges:
-        bend = (
-            0.0 if depth[stage] - depth[source] == 1 else 0.25
-        )  # an arrow over several layers goes around the boxes between
+        # an arrow over several layers goes around the boxes between
+        bend = 0.0 if depth[stage] - depth[source] == 1 else 0.25
         style = {
             "arrowstyle": "->",
             "color": MUTED,
@@ -365,11 +298,8 @@ def lineage(
         axes.annotate("", place[stage], place[source], arrowprops=style)
     edge = {"ran": SERIES[0], "failed": BAD}
     for stage, (x, y) in place.items():
-        box = {
-            "boxstyle": "round,pad=0.35",
-            "facecolor": CARD,
-            "edgecolor": edge.get(status.get(stage, ""), MUTED),
-        }
+        line = edge.get(status.get(stage, ""), MUTED)
+        box = {"boxstyle": "round,pad=0.35", "facecolor": CARD, "edgecolor": line}
         axes.text(x, y, stage, ha="center", va="center", fontsize=8, bbox=box)
     axes.set(xlim=(0, 1), ylim=(-max(layers, default=0) - 0.5, 0.5))
     axes.axis("off")
@@ -385,17 +315,23 @@ CURVE_MARGINS = {"left": 0.17, "right": 0.985, "bottom": 0.2, "top": 0.9}
 margins takes longer than drawing one."""
 
 
-def _figure(height: float, margins: Mapping[str, float] | None = None) -> tuple[Figure, Axes]:
+def _label(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **align: Any
+) -> None:
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **align)
+
+
+def _figure(height: float, margins: Mapping[str, float] | None = None) -> tuple[Drawing, Axes]:
     """An empty figure 4 inches wide and `height` inches high, in the report's style; without
     margins they are made to fit."""
-    figure = Figure(figsize=(4.0, height), layout=None if margins else "constrained")
+    figure = Drawing(figsize=(4.0, height), layout=None if margins else "constrained")
     if margins:
         figure.subplots_adjust(**margins)
     return figure, figure.add_subplot()
 
 
-def _svg(figure: Figure, title: str) -> Markup:
-    """The figure as an HTML figure: `title` above an SVG that takes the width of its place."""
+def _svg(figure: Drawing, title: str) -> Figure:
+    """The drawing as an SVG that takes the width of its place."""
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": title}):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})
@@ -405,12 +341,9 @@ def _svg(figure: Figure, title: str) -> Markup:
     text = re.sub(r' id="[A-Za-z][A-Za-z0-9.]*_\d+"', "", text)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(
-        r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text
-    )  # a hundredth of a point is enough
+    # a hundredth of a point is enough
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
     for colour, css in _CSS.items():
         text = text.replace(colour, css)
-    drawn = Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))
-    return Markup('<figure class="plot"><figcaption>{}</figcaption>{}</figure>').format(
-        title, drawn
-    )
+    named = tag("svg", role="img", aria_label=title).removesuffix("></svg>")
+    return Figure(title, Markup(text.replace("<svg", named, 1)))

@@ -1,5 +1,5 @@
-"""Tables of rates: models (and controls) as columns, every rate that an evaluation kind defines as
-rows, one group of rows for each suite.
+"""Rates of models and controls: counted from their answers, and as tables with a column for each
+model, a row for every rate that an evaluation kind defines, and a group of rows for each suite.
 
 Rates come from the kind and suites from the items, so a new suite or a new outcome has its place
 here without a line of code.
@@ -8,10 +8,14 @@ here without a line of code.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.runs.effects import Rate, parts
+from flows.report.blocks import Column, Table, Text, small
+from flows.runs.effects import SAFE, Rate, parts
 from flows.runs.wording import bounds, label, percent
-from schemas.evaluation import EvalItem
+from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
+from tasks.contract.plugins import evaluation_of
+from tasks.evaluation.controls import CONTROLS
+from tasks.evaluation.safety import judge
 
 
 @dataclass(frozen=True)
@@ -22,23 +26,14 @@ class Side:
     items: Sequence[EvalItem]
     control: bool = False
 
-
-@dataclass(frozen=True)
-class Row:
-    """A rate, `(rate, interval)` as text for each column; empty text where a column has nothing to
-    count."""
-
-    label: str
-    cells: list[tuple[str, str]]
+    @property
+    def column(self) -> Column:
+        title = (self.label, small("control")) if self.control else self.label
+        return Column(title, "control" if self.control else "number")
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rates by group of prompts. `groups`: (what the prompts are, how many of them in each column
-    if that differs, rows)."""
-
-    columns: list[tuple[str, bool]]
-    groups: list[tuple[str, list[Row]]]
+Row = tuple[Text, ...]
+"""A rate's name and its value for each column; a dash where a column has nothing to count."""
 
 
 def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[str, Rate]:
@@ -51,48 +46,65 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
     return found
 
 
-def table(
-    sides: Sequence[Side],
-    outcomes: Mapping[str, Outcome],
-    groups: Mapping[str, Sequence[Sequence[EvalItem]]],
-) -> Table:
-    """The table of `sides`.
+def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
+    """Every safety rate that counts any of the items."""
+    return counts(items, evaluation_of(SAFE.kind).outcomes)
+
+
+def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
+    """What the two models of no understanding, which refuse everything and nothing, would have got
+    on the same prompts."""
+    prompts = [EvalPrompt.of(item) for item in items]
+    return {
+        name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts]
+        for name, control in CONTROLS.items()
+    }
+
+
+def rate_rows(
+    outcomes: Mapping[str, Outcome], groups: Mapping[str, Sequence[Sequence[EvalItem]]]
+) -> dict[str, list[Row]]:
+    """Rows of rates.
 
     Args:
-        sides: the columns.
         outcomes: name of a rate -> what it counts.
-        groups: title -> the items of each side that belong to it, in the order of `sides`.
+        groups: title -> the items of each column that belong to it.
+
+    Returns:
+        Title with the number of prompts -> its rows; groups without a rate are left out.
     """
-    shown = []
+    shown = {}
     for title, chosen in groups.items():
         found = [counts(items, outcomes) for items in chosen]
-        rows = [
-            Row(label(name), [_cell(rates.get(name)) for rates in found])
+        rows: list[Row] = [
+            (label(name), *(cell(rates.get(name)) for rates in found))
             for name in outcomes
             if any(name in rates for rates in found)
         ]
-        sizes = {len(items) for items in chosen if items}
-        asked = (
-            " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else "no"
-        )
+        sizes = sorted({len(items) for items in chosen if items})
+        asked = " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:])) or "no"
         if rows:
-            shown.append((f"{title} ({asked} prompts)", rows))
-    return Table([(side.label, side.control) for side in sides], shown)
+            shown[f"{title} ({asked} prompts)"] = rows
+    return shown
+
+
+def rates_table(
+    sides: Sequence[Side], groups: Mapping[str, Sequence[Row]], title: str = ""
+) -> Table:
+    """Rows of `rate_rows` as a table of `sides`."""
+    rows = [row for name, inside in groups.items() for row in (name, *inside)]
+    return Table([Column(), *(side.column for side in sides)], rows, title)
 
 
 def by_suite(sides: Sequence[Side]) -> dict[str, list[Sequence[EvalItem]]]:
-    """Groups for `table`: all prompts and, where there are several suites, each of them."""
-    suites = [
-        part.suite
-        for part in parts([item for side in sides for item in side.items])
-        if part.domain is None
-    ]
+    """Groups for `rate_rows`: all prompts and, where there are several suites, each of them."""
+    every = parts([item for side in sides for item in side.items])
     groups: dict[str, list[Sequence[EvalItem]]] = {"all": [side.items for side in sides]}
-    for suite in suites:
-        if suite is not None:
-            groups[suite] = [[item for item in side.items if item.suite == suite] for side in sides]
+    for suite in (part.suite for part in every if part.domain is None and part.suite):
+        groups[suite] = [[item for item in side.items if item.suite == suite] for side in sides]
     return groups
 
 
-def _cell(rate: Rate | None) -> tuple[str, str]:
-    return (percent(rate.value), bounds(rate.interval)) if rate else ("–", "")
+def cell(rate: Rate | None) -> Text:
+    """A rate with its interval below it."""
+    return (percent(rate.value), small(bounds(rate.interval))) if rate else "–"

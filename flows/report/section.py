@@ -1,9 +1,10 @@
 """What a section of the report is: one `SECTION = Section(...)` in a file of
 `flows/report/sections/`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flows.report.blocks import Block
 from flows.runs.results import RunResults
 from tasks.contract.plugins import Family
 
@@ -14,15 +15,16 @@ class Section:
 
     Attributes:
         title: how the links at the top of the page call it.
+        heading: what stands over it.
         order: where it stands: before those of a higher number.
-        html: what it shows of a run, and nothing where the run has nothing to say of it. What is no
-            `Markup` is escaped. The id of its heading is the name of its file.
+        blocks: what it shows of a run, and nothing where the run has nothing to say of it.
         style: CSS for it.
     """
 
     title: str
+    heading: str
     order: int
-    html: Callable[[RunResults], str]
+    blocks: Callable[[RunResults], Sequence[Block]]
     style: Callable[[RunResults], str] = field(default=lambda run: "")
 
 

@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flows.report.safety_section import control_items, safety_outcomes
+from flows.report.blocks import Table, Text, strong
+from flows.report.rates import control_items, safety_outcomes
 from flows.runs.effects import (
     CORRECT,
     EXACT,
@@ -35,12 +36,16 @@ from tasks.statistics.power import detectable_effect
 
 @dataclass(frozen=True)
 class Sentence:
-    """A finding about `subject`, and how it is coloured. The full sentence is the two with a space
-    between."""
+    """A finding about `subject`, and how it is coloured."""
 
     subject: str
     text: str
     tone: Tone
+
+    @property
+    def spoken(self) -> Text:
+        """The full sentence."""
+        return strong(self.subject), f" {self.text}"
 
 
 def verdict(run: RunResults) -> Sentence | None:
@@ -291,20 +296,17 @@ def _would_show(change: Change) -> str:
     return "" if math.isinf(least) else f" (one of {100 * least:.1f} points would show)"
 
 
-def verdict_markdown(run: RunResults) -> str:
-    """The verdict in Markdown: the paragraph, a table of the first evaluated model against the
-    last, and a sentence per trained stage."""
-    table = [
-        f"| {effect.metric.label} | {effect.since}: {rate_text(effect.change.before)} |"
-        f" {effect.stage}: {rate_text(effect.change.after)} | {change_text(effect.change)} |"
-        f" {sample_text(effect.change)} |"
-        for metric in METRICS
-        if (effect := overall_effect(run, metric))
+def verdict_table(run: RunResults) -> Table:
+    """Every metric of the first evaluated model against the last."""
+    effects = [effect for metric in METRICS if (effect := overall_effect(run, metric))]
+    rows = [
+        (
+            effect.metric.label,
+            f"{effect.since}: {rate_text(effect.change.before)}",
+            f"{effect.stage}: {rate_text(effect.change.after)}",
+            change_text(effect.change),
+            sample_text(effect.change),
+        )
+        for effect in effects
     ]
-    header = (
-        ["| held out | before | after | change | over |", "|---|---|---|---|---|"] if table else []
-    )
-    sentences = [f"- **{one.subject}** {one.text}" for one in stage_verdicts(run)]
-    whole = verdict(run)
-    head = [f"**{whole.subject}** {whole.text}", ""] if whole else []
-    return "\n".join([*head, *header, *table, "", *sentences]).strip()
+    return Table(("held out", "before", "after", "change", "over"), rows)

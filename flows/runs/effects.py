@@ -47,18 +47,20 @@ class Metric:
     outcome: Outcome
 
 
-_HEADLINES = {
-    (kind, name): Metric(kind, name, label, evaluation_of(kind).outcomes[name])
+METRICS = tuple(
+    Metric(kind, name, label, evaluation_of(kind).outcomes[name])
     for kind in kinds_producing(Product.ANSWERS)
     for name, label in evaluation_of(kind).headlines.items()
-}
-METRICS = tuple(_HEADLINES.values())
+)
 """The headlines of all kinds of evaluation."""
 
-EXACT = _HEADLINES["reasoning_eval", "exact_answer"]
-FORMAT = _HEADLINES["reasoning_eval", "format_rate"]
-SAFE = _HEADLINES["safety_eval", "safe_rate"]
-CORRECT = _HEADLINES["safety_eval", "correct_rate"]
+_BY_MEASURE = {
+    what: [one for one in METRICS if evaluation_of(one.kind).measures == what]
+    for what in ("skill", "safety")
+}
+EXACT, FORMAT, *_ = _BY_MEASURE["skill"]
+SAFE, CORRECT, *_ = _BY_MEASURE["safety"]
+"""Of what a model can do, and of how safe it is, the two headlines that come first."""
 
 
 class Part(NamedTuple):

@@ -1,13 +1,20 @@
 """A run's evaluations and curves in the formats of other tools: `lyceum scores`. A format is a file
-in `formats/`."""
+in `formats/` that ends with `FORMAT = Format(...)`."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-FORMATS = tuple(
-    sorted(
-        path.stem
-        for path in (Path(__file__).parent / "formats").glob("*.py")
-        if not path.stem.startswith("_")
-    )
-)
-"""The names of all formats."""
+from flows.runs.results import RunResults
+from tasks.contract.plugins import Family
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format. `write` writes a run below a directory, and returns how many files; none, where it
+    has nothing to say of the run."""
+
+    write: Callable[[RunResults, Path], int]
+
+
+FORMATS: Family[Format] = Family("flows.scores.formats", Format)

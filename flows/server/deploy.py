@@ -17,8 +17,8 @@ import httpx
 
 from flows.server.exposure import choices, exposures
 from flows.server.prefect_api import QUIET, api_problem, bypass_proxy, configured_api, reaching
+from infra.context import context
 from infra.secrets import mask
-from infra.settings import Settings
 from schemas.base import InputError, nearest
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
             f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
             f" {problem}"
         )
-    store = Settings.from_environment().store
+    store = context().settings.store
     if "://" not in store and not Path(store).is_absolute():
         raise InputError(
             f"LYCEUM_STORE={store} is a relative path, but workers start runs in directories of"

@@ -54,7 +54,8 @@ ENTRY_PAGE = """<!doctype html><meta charset="utf-8"><title>Lyceum</title>
 ENTRY_SCRIPT = """const [, token, page] = location.hash.match(/^#([^/]*)(.*)$/) ?? [];
 history.replaceState(null, "", location.pathname);
 const headers = { "Content-Type": "application/json" };
-fetch("/lyceum/enter", { method: "POST", headers, body: JSON.stringify({ token }) }).then(async (answer) => {
+const asked = { method: "POST", headers, body: JSON.stringify({ token }) };
+fetch("/lyceum/enter", asked).then(async (answer) => {
   if (!answer.ok) { document.getElementById("said").textContent = await answer.text(); return; }
   localStorage.setItem("prefect-password", await answer.text());
   location.replace(location.origin + (page || "/"));

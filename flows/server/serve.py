@@ -28,8 +28,8 @@ from flows.server import key, tied
 from flows.server.key import Api
 from flows.server.port import bound
 from flows.server.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
+from infra.context import context
 from infra.secrets import has_userinfo, mask
-from infra.settings import Settings
 from schemas.base import InputError, StageFailed
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _register(api: Api, recipes: Path | None) -> str:
 
     from flows.server.deploy import POOL_TYPE, register
 
-    store = Settings.from_environment().store
+    store = context().settings.store
     with reaching(api), get_client(sync_client=True) as client:
         if POOL not in [pool.name for pool in client.read_work_pools()]:
             client.create_work_pool(

@@ -13,9 +13,7 @@ from typing import Any
 from flows.recipe.explain import flat
 from flows.runs.results import RunResults
 from flows.scores.evaluations import curve, figures
-
-VARIABLES = ("MLFLOW_TRACKING_URI",)
-INSTALL = "mlflow-skinny"
+from flows.trackers import Tracker
 
 MOST_METRICS, MOST_PARAMETERS = 1000, 100
 """What one request may hold."""
@@ -25,9 +23,8 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 def send(run: RunResults) -> None:
     """Send a run. Raises whatever mlflow raises."""
-    os.environ.setdefault(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
-    )  # its own 7 wait four minutes for a server that is not there
+    # its own 7 wait four minutes for a server that is not there
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     import mlflow
     from mlflow.entities import Metric, Param
 
@@ -81,3 +78,6 @@ def _parameters(run: RunResults) -> dict[str, str]:
 
 def _name(stage: str, name: str) -> str:
     return _FORBIDDEN.sub("_", f"{stage}/{name}")[:250]
+
+
+TRACKER = Tracker(variables=("MLFLOW_TRACKING_URI",), install="mlflow-skinny", send=send)

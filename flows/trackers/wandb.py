@@ -8,16 +8,13 @@ import os
 
 from flows.runs.results import RunResults
 from flows.scores.evaluations import curve, figures
-
-VARIABLES = ("WANDB_PROJECT", "WANDB_API_KEY")
-INSTALL = "wandb"
+from flows.trackers import Tracker
 
 
 def send(run: RunResults) -> None:
     """Send a run. Raises whatever wandb raises."""
-    os.environ.setdefault(
-        "WANDB_LOGIN_TIMEOUT", "30"
-    )  # it asks for a key where there is none, and at a terminal waits for ever
+    # it asks for a key where there is none, and at a terminal waits for ever
+    os.environ.setdefault("WANDB_LOGIN_TIMEOUT", "30")
     import wandb
 
     record = run.record
@@ -46,3 +43,6 @@ def send(run: RunResults) -> None:
             {f"{stage.name}/metrics/{name}": value for name, value in figures(stage).items()}
         )
     sent.finish(exit_code=0 if record.status == "succeeded" else 1)
+
+
+TRACKER = Tracker(variables=("WANDB_PROJECT", "WANDB_API_KEY"), install="wandb", send=send)

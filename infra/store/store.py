@@ -45,12 +45,15 @@ ModelT = TypeVar("ModelT", bound=StrictModel)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def open_store(location: str | Path, *, write: bool = True) -> "Store":
+def open_store(
+    location: str | Path, settings: Settings | None = None, *, write: bool = True
+) -> "Store":
     """The store at a `file://` or `gs://` URI, or at a plain path (relative to the current
     directory, `~` allowed).
 
     Args:
         location: e.g. `.lyceum`, `file:///data/lyceum` or `gs://bucket/prefix`.
+        settings: of a bucket; read from the environment if not given.
         write: create the store's directory if it is missing and prove that the store can be
             written; False only looks.
 
@@ -74,7 +77,7 @@ def open_store(location: str | Path, *, write: bool = True) -> "Store":
     if text.startswith("gs://"):
         from infra.gcs.bucket import Bucket
 
-        settings = Settings.from_environment()
+        settings = settings or Settings.from_environment()
         bucket, _, prefix = text.removeprefix("gs://").rstrip("/").partition("/")
         objects = Bucket(bucket, prefix, Path(settings.cache).expanduser().absolute(), settings)
         here = _directory(objects.cache)

@@ -23,10 +23,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from infra.backend import FINAL, JobHandle, Leftover
+from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
 from infra.store.remote import host_status
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob, TpuRecord, record_name
 from infra.tpu.machine import DEAD, TAKEN
@@ -89,7 +90,6 @@ class CloudTpuBackend:
         self._lock = threading.Lock()
         self._jobs: dict[JobHandle, TpuJob] = {}
         self._releases: list[threading.Thread] = []
-        self._stores: dict[str, Store] = {}
         self._zones: dict[str, tuple[str, ...]] = {}
         price = (
             kind.usd_per_chip_hour[tpu.tier]
@@ -296,14 +296,12 @@ class CloudTpuBackend:
 
     def _store(self, location: str) -> Store:
         """Raises InputError for a store that VMs cannot reach."""
-        if location not in self._stores:
-            if not location.startswith("gs://"):
-                raise InputError(
-                    f"store {location}: a TPU cannot reach it. Give a store in a bucket, --store"
-                    f" gs://BUCKET/PREFIX, for target {self._kind.name}."
-                )
-            self._stores[location] = open_store(location)
-        return self._stores[location]
+        if not location.startswith("gs://"):
+            raise InputError(
+                f"store {location}: a TPU cannot reach it. Give a store in a bucket, --store"
+                f" gs://BUCKET/PREFIX, for target {self._kind.name}."
+            )
+        return context().store(location)
 
     def _zones_near(self, store: Store) -> tuple[str, ...]:
         """The zones to ask in, the preferred one first. Raises InputError when the bucket is too

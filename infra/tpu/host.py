@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.backend import FINAL
+from infra.context import context
 from infra.process import Worker, failed, read_lines
 from infra.secrets import mask
-from infra.settings import Settings, TpuSettings
+from infra.settings import Settings
 from infra.store.remote import host_status, log_chunk
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
@@ -222,9 +223,7 @@ class Agent:
                 f"the job's target {self._target!r} is no TPU, so nobody knows how to delete"
                 f" {place.resource}."
             )
-        settings = TpuSettings.from_environment().model_copy(
-            update={"project": place.resource.split("/")[1]}
-        )
+        settings = context().tpu.model_copy(update={"project": place.resource.split("/")[1]})
         api = TpuApi(TPU_TYPES[self._target], settings)
         while not _removed(api, place.resource):
             time.sleep(_DELETE_SECONDS)
@@ -345,11 +344,8 @@ def main() -> None:
     startup script."""
     given = json.loads(os.environ["LYCEUM_ENVIRONMENT"])
     os.environ |= {name: value for name, value in given.items() if name not in os.environ}
-    agent = Agent(
-        Place.from_environment(os.environ),
-        open_store(os.environ["LYCEUM_STORE"], write=False),
-        Settings.from_environment(),
-    )
+    here = context()
+    agent = Agent(Place.from_environment(os.environ), here.store(write=False), here.settings)
     for number in (
         signal.SIGTERM,
         signal.SIGINT,

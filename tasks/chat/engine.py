@@ -34,6 +34,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from infra.context import context
 from infra.settings import Settings
 from infra.store.answers import Answers
 from tasks.chat.breaker import Breaker
@@ -77,7 +78,7 @@ class ChatEngine:
         patience: seconds for which an endpoint that is down is waited for at no request's cost;
             None: see `tasks.chat.breaker`.
         progress: called about once a second while `ask` runs, in the caller's thread.
-        settings: the `teacher_*` fields are read; None: those of the environment.
+        settings: the `teacher_*` fields are read; None: those of the process.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ChatEngine:
             prices,
             longer,
         )
-        self.settings = settings or Settings.from_environment()
+        self.settings = settings or context().settings
         self.meter = Meter()
         self.breaker = Breaker(
             endpoint,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from schemas.base import StrictModel
 from schemas.evaluation import EvalItem
@@ -81,6 +81,7 @@ class Evaluation:
 
     Attributes:
         title: what it measures, as a heading.
+        measures: where a report shows it: what a model can do, or how safe it is, beside controls.
         outcomes: rate -> what it counts of an item.
         metrics: computes all metrics from items.
         headlines: the rates that sum it up, higher is better -> how people call them.
@@ -95,6 +96,7 @@ class Evaluation:
     metrics: Metrics
     headlines: Mapping[str, str]
     paired: Collection[str]
+    measures: Literal["skill", "safety"] = "skill"
     lower_is_better: Collection[str] = frozenset()
     card: Sequence[str] = ()
 

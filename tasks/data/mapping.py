@@ -10,11 +10,17 @@ one of
     { template = "{instruction}[\\n\\n{input}]" }            columns in a text; a part in square brackets vanishes with an empty column
     [ "solution", { template = "..." } ]                   the first of these that is not empty
 
+A template may quote: `{quote}` is the sentence of one column that shares most words with another,
+
+    { template = 'The context says: "{quote}" {LONG_ANSWER}',
+      quote = { column = "CONTEXTS", like = "LONG_ANSWER" } }
+
 Lists become their items joined by `join`. A marker that is missing, or an empty column outside
 square brackets, makes the text empty.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -24,7 +30,31 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from schemas.base import InputError, StrictModel, nearest
 
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(])")
+_FEWEST_SHARED = 2
+QUOTE = "quote"
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+
+
+class Quote(StrictModel):
+    """The sentence of `column` that is most like the text of another: the cosine of their sets of
+    words of four letters or more. Two of them must agree, and what would end a quotation or look
+    like a tag is not quoted."""
+
+    column: str
+    like: str
+
+    def text(self, row: Mapping[str, Any], join: str) -> str:
+        """The sentence as it stands in the column, or nothing."""
+        said = _words(_as_text(lookup(row, self.like), join))
+        best, found = 0.0, ""
+        for sentence in _SENTENCE.split(_as_text(lookup(row, self.column), join)):
+            words = _words(sentence)
+            shared = len(words & said)
+            likeness = shared / math.sqrt(len(words) * len(said)) if shared >= _FEWEST_SHARED else 0
+            if likeness > best and not re.search('["\u201c\u201d<>]', sentence):
+                best, found = likeness, sentence.strip()
+        return found
 
 
 class Pick(StrictModel):
@@ -35,6 +65,7 @@ class Pick(StrictModel):
     before: str | None = Field(default=None, min_length=1)
     after: str | None = Field(default=None, min_length=1)
     where: str | None = None
+    quote: Quote | None = None
     join: str = " "
 
     @model_validator(mode="after")
@@ -47,12 +78,15 @@ class Pick(StrictModel):
             raise ValueError(
                 f"template {self.template!r} has a brace without its partner; write {{column}}"
             )
+        if (self.quote is None) == (QUOTE in _PLACEHOLDER.findall(self.template or "")):
+            raise ValueError(f"a template that has {{{QUOTE}}} and the table `{QUOTE}` go together")
         return self
 
     def columns(self) -> list[str]:
         """The column paths that this text reads."""
         if self.template is not None:
-            return _PLACEHOLDER.findall(self.template)
+            named = [path for path in _PLACEHOLDER.findall(self.template) if path != QUOTE]
+            return named + ([self.quote.column, self.quote.like] if self.quote else [])
         return [path for path in (self.column, self.where) if path is not None]
 
     def text(self, row: Mapping[str, Any]) -> str:
@@ -81,7 +115,9 @@ class Pick(StrictModel):
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns in place, or None when one of them is empty."""
         texts = {
-            path: _as_text(lookup(row, path), self.join).strip()
+            path: self.quote.text(row, self.join)
+            if self.quote and path == QUOTE
+            else _as_text(lookup(row, path), self.join).strip()
             for path in _PLACEHOLDER.findall(template)
         }
         return (
@@ -89,6 +125,10 @@ class Pick(StrictModel):
             if "" in texts.values()
             else _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
         )
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w{4,}", text.lower()))
 
 
 def _as_picks(value: Any) -> Any:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from infra.context import context
 from infra.settings import Settings
 from schemas.base import InputError, StageFailed
 
@@ -229,7 +230,7 @@ def make_mesh(
     from jax.sharding import Mesh
 
     everything = list(jax.devices() if devices is None else devices)
-    together = Settings.from_environment().tensor_parallel if batch_sizes else 1
+    together = context().settings.tensor_parallel if batch_sizes else 1
     if len(everything) % together:
         raise InputError(
             f"LYCEUM_TENSOR_PARALLEL={together} does not divide the {len(everything)} devices of"

@@ -21,7 +21,7 @@ from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed,
 if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
-    from tasks.reinforcement.policy_batches import PolicyBatch
+    from tasks.reinforcement.rollout import PolicyBatch
     from tasks.sampling.sampler import Completion, Sampler
 
 
@@ -68,7 +68,7 @@ def make_batch(
 ) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
-    from tasks.reinforcement.policy_batches import PolicyBatch, row_weights
+    from tasks.reinforcement.rollout import PolicyBatch, row_weights
 
     prompt_ids, completion_ids, student, teacher = scored
     counted = ~np.isnan(teacher).any(axis=1)

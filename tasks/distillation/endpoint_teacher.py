@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from infra.settings import Settings
+from infra.context import context
 from schemas.base import InputError, StageFailed, StrictModel, digest
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
@@ -118,19 +118,16 @@ class EndpointTeacher:
 
         self.config, self._pad_id = config, pad_id
         self._counts: Counter[str] = Counter()
-        settings = Settings.from_environment()
         prices, budget = (
             Prices(input=config.input_usd_per_million),
             Budget(config.max_usd, account=account),
         )
-        patience = settings.judge_patience_seconds
         engine = ChatEngine(
             endpoint_of(config.provider),
             answers,
             budget=budget,
             prices=prices,
-            patience=patience,
-            settings=settings,
+            patience=context().settings.judge_patience_seconds,
         )
         self._engine = engine.__enter__() if is_committer() else None
 

@@ -16,7 +16,7 @@ class DistillBatch:
         completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
         teacher_hidden: (B, R, D) the teacher's hidden states, position t predicts completion t.
         weights: (B,) float32 of one token's loss
-            (`tasks.reinforcement.policy_batches.row_weights`).
+            (`tasks.reinforcement.rollout.row_weights`).
     """
 
     prompt_ids: Any

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 
-from infra.settings import Settings
+from infra.context import context
 from schemas.base import digest
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import endpoint_of
@@ -33,7 +33,6 @@ class AskEndpoint(Judge):
     def __init__(self, config: EndpointJudge, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config = config
-        settings = Settings.from_environment()
         account = digest(["judge", config.model_dump(mode="json"), resources.seed])
         budget = Budget(config.max_usd, account=account)
         prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
@@ -42,8 +41,7 @@ class AskEndpoint(Judge):
             resources.answers,
             budget=budget,
             prices=prices,
-            patience=settings.judge_patience_seconds,
-            settings=settings,
+            patience=context().settings.judge_patience_seconds,
         )
         self._engine.__enter__()
         self._giving, self._closed = threading.Lock(), False

@@ -1,17 +1,19 @@
 """Group-relative policy optimization and its kin, one loss for all of them.
 
     rho = pi / pi_old of a token, or (importance "sequence") exp of its logarithm's mean over the
-    response
-    l_t = min(C, pi_old / pi_sampler) max(-rho A, -clip(rho, 1 - eps, 1 + eps_high) A) + beta (e^d - d - 1),   d = log pi_ref - log pi
+          response
+    l_t = min(C, pi_old / pi_sampler) max(-rho A, -clip(rho, 1 - eps, 1 + eps_high) A)
+          + beta (e^d - d - 1),   d = log pi_ref - log pi
     L   = sum over responses of weight x sum over tokens of l_t
 
 What the papers say, and what a stage's presets are:
 
-    grpo     Shao et al., 2402.03300   A = (r - mean) / std     weight 1 / (N |o|)     eps = eps_high = .2            beta .04
-    dr_grpo  Liu et al., 2503.20783    A = r - mean             weight 1 / (N L)       eps = eps_high = .2            beta 0
-    dapo     Yu et al., 2503.14476     A = (r - mean) / std     weight 1 / sum |o|     eps .2, eps_high .28           beta 0
-    gspo     Zheng et al., 2507.18071  A = (r - mean) / std     weight 1 / (N |o|)     eps 3e-4, eps_high 4e-4, "sequence"   beta 0
+    grpo     2402.03300   A = (r - mean) / std   weight 1 / (N |o|)   eps = eps_high = .2   beta .04
+    dr_grpo  2503.20783   A = r - mean           weight 1 / (N L)     eps = eps_high = .2   beta 0
+    dapo     2503.14476   A = (r - mean) / std   weight 1 / sum |o|   .2, eps_high .28      beta 0
+    gspo     2507.18071   A = (r - mean) / std   weight 1 / (N |o|)   3e-4, eps_high 4e-4   beta 0
 
+(Shao et al.; Liu et al.; Yu et al.; Zheng et al., with importance "sequence")
 over the N responses that count, of |o| tokens each and at most L. The weights are the host's, who
 sees the whole batch (`row_weights`): so every aggregation is exact, however the batch is cut into
 micro-batches, and what does not count (a group that teaches nothing, a response without a reward)
@@ -30,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from tasks.models.vocabulary import prompted_logps
-from tasks.reinforcement.policy_batches import PolicyBatch
+from tasks.reinforcement.rollout import PolicyBatch
 
 Importance = Literal["token", "sequence"]
 

@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
+from infra.context import context
 from infra.settings import Settings
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
@@ -59,8 +60,7 @@ def model_config(model: str) -> GemmaConfig:
     source = source_of(model)
     if model in gemma.SIZES:
         return gemma.SIZES[model]
-    settings = Settings.from_environment()
-    return read_config(_in_format(source, settings, weights=False))[0]
+    return read_config(_in_format(source, context().settings, weights=False))[0]
 
 
 def base_model(
@@ -84,7 +84,7 @@ def base_model(
         model = initialise(config, seed)
         place(model, mesh, weight_specs(config, mesh, trained=trained))
         return LoadedModel(name, config, model, tiny_tokenizer(), mesh)
-    directory = _in_format(source, Settings.from_environment(), weights=True)
+    directory = _in_format(source, context().settings, weights=True)
     config, _ = read_config(directory)
     if name in gemma.SIZES:
         config = _as_published(name, config)

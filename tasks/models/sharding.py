@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from infra.settings import Settings
+from infra.context import context
 from tasks.devices.hosts import BATCH, TENSOR, put
 from tasks.models.gemma import PROJECTIONS, GemmaConfig, weight_shapes
 
@@ -38,7 +38,7 @@ def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str,
     shapes = weight_shapes(config)
     each = TRAINED_BYTES if trained else jnp.dtype(config.dtype).itemsize
     size = each * sum(int(np.prod(shape)) for shape in shapes.values())
-    spread = size / mesh.shape[TENSOR] > Settings.from_environment().whole_weights_gib * 2**30
+    spread = size / mesh.shape[TENSOR] > context().settings.whole_weights_gib * 2**30
     axes = {
         "d": BATCH if spread else None,
         "f": TENSOR,

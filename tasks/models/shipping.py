@@ -17,20 +17,20 @@ from pathlib import Path
 from infra.settings import Settings
 from infra.store.store import Store
 from schemas.base import StageFailed, digest
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from tasks.contract.plugins import stage_kind
 from tasks.models import download
 from tasks.models.source import AT_HAND, extra_key, needed, source_of
 
 
-def shipped_models(spec: JobSpec) -> list[str]:
+def shipped_models(request: JobRequest) -> list[str]:
     """The base models that a job on another machine reads: the one it begins with, if no policy is
     connected, and those beside it."""
-    if spec.target == "local":
+    if request.target == "local":
         return []
-    kind = stage_kind(spec.kind)
-    first = None if "policy" in spec.inputs else kind.base_model(spec.config)
-    return sorted({*kind.extra_models(spec.config), *([first] if first else [])})
+    kind = stage_kind(request.kind)
+    first = None if "policy" in request.inputs else kind.base_model(request.config)
+    return sorted({*kind.extra_models(request.config), *([first] if first else [])})
 
 
 def ship_model(

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from infra.settings import Settings
+from infra.context import context
 from infra.store.files import given_path
 from schemas.base import InputError, digest, nearest
 
@@ -166,7 +166,7 @@ def check_model(model: str) -> None:
         )
 
 
-def model_dependencies(model: str, settings: Settings | None = None) -> dict[str, str | int]:
+def model_dependencies(model: str) -> dict[str, str | int]:
     """What else than its name decides which weights a model has, for the stage key.
 
     Nothing for what is made at random, or named by a hub, whose revision, if one is given, is part
@@ -178,7 +178,7 @@ def model_dependencies(model: str, settings: Settings | None = None) -> dict[str
         InputError: as `check_model`, or the bucket cannot be read.
         ConnectionError: the bucket's service does not answer.
     """
-    source, settings = source_of(model), settings or Settings.from_environment()
+    source, settings = source_of(model), context().settings
     if source.kind == "gs":
         from infra.gcs.files import listing
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from schemas.examples import parse_trace
-from tasks.sampling.rollouts import Rollout
+from tasks.reinforcement.rollout import Rollout
 from tasks.verification.code_audit import audit
 
 COUNTED = ("audit_passes", "audit_short", "audit_suspicious")

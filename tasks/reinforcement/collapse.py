@@ -1,9 +1,9 @@
-"""When a run is dying: the last `window` rollouts beside the best `window` of them, in robust
-statistics.
+"""When a run is dying, and what is done about it: it ends with its best checkpoint, or goes on from
+there without the change that killed it.
 
 Rollouts are cut into intervals of `window`; the mean reward of an interval scores the weights at
-its beginning, and the best of those are kept (`tasks.reinforcement.guard`). The newest `window`
-rollouts are compared with the best interval; c and b are their mean rewards, S the median over
+its beginning, and the best of those are kept. The newest `window` rollouts are compared with the
+best interval, in robust statistics; c and b are their mean rewards, S the median over
 rollouts of the standard deviation of single responses' rewards, and sigma the noise of a rollout's
 mean reward, 1.4826 / sqrt 2 times the median absolute difference from one rollout to the next,
 which no trend inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
@@ -22,37 +22,46 @@ and with the weights of the first update: neither a curriculum that turns to har
 annealed weight is a collapse. Strata that the best interval lacks are left out; where those are
 most, the newer interval is the best.
 
+When the detector fires, the weights and the optimizer of the best checkpoint are put back. If a
+reward's weight or the curriculum's phase has changed since then, or not long ago, both are held as
+they were before, and training goes on, once: the number of the update and the learning rate's
+schedule go on, too, and what was sampled from the dying policy is dropped. Otherwise the stage ends
+with the best checkpoint.
+
+Every `window` rollouts the weights are a candidate, and stay in the workspace until the next
+`window` rollouts have shown what they are worth: the best candidate and the newest one exist at a
+time. The initial policy is no candidate: a stage that never got better fails.
+
 False alarms: see `healthy` in tests/tasks/reinforcement/test_collapse.py. Of 500 such runs of 400
 rollouts, with 8 groups or 2, none.
 """
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
-from schemas.base import StrictModel
+from schemas.base import StageFailed
+from tasks.contract.job import Job
+from tasks.reinforcement.config import Collapse, GrpoConfig
+from tasks.reinforcement.rewarding import combine
+
+if TYPE_CHECKING:
+    from tasks.reinforcement.batches import RolloutBatches
+    from tasks.training.checkpoints import Checkpoint
+    from tasks.training.trainer import Trainer
 
 SIGMAS = 4.0
 KL_FACTOR, KL_LEAST = 10.0, 1.0
 FORMAT_SHARE, FORMAT_LEAST = 0.5, 0.2
 ENTROPY_SHARE, TEACHING_SHARE = 0.05, 0.25
 
+RECENT = 5
+"""Windows in which a change is taken to be what a run dies of. (A change since the best checkpoint
+always is.)"""
 
-class Collapse(StrictModel):
-    """The detector.
-
-    Attributes:
-        enabled: False: the run goes on, whatever happens to it.
-        window: rollouts that are compared, and from one candidate for the best checkpoint to the
-            next.
-        drop: of the mean reward, in standard deviations of single responses' rewards.
-    """
-
-    enabled: bool = True
-    window: int = Field(default=20, ge=3)
-    drop: float = Field(default=1.0, gt=0)
+FOLDER = "best"
 
 
 class Sign(NamedTuple):
@@ -89,11 +98,6 @@ class Detector:
         self._since = 0
         self.best = 0
 
-    @property
-    def rollouts(self) -> int:
-        """How many signs there were."""
-        return len(self._signs)
-
     def put_back(self) -> None:
         """The weights are the best ones again: the rollouts so far say nothing about them, but for
         those of the best interval."""
@@ -113,44 +117,34 @@ class Detector:
         return self._wrong(newest, best)
 
     def _wrong(self, newest: Sequence[Sign], best: Sequence[Sign]) -> str | None:
-        signs = self._signs
+        signs, window = self._signs, self._window
         change = compare(newest, best)
         fall = 0.0 if change is None else -change
         spread = float(np.median([sign.spread for sign in signs]))
-        down = fall > self._noise([_mean(sign) for sign in signs])
+        down = fall > self._noise([_mean(sign.rewards) for sign in signs])
         if down and fall >= self._drop * spread > 0:
             return (
                 f"the mean reward fell by {fall:.3g}, {fall / spread:.1f} standard deviations of a"
                 " response's, below its best"
             )
-        before, now = (_average([sign.kl for sign in part]) for part in (best, newest))
-        if (
-            down
-            and before is not None
-            and now is not None
-            and now > max(KL_LEAST, KL_FACTOR * before)
-        ):
+        before, now = _average(best, "kl"), _average(newest, "kl")
+        if down and now > KL_LEAST and now > KL_FACTOR * before:
             return (
                 f"the KL to the initial policy is {now:.3g}, it was {before:.3g}, and the mean"
                 f" reward fell by {fall:.3g}"
             )
-        before, now = (_average([sign.format for sign in part]) for part in (best, newest))
-        if before is not None and now is not None and before >= FORMAT_LEAST:
-            formats = [sign.format or 0.0 for sign in signs]
-            if now <= FORMAT_SHARE * before and before - now > self._noise(formats):
-                return f"the format's reward is {now:.3g}, it was {before:.3g}"
-        if self.best and np.mean([sign.solved for sign in newest]) < 0.5:
-            first, now = (
-                _average([sign.entropy for sign in part])
-                for part in (signs[: self._window], newest)
-            )
-            few = np.mean([sign.teaching for sign in newest]) < TEACHING_SHARE
-            if few and first is not None and now is not None and now <= ENTROPY_SHARE * first:
+        before, now = _average(best, "format"), _average(newest, "format")
+        lost = before >= FORMAT_LEAST and now <= FORMAT_SHARE * before
+        if lost and before - now > self._noise([sign.format or 0.0 for sign in signs]):
+            return f"the format's reward is {now:.3g}, it was {before:.3g}"
+        if self.best and _average(newest, "solved") < 0.5:
+            first, now = _average(signs[:window], "entropy"), _average(newest, "entropy")
+            if _average(newest, "teaching") < TEACHING_SHARE and now <= ENTROPY_SHARE * first:
                 return (
                     f"the entropy is {now:.2g} nats, it was {first:.2g}: responses to one prompt"
                     " hardly differ any more"
                 )
-            long, earlier = signs[-2 * self._window :], signs[: -2 * self._window]
+            long, earlier = signs[-2 * window :], signs[: -2 * window]
             if not any(sign.teaching for sign in long) and any(sign.teaching for sign in earlier):
                 return (
                     f"no group of the last {len(long)} rollouts taught anything: the rewards of"
@@ -185,12 +179,167 @@ def _strata(signs: Sequence[Sign]) -> dict[str, tuple[float, float]]:
     return {name: (count, total / count) for name, (count, total) in sums.items() if count}
 
 
-def _mean(sign: Sign) -> float:
-    return sum(count * mean for count, mean in sign.rewards.values()) / max(
-        1, sum(count for count, _ in sign.rewards.values())
+def _mean(rewards: dict[str, tuple[int, float]]) -> float:
+    count = sum(count for count, _ in rewards.values())
+    return sum(count * mean for count, mean in rewards.values()) / max(1, count)
+
+
+def _average(signs: Sequence[Sign], name: str) -> float:
+    """The mean of what is there; NaN, of which no comparison is true, where nothing is."""
+    given = [value for sign in signs if (value := getattr(sign, name)) is not None]
+    return float(np.mean(given)) if given else math.nan
+
+
+def sign_of(batches: "RolloutBatches", row: dict[str, float]) -> Sign:
+    """What the newest rollout, and the row of the curve of the last update on it, tell."""
+    rollout = batches.rollout
+    assert rollout is not None
+    total = combine(batches.rewards, rollout.rewards.components, rollout.prompts, 1)
+    strata: dict[str, list[float]] = {}
+    for prompt, reward in zip(rollout.prompts, total, strict=True):
+        if not np.isnan(reward):
+            strata.setdefault(f"{prompt.domain} {prompt.difficulty}", []).append(float(reward))
+    trained = row["trained_groups"] > 0
+    return Sign(
+        rewards={name: (len(one), float(np.mean(one))) for name, one in sorted(strata.items())},
+        spread=float(np.nanstd(total)) if strata else 0.0,
+        teaching=float(np.mean(rollout.informative)),
+        solved=row["all_right"],
+        format=row.get("reward/format"),
+        entropy=row["entropy"] if trained else None,
+        kl=row.get("kl") if trained else None,
     )
 
 
-def _average(values: Sequence[float | None]) -> float | None:
-    given = [value for value in values if value is not None]
-    return float(np.mean(given)) if given else None
+class Guard:
+    """Watches a stage, and is what it `Keeps`.
+
+    Attributes:
+        stopped_at: the update after which it ended early, or None.
+        rolled_back_at: the update after which it went on from the best checkpoint, or None.
+        because: what was wrong, the last time.
+    """
+
+    def __init__(
+        self, config: GrpoConfig, batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]
+    ) -> None:
+        self._batches, self._trainer, self._work, self._log = batches, trainer, job.work, job.log
+        self._config, self._window = config, config.collapse.window * config.num_iterations
+        self._detector = Detector(config.collapse)
+        self._history: list[Sign | None] = []
+        self.stopped_at: int | None = None
+        self.rolled_back_at: int | None = None
+        self.because = ""
+
+    @property
+    def best_step(self) -> int:
+        """How many updates were finished when the weights were best."""
+        return self._detector.best * self._config.num_iterations
+
+    def after(self, row: dict[str, float]) -> dict[str, float]:
+        """Look at what the update of a row of the curve did to the policy; may put the trainer
+        back. See `tasks.training.loop.fit`.
+
+        Returns:
+            `rolled_back_to` or `stopped`, with the number of updates at the best checkpoint; mostly
+            nothing.
+
+        Raises:
+            StageFailed: the policy is dying, and never was better than when the stage began.
+        """
+        step = int(row["step"])
+        if step % self._config.num_iterations:
+            return {}
+        wrong = self._take(sign_of(self._batches, row))
+        found: dict[str, float] = {}
+        if wrong:
+            self.because, best = wrong, self.best_step
+            if not best:
+                raise StageFailed(
+                    f"the policy was dying after {step} updates, and never better than the one it"
+                    f" began with: {wrong}. Lower optimizer.learning_rate, raise beta, or look at"
+                    " the rewards; collapse = { enabled = false } lets it go on."
+                )
+            before_change = None
+            if self.rolled_back_at is None:
+                first = max(1, min(best, step - RECENT * self._window))
+                before_change = self._batches.last_like(first, step)
+            self._put_back(counters=before_change is None)
+            message = "after update %d: %s. The weights are those of update %d again"
+            self._log.warning(message, step, wrong, best)
+            if before_change is None:
+                self.stopped_at = step
+                return {"stopped": float(best)}
+            self.rolled_back_at = step
+            self._take(None)
+            self._batches.hold(before_change)
+            found = {"rolled_back_to": float(best)}
+        if step % self._window == 0 and step + self._window <= self._config.steps:
+            self._keep_candidate(step)
+        return found
+
+    def metrics(self) -> dict[str, Any]:
+        """What the stage says of it."""
+        return {
+            "best_step": self.best_step,
+            "stopped_at": self.stopped_at,
+            "stopped_because": self.because if self.stopped_at is not None else None,
+            "rolled_back_at": self.rolled_back_at,
+        }
+
+    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        arrays, values = self._batches.kept(step)
+        own = {
+            "history": self._history,
+            "rolled_back_at": self.rolled_back_at,
+            "because": self.because,
+        }
+        return arrays, {"run": values, "guard": own}
+
+    def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        self._batches.restore(step, arrays, values["run"])
+        own = values["guard"]
+        for one in own["history"]:
+            self._take(one and Sign(*one))
+        self.rolled_back_at, self.because = own["rolled_back_at"], own["because"]
+
+    def _take(self, sign: Sign | None) -> str | None:
+        """The next sign, or that the weights were put back; returns what is wrong."""
+        self._history.append(sign)
+        if sign is None:
+            self._detector.put_back()
+            return None
+        return self._detector.add(sign)
+
+    def _keep_candidate(self, step: int) -> None:
+        from tasks.training.checkpoints import save_arrays
+        from tasks.training.loop import trained_arrays
+
+        save_arrays(self._work, FOLDER, step, trained_arrays(self._trainer), {})
+        for name in self._work.children(FOLDER):
+            if _step(name) < step and _step(name) != self.best_step:
+                self._work.remove(f"{FOLDER}/{name}")
+
+    def _put_back(self, *, counters: bool) -> None:
+        from tasks.devices.hosts import barrier
+        from tasks.training.loop import put_back
+
+        with self._best() as found:
+            put_back(self._trainer, found, counters=counters)
+        barrier()
+
+    def _best(self) -> "Checkpoint":
+        from tasks.training.checkpoints import Checkpoint, Checkpoints
+
+        for name in self._work.children(FOLDER):
+            if _step(name) == self.best_step and (tree := self._work.load_tree(f"{FOLDER}/{name}")):
+                return Checkpoint(name, *tree)
+        Checkpoints(self._work, seconds=0, log=self._log).forget()
+        raise StageFailed(
+            f"the best checkpoint, after update {self.best_step}, is not in the stage's workspace"
+            " any more; run again, and the stage starts over."
+        )
+
+
+def _step(name: str) -> int:
+    return int(name.partition("-")[0])

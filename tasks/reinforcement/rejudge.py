@@ -9,6 +9,7 @@ settings, and how they compare with those that it was trained on:
               pi(o_i) (each response's share is the same in both), so below 0 the update would on
               the whole have pushed the other way. None: one of the two teaches nothing.
 
+It is no part of the stage's way from prompts to gradients: `lyceum rejudge` asks it afterwards.
 It looks at each update by itself: with other rewards the policy, and so the responses, would soon
 have been others.
 
@@ -36,6 +37,7 @@ from tasks.judging.judge import EndpointJudge
 from tasks.judging.rubrics import RubricConfig, criteria_of, weighed_again
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
+from tasks.reinforcement.rollout import group_advantages, number_of
 
 Source = Literal["ledger", "rulings", "scored"]
 Rubrics = Mapping[str, tuple[Criterion, ...]]
@@ -240,8 +242,6 @@ class _Rollout:
         self, configs: Sequence[RewardConfig], sources: Mapping[str, Source], scored: Rewards
     ) -> list[LedgerRow]:
         """The rows with new rewards, totals and advantages."""
-        from tasks.reinforcement.policy_batches import group_advantages
-
         config, step = self.stage.config, self.rows[0].step
         components, details = dict(scored.components), dict(scored.details)
         for one in configs:
@@ -254,11 +254,11 @@ class _Rollout:
         return [
             row.model_copy(
                 update={
-                    "rewards": {one.name: _number(components[one.name][place]) for one in configs},
+                    "rewards": {name: number_of(components[name][place]) for name in sources},
                     "details": {
-                        name: of_each[place] for name, of_each in details.items() if of_each[place]
+                        name: every[place] for name, every in details.items() if every[place]
                     },
-                    "reward": _number(total[place]),
+                    "reward": number_of(total[place]),
                     "advantage": float(advantages[place]),
                     "trained": bool(trained[place]),
                 }
@@ -326,7 +326,3 @@ def _summary(updates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _mean(values: Iterator[float | None] | Any) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

@@ -44,12 +44,9 @@ def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardCo
     Raises:
         InputError: an unknown reward, a reward named twice, or a table that its Config refuses.
     """
-    configs: list[RewardConfig] = [
-        REWARDS.parse(table, f"{where}.{index}") for index, table in enumerate(tables)
-    ]
+    configs = [REWARDS.parse(table, f"{where}.{index}") for index, table in enumerate(tables)]
     names = [config.name for config in configs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
             f"{where}: reward {twice[0]!r} is listed {names.count(twice[0])} times; list it once"
             " and set its weight."
@@ -66,11 +63,8 @@ class Scorer:
         prepared before it are closed."""
         self.configs = list(configs)
         self._prepared: dict[str, Any] = {}
-        # Two requests at the same time, of which the slow rewards do not keep the quick ones
-        # waiting.
-        self._threads = ThreadPoolExecutor(
-            2 * max(1, len(self.configs)), thread_name_prefix="reward"
-        )
+        # two requests at the same time, of which the slow rewards do not hold up the quick ones
+        self._threads = ThreadPoolExecutor(2 * max(1, len(configs)), thread_name_prefix="reward")
         self._waiting = ThreadPoolExecutor(thread_name_prefix="rewards")
         try:
             for config in configs:
@@ -97,11 +91,15 @@ class Scorer:
             config.name: self._threads.submit(self._component, config, prompts, responses, update)
             for config in self.configs
         }
-        return self._waiting.submit(
-            lambda: self._combined(
-                {name: one.result() for name, one in asked.items()}, prompts, update
-            )
-        )
+
+        def combined() -> Rewards:
+            found = {name: one.result() for name, one in asked.items()}
+            components = {name: values for name, (values, _) in found.items()}
+            details = {name: of_each for name, (_, of_each) in found.items() if any(of_each)}
+            total = combine(self.configs, components, prompts, update)
+            return Rewards(components, total, details)
+
+        return self._waiting.submit(combined)
 
     def score(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int = 1
@@ -112,9 +110,7 @@ class Scorer:
     def values(self) -> dict[str, dict[str, float]]:
         """What rewards have counted so far, e.g. a judge its questions and its cost: name ->
         `Reward.values`, where there are any."""
-        counted = {
-            name: REWARDS[name].values(prepared) for name, prepared in self._prepared.items()
-        }
+        counted = {name: REWARDS[name].values(one) for name, one in self._prepared.items()}
         return {name: values for name, values in counted.items() if values}
 
     def close(self) -> None:
@@ -135,31 +131,19 @@ class Scorer:
         update: int,
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
         """(N,) values, NaN where it abstains or is not asked, and N details."""
-        asked = [
-            index for index, prompt in enumerate(prompts) if config.weight_of(prompt, update) > 0
-        ]
+        asked = [place for place, one in enumerate(prompts) if config.weight_of(one, update) > 0]
         values, details = np.full(len(prompts), np.nan), [dict[str, Any]() for _ in prompts]
         if asked:
             reward = REWARDS[config.name]
-            prepared = reward.at(self._prepared[config.name], update)
             given = reward.score(
-                prepared, [prompts[index] for index in asked], [responses[index] for index in asked]
+                reward.at(self._prepared[config.name], update),
+                [prompts[place] for place in asked],
+                [responses[place] for place in asked],
             )
             values[asked] = _checked(config.name, given, len(asked))
-            for index, value in zip(asked, given, strict=True):
-                if isinstance(value, Judged):
-                    details[index] = value.detail
+            for place, value in zip(asked, given, strict=True):
+                details[place] = value.detail if isinstance(value, Judged) else {}
         return values, details
-
-    def _combined(
-        self,
-        found: Mapping[str, tuple[np.ndarray, list[dict[str, Any]]]],
-        prompts: Sequence[Prompt],
-        update: int,
-    ) -> Rewards:
-        components = {name: values for name, (values, _) in found.items()}
-        details = {name: of_each for name, (_, of_each) in found.items() if any(of_each)}
-        return Rewards(components, combine(self.configs, components, prompts, update), details)
 
 
 def combine(
@@ -168,26 +152,12 @@ def combine(
     prompts: Sequence[Prompt],
     update: int,
 ) -> np.ndarray:
-    """(N,) totals of (N,) components by name, with the weights of `update`."""
-    weights = np.asarray(
-        [[config.weight_of(prompt, update) for prompt in prompts] for config in configs]
-    )
-    return weighted_mean(np.stack([components[config.name] for config in configs]), weights)
-
-
-def weighted_mean(components: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(J, N) components, NaN for abstentions, and (J, N) weights -> (N,) means over what did not
-    abstain, NaN where everything did."""
-    if components.ndim != 2 or weights.shape != components.shape:
-        raise ValueError(
-            f"components {components.shape} need one weight each; got weights {weights.shape}"
-        )
-    given = ~np.isnan(components)
-    total_weight = np.sum(weights * given, axis=0)
-    weighted = np.sum(weights * np.where(given, components, 0.0), axis=0)
-    return np.where(
-        total_weight > 0, weighted / np.where(total_weight > 0, total_weight, 1.0), np.nan
-    )
+    """(N,) totals of (N,) components by name, with the weights of `update`; NaN where every reward
+    abstained."""
+    weights = [[config.weight_of(prompt, update) for prompt in prompts] for config in configs]
+    given = np.ma.masked_invalid([components[config.name] for config in configs])
+    means = np.ma.average(given, axis=0, weights=np.asarray(weights))
+    return np.asarray(np.ma.filled(means, np.nan))
 
 
 def _checked(name: str, values: Any, count: int) -> np.ndarray:
@@ -206,4 +176,4 @@ def _checked(name: str, values: Any, count: int) -> np.ndarray:
                 f"reward {name!r} returned {value!r} for response {index}; a reward is a finite"
                 " number, or None to abstain"
             )
-    return np.asarray([np.nan if value is None else value for value in numbers], np.float64)
+    return np.array([np.nan if value is None else value for value in numbers], np.float64)

@@ -8,7 +8,6 @@ out and counted.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -92,13 +91,6 @@ def trace_pairs(
                 left_out["too_long"] += 1
 
     return list(islice(wanted(), most))
-
-
-def read_pairs(path: Path) -> Iterable[PreferencePair]:
-    """The pairs of a file, one by one."""
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield PreferencePair.model_validate_json(line)
 
 
 def damaged_pairs(

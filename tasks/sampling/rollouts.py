@@ -1,13 +1,10 @@
-"""Rollouts: responses sampled from the current policy for training prompts, scored, and turned into
-advantages.
+"""Rollouts: responses sampled from the current policy for training prompts.
 
 SimPO samples once before training, GRPO at every rollout step. What is sampled is a function of
 (weights, seed, rollout index) only.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,12 +15,11 @@ from tasks.contract.job import Job
 from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import fetch, spread
-from tasks.reinforcement.rewarding import Rewards
-from tasks.verification.correct import are_correct
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion, Sampler
 
 PromptT = TypeVar("PromptT", bound=Prompt)
@@ -80,6 +76,18 @@ def sample_groups(
         prompts, temperature=temperature, seed=seed, journal=journal, progress=progress
     )
     return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
+
+
+def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
+    """What samples before training, for a config with `sampling_batch_size` and both lengths."""
+    from tasks.sampling.sampler import Sampler
+
+    return Sampler(
+        loaded,
+        batch_size=config.sampling_batch_size,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
+    )
 
 
 def sample_before_training(
@@ -156,114 +164,3 @@ def curve_mean(name: str, rows: Sequence[Mapping[str, float]]) -> float | None:
     """The mean of a value over those rows of a curve that have it, None where none has."""
     values = [row[name] for row in rows if name in row]
     return float(np.mean(values)) if values else None
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """One rollout of N = P x G responses, the G of one prompt side by side.
-
-    Attributes:
-        prompts: (N,) the prompt of each response.
-        completions: (N,) the responses.
-        rewards: their scores; NaN in `rewards.total` where there is none.
-        advantages: (N,) group-relative, 0 where there is no reward.
-        group_size: G.
-    """
-
-    prompts: "list[Prompt]"
-    completions: "list[Completion]"
-    rewards: Rewards
-    advantages: np.ndarray
-    group_size: int
-
-    @property
-    def informative(self) -> np.ndarray:
-        """(P,) bool: the groups that have advantages."""
-        informative: np.ndarray = (
-            np.abs(self.advantages).reshape(-1, self.group_size).max(axis=1) > 0
-        )
-        return informative
-
-    @cached_property
-    def correct(self) -> np.ndarray:
-        """(P, G) of True, False, and None where an answer cannot be verified."""
-        found = are_correct(self.prompts, [completion.text for completion in self.completions])
-        return np.array(found, object).reshape(-1, self.group_size)
-
-    def metrics(self) -> dict[str, float]:
-        """What the curve shows of a rollout.
-
-        reward (mean total), reward/<name> (mean of one reward), abstained/<name> (fraction of
-        responses on which it abstained), reward_std (mean within-group std), zero_variance
-        (fraction of groups that teach nothing because their rewards are equal), all_right and
-        all_wrong (those of them whose responses are all correct, or all not), effective_groups
-        (count of groups with advantages), unrewarded (fraction of responses), completion_tokens
-        (mean), truncated (fraction). A mean over nothing is left out.
-        """
-        totals = self.rewards.total.reshape(-1, self.group_size)
-        dead = ~self.informative
-        stds = [
-            np.std(group[~np.isnan(group)], ddof=1)
-            for group in totals
-            if (~np.isnan(group)).sum() >= 2
-        ]
-        means = {
-            "reward": totals,
-            **{f"reward/{name}": values for name, values in self.rewards.components.items()},
-            "reward_std": np.array(stds),
-        }
-        return {
-            **{
-                name: float(np.nanmean(values))
-                for name, values in means.items()
-                if not np.isnan(values).all()
-            },
-            **{
-                f"abstained/{name}": float(np.mean(np.isnan(values)))
-                for name, values in self.rewards.components.items()
-            },
-            "zero_variance": float(np.mean(dead)),
-            "all_right": float(np.mean(dead & (self.correct == True).all(axis=1))),  # noqa: E712  None is neither right nor wrong
-            "all_wrong": float(np.mean(dead & (self.correct == False).all(axis=1))),  # noqa: E712
-            "effective_groups": float(np.sum(~dead)),
-            "unrewarded": float(np.mean(np.isnan(totals))),
-            "completion_tokens": float(
-                np.mean([len(completion.tokens) for completion in self.completions])
-            ),
-            "truncated": float(
-                np.mean([not completion.terminated for completion in self.completions])
-            ),
-        }
-
-    def chosen(self, groups: int) -> np.ndarray:
-        """Which groups fill a batch of so many: those that have advantages first, in order, then
-        the first of those that have none."""
-        return np.sort(np.argsort(~self.informative, kind="stable")[:groups])
-
-    def rows(self, step: int, groups: int = 1) -> Iterator[dict[str, Any]]:
-        """The responses of the first `groups` prompts, for `rollouts.jsonl`. `step` counts from 1,
-        as in the curve."""
-        for index in range(groups * self.group_size):
-            yield {
-                "step": step,
-                "id": self.prompts[index].id,
-                "prompt": self.prompts[index].prompt,
-                "reference": self.prompts[index].answer,
-                "completion": self.completions[index].text,
-                "terminated": self.completions[index].terminated,
-                **self.scores_of(index),
-                "advantage": float(self.advantages[index]),
-            }
-
-    def scores_of(self, index: int) -> dict[str, Any]:
-        """Of one response, what each reward gave and the total; None where there is none."""
-        return {
-            "rewards": {
-                name: _number(values[index]) for name, values in self.rewards.components.items()
-            },
-            "reward": _number(self.rewards.total[index]),
-        }
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

@@ -2,10 +2,11 @@
 policy gradient moves it.
 
 The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and
-papers. `tasks.reinforcement` has what the stage is made of: rollouts, sampled ahead of the updates
-and scored meanwhile (batches), kept for a successor (kept), which prompts they ask (curriculum),
-when a run is dying (collapse) and what is done then (guard). The reference is a frozen copy of the
-initial policy. A response that was cut off stays in the loss and is worth what its text earns; one
+papers. From here to the gradient are five files: this one; in `tasks.reinforcement` what it can be
+told and which prompts are asked (config), rollouts that are sampled ahead of the updates and scored
+meanwhile (batches), what a rollout is and what of it is trained on (rollout); and the loss. Beside
+that way stand the rewards' weighted mean (rewarding) and what is done about a run that is dying
+(collapse). The reference is a frozen copy of the initial policy. A response that was cut off stays in the loss and is worth what its text earns; one
 on which every reward abstained is left out of its group and of the loss.
 
 The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume
@@ -20,6 +21,7 @@ its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +31,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.data.tokens import response_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
+from tasks.rehearsal.reward_audit import audit_rewards
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
@@ -125,31 +129,33 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
-    from tasks.reinforcement.policy_batches import PolicyBatch
+    from tasks.reinforcement.rollout import PolicyBatch
     from tasks.training.trainer import rows_at_once
 
     own = others = model
     if has_judge(config):
-        halved = (np.array(part).reshape(-1, 1) for part in halves(list(model.mesh.devices.flat)))
         own, others = (
-            abstract_model(model.name, model.config, jax.sharding.Mesh(part, (BATCH, TENSOR)))
-            for part in halved
+            abstract_model(
+                model.name,
+                model.config,
+                jax.sharding.Mesh(np.array(part).reshape(-1, 1), (BATCH, TENSOR)),
+            )
+            for part in halves(list(model.mesh.devices.flat))
         )
-    apart = not {*others.mesh.devices.flat} & {
-        *own.mesh.devices.flat
-    }  # a machine of one device has no halves
+    # a machine of one device has no halves
+    apart = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
     own = on_devices(own, rows_at_once(config))
     trainer = trainer_of(config, own)
     sampler, token_logps = programs_of(config, own)
-    prompt, response = (
-        (config.batch_size, width) for width in (config.prompt_length, config.response_length)
-    )
-    number, numbers = np.zeros(config.batch_size, np.float32), np.zeros(response, np.float32)
+
+    prompt = np.zeros((config.batch_size, config.prompt_length), np.int32)
+    response = np.zeros((config.batch_size, config.response_length), np.int32)
+    number, numbers = np.zeros(config.batch_size, np.float32), response.astype(np.float32)
     batch = PolicyBatch(
-        prompt_ids=np.zeros(prompt, np.int32),
-        prompt_mask=np.zeros(prompt, bool),
-        completion_ids=np.zeros(response, np.int32),
-        completion_mask=np.zeros(response, bool),
+        prompt_ids=prompt,
+        prompt_mask=prompt > 0,
+        completion_ids=response,
+        completion_mask=response > 0,
         advantages=number,
         weights=number,
         token_weights=number,
@@ -161,31 +167,24 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
     trained, optimizer, _ = map(shapes, trainer.state())
     reference = trained if config.beta else None  # what is frozen is there once
+    # for the reference, and for the policy that sampled or the gap to the sampler
     passes = bool(config.beta) + (
         config.oversampling if config.off_policy else 1 / config.log_every
-    )  # the latter measures the sampler gap
-    ids = tuple(np.zeros((micro, width[1]), np.int32) for width in (prompt, response))
-    logps = (shapes(nnx.state(own.model)), *rows(ids, trainer.mesh), scalar(np.float32))
+    )
+    ids = rows((prompt[:micro], response[:micro]), trainer.mesh)
+    arguments = (shapes(nnx.state(own.model)), *ids, scalar(np.float32))
+    calls, resident = config.rollouts * passes * config.accumulation, (optimizer, reference)
+    sampled = config.rollouts * config.oversampling
     found = [
-        sampler.program(config.rollouts * config.oversampling, resident=(optimizer, reference)),
-        Program(
-            "token_logps",
-            token_logps,
-            logps,
-            config.rollouts * passes * config.accumulation,
-            (optimizer, reference),
-            trips,
-        ),
+        sampler.program(sampled, resident=resident),
+        Program("token_logps", token_logps, arguments, calls, resident, trips),
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
+    beside = config.rollout_lag > 0 and apart
     for reward in parse_rewards(config.rewards, "rewards"):
         if compiled := REWARDS[reward.name].programs:
-            theirs = compiled(
-                reward, others, config.rollouts * config.oversampling * config.batch_size, upstream
-            )
-            found += [
-                replace(program, beside=config.rollout_lag > 0 and apart) for program in theirs
-            ]
+            theirs = compiled(reward, others, sampled * config.batch_size, upstream)
+            found += [replace(program, beside=beside) for program in theirs]
     return found
 
 
@@ -207,12 +206,13 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     Raises:
         InputError: too many prompts do not fit.
+        AuditFailed: the rewards do not pay for what the references do.
         StageFailed: a program compiled more than once, or the policy was dying and never better
             than at the start.
     """
     from tasks.models.loading import load_model
     from tasks.reinforcement.batches import RolloutBatches
-    from tasks.reinforcement.guard import Guard
+    from tasks.reinforcement.collapse import Guard
     from tasks.training.loop import fit, save_trained
     from tasks.training.trainer import rows_at_once
 
@@ -231,12 +231,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     resources = Resources(
         job.inputs, job.answers, config.seed, config.response_length, theirs, job.log
     )
+    sampling = programs_of(config, loaded)
     # before `fit` restores: its reference is the initial policy
-    with closing(
-        RolloutBatches(config, loaded, programs_of(config, loaded), examples, job, resources)
-    ) as batches:
+    with closing(RolloutBatches(config, loaded, sampling, examples, job, resources)) as batches:
+        tokens = partial(response_tokens, loaded.tokenizer)
+        audit_rewards(job, config.audit, batches.scorer, lambda text: len(tokens(text)))
         guard = Guard(config, batches, trainer, job)
-        after = guard.after if config.collapse.enabled else None
         curve = fit(
             trainer,
             batches.batch_at,
@@ -244,14 +244,11 @@ def run(job: Job[Config]) -> dict[str, Any]:
             job,
             extra=batches.metrics.__getitem__,
             keeps=guard,
-            after=after,
+            after=guard.after if config.collapse.enabled else None,
         )
-        for name, counted in (batches.scorer.values() if batches.scorer else {}).items():
-            job.log.info(
-                "reward %s: %s",
-                name,
-                ", ".join(f"{what} {number:g}" for what, number in counted.items()),
-            )
+        for name, values in (batches.scorer.values() if batches.scorer else {}).items():
+            counted = ", ".join(f"{what} {number:g}" for what, number in values.items())
+            job.log.info("reward %s: %s", name, counted)
     waited = sum(batches.judge_wait_seconds.values())
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
     compiles = batches.compiles()
@@ -262,20 +259,23 @@ def run(job: Job[Config]) -> dict[str, Any]:
     batches.write_ledger(job.out / "ledger.jsonl.gz", len(curve))
     save_trained(trainer, loaded, job, None if guard.stopped_at is None else guard.best_step)
 
-    sampled = config.groups * config.oversampling * -(-len(curve) // config.num_iterations)
+    rollouts, last = -(-len(curve) // config.num_iterations), curve[-10:]
+    means = {
+        "reward_first": ("reward", curve[:10]),
+        "reward_last": ("reward", last),
+        "kl_last": ("kl", last),
+        "zero_variance": ("zero_variance", curve),
+        "all_right": ("all_right", curve),
+        "all_wrong": ("all_wrong", curve),
+        "truncated_last": ("truncated", last),
+        "sampler_gap": ("sampler_gap", curve),
+    }
     return {
         "prompts": len(examples),
         "prompts_too_long": dropped,
-        "rollouts": -(-len(curve) // config.num_iterations),
-        "epochs": sampled / len(examples),
-        "reward_first": curve_mean("reward", curve[:10]),
-        "reward_last": curve_mean("reward", curve[-10:]),
-        "kl_last": curve_mean("kl", curve[-10:]),
-        "zero_variance": curve_mean("zero_variance", curve),
-        "all_right": curve_mean("all_right", curve),
-        "all_wrong": curve_mean("all_wrong", curve),
-        "truncated_last": curve_mean("truncated", curve[-10:]),
-        "sampler_gap": curve_mean("sampler_gap", curve),
+        "rollouts": rollouts,
+        "epochs": config.groups * config.oversampling * rollouts / len(examples),
+        **{name: curve_mean(*of) for name, of in means.items()},
         **batches.audit.metrics(),
         **guard.metrics(),
         "compiles": {"train_step": trainer.compiles, **compiles},
@@ -283,7 +283,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, WrapValidator, model_validator
 
-from infra.settings import Settings
+from infra.context import context
 from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import Job, read_rows, write_jsonl
@@ -352,7 +352,7 @@ def tokenizer_of(model: str) -> bytes:
         from tasks.models.tiny import tiny_tokenizer
 
         return tiny_tokenizer().model_proto
-    directory = fetch(source_of(model), Settings.from_environment(), weights=False)
+    directory = fetch(source_of(model), context().settings, weights=False)
     found = sorted(directory.rglob(TOKENIZER), key=lambda path: (len(path.parts), path))
     if not found:
         raise InputError(

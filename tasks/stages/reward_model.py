@@ -47,19 +47,17 @@ from tasks.reward_models.pairs import (
     damaged_pairs,
     fits_lengths,
     pair_arrays,
-    read_pairs,
     split_pairs,
     trace_pairs,
 )
-from tasks.sampling.rollouts import sample_before_training
-from tasks.training.preference_pairs import mine_pairs
+from tasks.sampling.rollouts import sample_before_training, sampler_of
+from tasks.training.preference_pairs import mine_pairs, read_pairs
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.reward_models.scoring import Scores, TraceScorer
-    from tasks.sampling.sampler import Sampler
     from tasks.training.trainer import Trainer
 
 
@@ -154,18 +152,6 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     }
     return trainer.with_loss_fn(bradley_terry_loss_fn, has_aux=True).with_gen_model_input_fn(
         lambda batch: {"pairs": batch, **fixed}
-    )
-
-
-def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
-    """What samples the policy's responses, before training."""
-    from tasks.sampling.sampler import Sampler
-
-    return Sampler(
-        loaded,
-        batch_size=config.sampling_batch_size,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
     )
 
 

@@ -278,6 +278,7 @@ KIND = Kind(
     extra_models=extra_models,
     evaluation=Evaluation(
         title="Safety",
+        measures="safety",
         outcomes=OUTCOMES,
         metrics=safety_metrics,
         headlines={"safe_rate": "safe rate", "correct_rate": "correct rate (safety)"},

@@ -30,6 +30,7 @@ from tasks.contract.small import ROWS, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Cell, Lesson, Row
+from tasks.training.preference_pairs import Judged, make_pairs
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
@@ -375,35 +376,22 @@ def _pairs(
     samples: Sequence[Sample],
     outcomes: Sequence[_Outcome],
     verified: Sequence[int],
-) -> Iterator[PreferencePair]:
+) -> list[PreferencePair]:
     """Distinct verified beside distinct rejected samples, both in the order in which they were
     sampled."""
-    chosen = {samples[index].completion(): index for index in reversed(verified)}
-    rejected = {
-        sample.completion(): index
-        for index, (sample, outcome) in reversed(
-            list(enumerate(zip(samples, outcomes, strict=True)))
-        )
-        if outcome.rejected not in (None, "empty")
-    }
-    for good, bad in list(zip(sorted(chosen.values()), sorted(rejected.values()), strict=False))[
-        : config.pairs_per_prompt
-    ]:
-        because = outcomes[bad].rejected
-        assert because is not None, "only rejected samples are paired"
-        yield PreferencePair(
-            id=prompt.id,
-            prompt=prompt.prompt,
-            domain=prompt.domain,
-            chosen=samples[good].completion(),
-            rejected=samples[bad].completion(),
-            chosen_from="teacher",
-            rejected_because=because,
-            failed_check=prompt.check if because == "wrong" else None,
-            detail=outcomes[bad].detail,
-            chosen_sample=good,
-            rejected_sample=bad,
-        )
+
+    def firsts(indices: Sequence[int]) -> list[int]:
+        return sorted({samples[index].completion(): index for index in reversed(indices)}.values())
+
+    rejected = [
+        index for index, outcome in enumerate(outcomes) if outcome.rejected not in (None, "empty")
+    ]
+    bad = [
+        Judged(index, samples[index].completion(), outcomes[index].rejected, outcomes[index].detail)
+        for index in firsts(rejected)
+    ]
+    good = [(samples[index].completion(), index) for index in firsts(verified)]
+    return make_pairs(prompt, good, bad, most=config.pairs_per_prompt, chosen_from="teacher")
 
 
 def _dropped(prompt: Prompt, outcomes: Sequence[_Outcome]) -> Dropped:

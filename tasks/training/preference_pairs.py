@@ -1,4 +1,4 @@
-"""Preference pairs mined from a policy's own samples: chosen is verified, rejected is wrong,
+"""Preference pairs of samples, a teacher's or a policy's own: chosen is verified, rejected is wrong,
 malformed or cut off.
 
 For every prompt the policy samples K responses. Distinct verified responses and distinct rejected
@@ -13,7 +13,9 @@ check the rejected one failed with what was found.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import islice
+from pathlib import Path
+from typing import Literal, Protocol
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Prompt, Rejection
@@ -51,28 +53,22 @@ def judge(prompts: Sequence[Prompt], samples: Sequence[Sequence[Sampled]]) -> li
 
     Without its terminator a response is truncated, even one that parses.
     """
-    asked = [
-        (prompt, {sample.text: index for index, sample in reversed(list(enumerate(group)))}, group)
-        for prompt, group in zip(prompts, samples, strict=True)
+    firsts = [
+        {sample.text: index for index, sample in reversed(list(enumerate(group)))}
+        for group in samples
     ]
-    ended = [
-        (prompt, text)
-        for prompt, first, group in asked
-        for text, index in _in_order(first)
-        if group[index].terminated
+    distinct = [
+        (prompt, text, index, group[index].terminated)
+        for prompt, group, first in zip(prompts, samples, firsts, strict=True)
+        for text, index in sorted(first.items(), key=lambda item: item[1])
     ]
+    ended = [(prompt, text) for prompt, text, _, terminated in distinct if terminated]
     verdicts = iter(verify_many([prompt for prompt, _ in ended], [text for _, text in ended]))
-    return [
-        [
-            _judged(prompt, index, text, next(verdicts) if group[index].terminated else None)
-            for text, index in _in_order(first)
-        ]
-        for prompt, first, group in asked
-    ]
-
-
-def _in_order(first: dict[str, int]) -> Iterator[tuple[str, int]]:
-    return iter(sorted(first.items(), key=lambda item: item[1]))
+    judged = (
+        _judged(prompt, index, text, next(verdicts) if terminated else None)
+        for prompt, text, index, terminated in distinct
+    )
+    return [list(islice(judged, len(first))) for first in firsts]
 
 
 def _judged(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> Judged:
@@ -82,13 +78,39 @@ def _judged(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> 
         return Judged(sample, text, "malformed", verdict.detail)
     if is_correct(prompt, verdict) is not False:
         return Judged(sample, text, None, "")
+    unanswerable = prompt.grounding in ("unanswerable", "out_of_domain")
     given = f"{verdict.answer!r} is given where the context holds no answer"
-    return Judged(
-        sample,
-        text,
-        "wrong",
-        given if prompt.grounding in ("unanswerable", "out_of_domain") else verdict.detail,
-    )
+    return Judged(sample, text, "wrong", given if unanswerable else verdict.detail)
+
+
+def make_pairs(
+    prompt: Prompt,
+    chosen: Sequence[tuple[str, int | None]],
+    rejected: Sequence[Judged],
+    *,
+    most: int,
+    chosen_from: Literal["policy", "teacher"],
+) -> list[PreferencePair]:
+    """The first `most` chosen responses, each with which sample it is, beside the first rejected
+    ones."""
+    pairs = list(zip(chosen, rejected, strict=False))[:most]
+    return [
+        PreferencePair(
+            id=prompt.id,
+            prompt=prompt.prompt,
+            domain=prompt.domain,
+            chosen=text,
+            rejected=bad.text,
+            chosen_from=chosen_from,
+            rejected_because=bad.rejected_because,
+            failed_check=prompt.check if bad.rejected_because == "wrong" else None,
+            detail=bad.detail,
+            chosen_sample=sample,
+            rejected_sample=bad.sample,
+        )
+        for (text, sample), bad in pairs
+        if bad.rejected_because is not None
+    ]
 
 
 def pairs_of_prompt(
@@ -101,35 +123,18 @@ def pairs_of_prompt(
 ) -> list[PreferencePair]:
     """At most `most` pairs for one prompt; none when no sample is rejected for these reasons, or
     none verifies and the teacher may not stand in."""
-    chosen = [
-        (response.text, response.sample) for response in judged if response.rejected_because is None
-    ]
-    rejected = [
-        (response, response.rejected_because)
-        for response in judged
-        if response.rejected_because is not None
-    ]
+    verified = [(one.text, one.sample) for one in judged if one.rejected_because is None]
+    rejected = [one for one in judged if one.rejected_because is not None]
     if rejected_because is not None:
-        wanted = [(response, reason) for response, reason in rejected if reason in rejected_because]
-        rejected = sorted(wanted, key=lambda item: rejected_because.index(item[1]))
-    by_teacher = not chosen and teacher_when_none_verified
-    choices = [(example.response(), None)] * len(rejected) if by_teacher else chosen
-    return [
-        PreferencePair(
-            id=example.id,
-            prompt=example.prompt,
-            domain=example.domain,
-            chosen=text,
-            rejected=bad.text,
-            chosen_from="teacher" if by_teacher else "policy",
-            rejected_because=reason,
-            failed_check=example.check if reason == "wrong" else None,
-            detail=bad.detail,
-            chosen_sample=sample,
-            rejected_sample=bad.sample,
-        )
-        for (text, sample), (bad, reason) in list(zip(choices, rejected, strict=False))[:most]
-    ]
+        rank = {reason: place for place, reason in enumerate(rejected_because)}
+        wanted = [
+            (rank[one.rejected_because], one) for one in rejected if one.rejected_because in rank
+        ]
+        rejected = [one for _, one in sorted(wanted, key=lambda item: item[0])]
+    if verified or not teacher_when_none_verified:
+        return make_pairs(example, verified, rejected, most=most, chosen_from="policy")
+    choices = [(example.response(), None)] * len(rejected)
+    return make_pairs(example, choices, rejected, most=most, chosen_from="teacher")
 
 
 def mine_pairs(
@@ -177,6 +182,13 @@ def mine_pairs(
     return pairs, dict(outcomes)
 
 
+def read_pairs(path: Path) -> Iterator[PreferencePair]:
+    """The pairs of a file, one by one."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield PreferencePair.model_validate_json(line)
+
+
 def _without_pairs(
     example: Example, judged: Sequence[Judged], rejected_because: Sequence[Rejection] | None
 ) -> str:
@@ -184,11 +196,8 @@ def _without_pairs(
     reasons = {response.rejected_because for response in judged} - {None}
     if not reasons:
         return "all_verified" if is_verifiable(example) else "not_verifiable"
-    return (
-        "none_verified"
-        if rejected_because is None or reasons & set(rejected_because)
-        else "other_reasons"
-    )
+    wanted = rejected_because is None or reasons & set(rejected_because)
+    return "none_verified" if wanted else "other_reasons"
 
 
 _FIXES = {

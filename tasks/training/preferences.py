@@ -29,8 +29,8 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
-from tasks.sampling.rollouts import sample_before_training
-from tasks.training.preference_pairs import mine_pairs, require_pairs
+from tasks.sampling.rollouts import compiled_once, sample_before_training, sampler_of
+from tasks.training.preference_pairs import mine_pairs, read_pairs, require_pairs
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
@@ -118,25 +118,17 @@ def pair_arrays(
 ) -> dict[str, np.ndarray]:
     """What is trained on: prompt_ids (N, P) left-padded, chosen_ids and rejected_ids (N, R)
     right-padded, and masks of real tokens."""
+    width, pad_id = config.response_length, tokenizer.pad_id
+    asked = [prompt_tokens(tokenizer, pair.prompt) for pair in pairs]
+    chosen = [response_tokens(tokenizer, pair.chosen) for pair in pairs]
+    rejected = [rejected_tokens(tokenizer, pair, width) for pair in pairs]
     ids = {
-        "prompt": pad_left(
-            [prompt_tokens(tokenizer, pair.prompt) for pair in pairs],
-            config.prompt_length,
-            tokenizer.pad_id,
-        ),
-        "chosen": pad_right(
-            [response_tokens(tokenizer, pair.chosen) for pair in pairs],
-            config.response_length,
-            tokenizer.pad_id,
-        ),
-        "rejected": pad_right(
-            [rejected_tokens(tokenizer, pair, config.response_length) for pair in pairs],
-            config.response_length,
-            tokenizer.pad_id,
-        ),
+        "prompt": pad_left(asked, config.prompt_length, pad_id),
+        "chosen": pad_right(chosen, width, pad_id),
+        "rejected": pad_right(rejected, width, pad_id),
     }
     return {f"{name}_ids": array for name, array in ids.items()} | {
-        f"{name}_mask": array != tokenizer.pad_id for name, array in ids.items()
+        f"{name}_mask": array != pad_id for name, array in ids.items()
     }
 
 
@@ -145,18 +137,6 @@ def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
     from tasks.training.trainer import rows_at_once
 
     return {"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)}
-
-
-def sampler_of(config: PreferenceConfig, loaded: "LoadedModel") -> "Sampler":
-    """What samples the responses, before training."""
-    from tasks.sampling.sampler import Sampler
-
-    return Sampler(
-        loaded,
-        batch_size=config.sampling_batch_size,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
-    )
 
 
 def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "Trainer":
@@ -191,54 +171,32 @@ def programs(
     from tasks.training.pair_batches import PairBatch
 
     model = on_devices(model, batch_sizes(config))
-    prompts = min(
-        config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
-    )
+    of_train = sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
+    prompts = min(config.prompts, of_train)
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
-    before = [sampler_of(config, model).program(batches)] if prompts else []
+    found = [sampler_of(config, model).program(batches)] if prompts else []
     micro = config.batch_size // config.accumulation
-    if reference:
-        ids = tuple(
-            np.zeros((micro, width), np.int32)
-            for width in (config.prompt_length, config.response_length)
-        )
-        args = (shapes(nnx.state(model.model)), *rows(ids, model.mesh), scalar(np.float32))
-        calls = -(-2 * (prompts * config.pairs_per_prompt + config.data_pairs) // micro)
-        trips = vocabulary_trips(micro * config.response_length, model.mesh)
-        before.append(
-            Program(
-                "token_logps",
-                token_logps_fn(model.model, model.tokenizer.pad_id),
-                args,
-                calls,
-                trips=trips,
-            )
-        )
-    trainer = trainer_of(config, model, loss)
     widths = {
         "prompt": config.prompt_length,
         "chosen": config.response_length,
         "rejected": config.response_length,
     }
-    fields: dict[str, Any] = {
-        f"{name}_ids": np.zeros((config.batch_size, width), np.int32)
-        for name, width in widths.items()
-    }
-    fields |= {
-        f"{name}_mask": np.zeros((config.batch_size, width), bool) for name, width in widths.items()
-    }
+    fields: dict[str, Any] = {}
+    for name, width in widths.items():
+        fields[f"{name}_ids"] = np.zeros((config.batch_size, width), np.int32)
+        fields[f"{name}_mask"] = np.zeros((config.batch_size, width), bool)
     if reference:
-        fields |= {
-            f"ref_{name}_logps": np.zeros(config.batch_size, np.float32)
-            for name in ("chosen", "rejected")
-        }
-    responses = 2 * micro * config.response_length
-    return [
-        *before,
-        *trainer.programs(
-            PairBatch(**fields), config.steps, trips=vocabulary_trips(responses, trainer.mesh)
-        ),
-    ]
+        sums = np.zeros(config.batch_size, np.float32)
+        fields |= {"ref_chosen_logps": sums, "ref_rejected_logps": sums}
+        ids = rows((fields["prompt_ids"][:micro], fields["chosen_ids"][:micro]), model.mesh)
+        program = token_logps_fn(model.model, model.tokenizer.pad_id)
+        args = (shapes(nnx.state(model.model)), *ids, scalar(np.float32))
+        calls = -(-2 * (prompts * config.pairs_per_prompt + config.data_pairs) // micro)
+        trips = vocabulary_trips(micro * config.response_length, model.mesh)
+        found.append(Program("token_logps", program, args, calls, trips=trips))
+    trainer = trainer_of(config, model, loss)
+    trips = vocabulary_trips(2 * micro * config.response_length, trainer.mesh)
+    return [*found, *trainer.programs(PairBatch(**fields), config.steps, trips=trips)]
 
 
 def small(config: PreferenceConfigT) -> PreferenceConfigT:
@@ -348,43 +306,27 @@ def reference_logps(
     journal = Journal(job.work, "reference")
     kept = journal.get("logps")
     if kept is None:
-        token_logps, state = (
-            token_logps_fn(loaded.model, loaded.tokenizer.pad_id),
-            nnx.state(loaded.model),
-        )
+        token_logps = token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+        state = nnx.state(loaded.model)
         prompts = np.tile(arrays["prompt_ids"], (2, 1))
         responses = np.concatenate([arrays["chosen_ids"], arrays["rejected_ids"]])
-        size = config.batch_size // config.accumulation
-        sums = np.empty(len(responses), np.float32)
-        for start in range(0, len(responses), size):
-            rows = np.minimum(
-                np.arange(start, start + size), len(responses) - 1
-            )  # the last batch is filled up
+        size, count = config.batch_size // config.accumulation, len(responses)
+        sums = np.empty(count, np.float32)
+        for start in range(0, count, size):  # the last batch is filled up
+            rows = np.minimum(np.arange(start, start + size), count - 1)
             with jax.set_mesh(loaded.mesh):
-                logps = token_logps(
-                    state, *spread((prompts[rows], responses[rows]), loaded.mesh), np.float32(1)
-                )
+                ids = spread((prompts[rows], responses[rows]), loaded.mesh)
+                logps = token_logps(state, *ids, np.float32(1))
             sums[rows] = fetch(logps).sum(axis=1)
-            job.progress(min(start + size, len(sums)), len(sums), "reference responses")
-        compiles = token_logps._cache_size()
-        if compiles > 1:
-            raise StageFailed(
-                f"token_logps compiled {compiles} times; a stage compiles each program once (fixed"
-                " shapes)"
-            )
-        chosen, rejected = np.split(sums, 2)
-        kept = [
-            {
-                "ref_chosen_logps": chosen.tolist(),
-                "ref_rejected_logps": rejected.tolist(),
-                "compiles": compiles,
-            }
-        ]
+            job.progress(min(start + size, count), count, "reference responses")
+        compiles = compiled_once({"token_logps": token_logps._cache_size()}, {"token_logps": 0})
+        chosen, rejected = (part.tolist() for part in np.split(sums, 2))
+        logps_of = {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
+        kept = [{**logps_of, "compiles": compiles["token_logps"]}]
         journal.put("logps", kept)
-    return {
-        name: np.asarray(kept[0][name], np.float32)
-        for name in ("ref_chosen_logps", "ref_rejected_logps")
-    }, kept[0]["compiles"]
+    (row,) = kept
+    names = ("ref_chosen_logps", "ref_rejected_logps")
+    return {name: np.asarray(row[name], np.float32) for name in names}, row["compiles"]
 
 
 def _pairs_of_policy(
@@ -417,15 +359,14 @@ def data_pairs(
     last of them are `other_reasons` than those of `rejected_because`, or `too_long`."""
     pairs: list[PreferencePair] = []
     left_out = {"other_reasons": 0, "too_long": 0}
-    with path.open(encoding="utf-8") as lines:
-        while len(pairs) < config.data_pairs and (line := next(lines, None)):
-            pair = PreferencePair.model_validate_json(line)
-            if config.rejected_because and pair.rejected_because not in config.rejected_because:
-                left_out["other_reasons"] += 1
-            elif not pair_fits(tokenizer, pair, config):
-                left_out["too_long"] += 1
-            else:
-                pairs.append(pair)
+    found = read_pairs(path)
+    while len(pairs) < config.data_pairs and (pair := next(found, None)):
+        if config.rejected_because and pair.rejected_because not in config.rejected_because:
+            left_out["other_reasons"] += 1
+        elif not pair_fits(tokenizer, pair, config):
+            left_out["too_long"] += 1
+        else:
+            pairs.append(pair)
     return pairs, left_out
 
 

@@ -27,16 +27,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from infra.context import context
 from infra.secrets import mask, mask_output
-from infra.settings import Settings
 from infra.store.compiled import Compiled
 from infra.store.files import is_disk_full
 from infra.store.objects import Damaged
 from infra.store.remote import host_status
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from infra.store.workspace import KEPT, Workspace
 from schemas.artifact import ArtifactRef, Manifest, stage_key
-from schemas.base import InputError, StageFailed, canonical_json, explain_validation
+from schemas.base import AuditFailed, InputError, StageFailed, canonical_json, explain_validation
 from schemas.job import JobSpec, JobStatus, Progress, Usage
 from tasks.contract.job import Job
 from tasks.contract.plugins import stage_kind
@@ -63,15 +63,14 @@ def main(arguments: list[str]) -> int:
     os.environ |= {
         name: value for name, value in spec.environment.items() if name not in os.environ
     }
-    store = open_store(
-        spec.store, write=False
-    )  # whoever submitted the job has proved that it can be written
+    # whoever submitted the job has proved that the store can be written
+    store = context().store(spec.store, write=False)
     meter, parent = Meter(), os.environ.get("LYCEUM_PARENT_PID")
     # Hosts share a directory; of a bucket each has a place of its own.
     status_file = host_status(spec.key, spec.attempt, hosts.host() if store.is_directory else 0)
     supervisor = Supervisor(
         write=lambda status: store.write_here(status_file, status),
-        heartbeat_seconds=Settings.from_environment().heartbeat_seconds,
+        heartbeat_seconds=context().settings.heartbeat_seconds,
         parent=int(parent) if parent else None,
     )
     with supervisor:
@@ -110,6 +109,8 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         )
     except InputError as error:
         return _failed(str(error), exit_code=2)
+    except AuditFailed as error:
+        return _failed(str(error), exit_code=3)
     except StageFailed as error:
         return _failed(str(error))
     except MemoryError as error:
@@ -162,7 +163,7 @@ def run_job(
             made with, or a metric is not finite.
         HostLost: the devices of the job do not reach each other.
     """
-    settings = Settings.from_environment()
+    settings = context().settings
     kind = stage_kind(spec.kind)
     on_devices = kind.devices(spec.config)
     if on_devices:

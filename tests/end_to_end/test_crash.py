@@ -2,7 +2,7 @@
 nothing had happened.
 
 These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may
-interrupt a stage, at every step, is tested in-process, in test_resume.py; more points are in
+interrupt a stage, at every step, is tested in-process, in test_laws.py; more points are in
 tests/campaign; the whole chain, flow process included, is `tests/campaign/crashes.py`.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from flows.recipe.resolve import resolve
 from infra.backend import FINAL, JobBackend, JobHandle
-from infra.settings import Settings
+from infra.context import context
 from infra.store.remote import host_status
 from infra.store.store import Store, open_store
 from infra.targets import open_backend
@@ -118,9 +118,9 @@ class _Player:
         try:
             if self.case.fault.startswith("flow killed"):
                 return self._without_flow()
-            self._backend = open_backend(self.spec.target, Settings.from_environment())
+            self._backend = open_backend(self.spec.target)
             status, again = self._follow(None), 0
-            while status.lost and again < Settings.from_environment().restarts:
+            while status.lost and again < context().settings.restarts:
                 again += 1
                 status = self._follow(None, f"1-{again}")
         except (InputError, StageFailed) as error:
@@ -212,7 +212,7 @@ class _Player:
             flow.wait()
         if self.case.fault == "flow killed, run again":
             self._strike()
-            self._backend = open_backend(self.spec.target, Settings.from_environment())
+            self._backend = open_backend(self.spec.target)
             handle = self._backend.attach(self.store, self.spec.key)
             status = (
                 self._follow(handle)
@@ -225,9 +225,7 @@ class _Player:
                 else status.state
             )
         if self.case.state in HELD:
-            found = open_backend(self.spec.target, Settings.from_environment()).reap(
-                self.store, delete=True
-            )
+            found = open_backend(self.spec.target).reap(self.store, delete=True)
             self._strike()
             return "reaped" if [one.removed for one in found] == [True] else f"found {found}"
         self._strike()
@@ -238,7 +236,7 @@ class _Player:
 def submit(file: Path) -> None:
     """Submit the job and follow it, until this process is killed."""
     spec = JobSpec.model_validate_json(file.read_text())
-    backend = open_backend(spec.target, Settings.from_environment())
+    backend = open_backend(spec.target)
     handle = backend.submit(spec)
     while backend.poll(handle).state not in FINAL:
         time.sleep(0.05)

@@ -4,7 +4,6 @@ on the terminal that shows it.
 What text can do in a report is in test_report.py, which names a store takes in test_store.py.
 """
 
-import ast
 import http.server
 import io
 import json
@@ -25,6 +24,7 @@ from rich.console import Console
 from flows.cli import show
 from flows.cli.main import main
 from flows.cli.terminal import Terminal
+from flows.report.blocks import Table
 from infra.store.store import open_store
 from infra.visible import plain
 from schemas.base import InputError
@@ -344,27 +344,6 @@ def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
     assert asked == []
 
 
-def test_nothing_is_unpacked() -> None:
-    """No archive is opened anywhere, so no name in one can lead anywhere. The one that is written
-    is `infra.source`'s."""
-    for path in [
-        path
-        for room in ("schemas", "infra", "tasks", "flows")
-        for path in (ROOT / room).rglob("*.py")
-    ]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = (
-                {alias.name for alias in node.names}
-                if isinstance(node, ast.Import | ast.ImportFrom)
-                else set()
-            )
-            names |= {node.attr} if isinstance(node, ast.Attribute) else set()
-            unpackers = {"zipfile", "unpack_archive", "extract", "extractall", "extractfile"}
-            assert not (unpackers | ({"tarfile"} if path.name != "source.py" else set())) & names, (
-                path
-            )
-
-
 # Text on the terminal
 
 
@@ -403,8 +382,7 @@ def test_text_from_outside_does_not_act_on_the_terminal(capsys: pytest.CaptureFi
     markup and emoji codes are text."""
     out = io.StringIO()
     Terminal(Console(file=out)).say(ESCAPES)
-    show.line(ESCAPES)
-    show.table("title", ("column",), [(ESCAPES,)])
+    show.show([ESCAPES, Table(("column",), [(ESCAPES,)], "title")])
     printed = capsys.readouterr().out
     for shown in (out.getvalue(), printed):
         assert_harmless(shown)

@@ -13,15 +13,14 @@ from infra.backend import JobHandle, Leftover
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.base import Stopped
-from schemas.job import JobSpec, JobStatus
+from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks import stage
 from tasks.stage import Watch, _Follower, _run_to_the_end, close_backends
 
-JOB = JobSpec(
+JOB = JobRequest(
     stage="sft",
     kind="sft",
     key="0" * 64,
-    attempt="",
     store="file:///nowhere",
     target="scripted",
     config={},

@@ -1,19 +1,43 @@
-"""How to make this run again."""
+"""How to make this run again, `--set` changes included."""
 
-from markupsafe import Markup
+import base64
+import itertools
+import shlex
+from pathlib import PurePath
 
-from flows.report import provenance_section
+from flows.report.blocks import Block, Code, Details, Paragraph, Raw, card, code
+from flows.report.html import tag
+from flows.report.recipe_toml import recipe_toml
 from flows.report.section import Section
-from flows.report.templates import fragment
 from flows.runs.results import RunResults
 
 
-def html(run: RunResults) -> Markup:
-    """The section."""
-    return fragment(
-        "sections/again.j2",
-        reproduction=provenance_section.reproduction(run),
-    )
+def blocks(run: RunResults) -> list[Block]:
+    """The resolved recipe as TOML and as a link that saves it, the command that runs it, and the
+    command that was given."""
+    toml, file = recipe_toml(run.record.recipe), f"{run.record.recipe.name}.toml"
+    link = "data:application/toml;base64," + base64.b64encode(toml.encode("utf-8")).decode("ascii")
+    saved = tag("a", tag("code", file), download=file, href=link)
+    argv = [str(argument) for argument in run.record.execution.get("command", [])]
+    command = ["lyceum", "run", f"./{file}", "--target", run.record.target, *_data_argument(argv)]
+    found: list[Block] = [
+        Raw(tag("p", "Save the recipe as ", saved, " and run:")),
+        card(Code(shlex.join(command))),
+    ]
+    if argv and PurePath(argv[0]).name == "lyceum":  # else it was started in the Prefect UI
+        given = code(shlex.join(["lyceum", *argv[1:]]))
+        found.append(Paragraph(("This run was started with ", given), "note"))
+    return [*found, Details(file, [Code(toml)])]
 
 
-SECTION = Section(title="Run it again", order=100, html=html)
+def _data_argument(argv: list[str]) -> list[str]:
+    """`--data DIR` as it was given, in either of its two forms."""
+    for argument, following in itertools.pairwise([*argv, ""]):
+        if argument == "--data":
+            return ["--data", following]
+        if argument.startswith("--data="):
+            return ["--data", argument.removeprefix("--data=")]
+    return []
+
+
+SECTION = Section(title="Run it again", heading="Run it again", order=100, blocks=blocks)

@@ -1,20 +1,103 @@
-"""What the evaluations could have found."""
+"""The report's honesty: which effects these evaluations could have found, how many prompts others
+would need, and how far a rate moves when nothing but the seed of the sampling does."""
 
-from markupsafe import Markup
+import math
+from collections.abc import Iterator
 
-from flows.report import certainty_section
+from flows.report.blocks import Block, Details, Paragraph, Table, Text, card, small, strong
 from flows.report.section import Section
-from flows.report.templates import fragment
+from flows.runs.effects import METRICS, Effect, overall_effect, stage_effects
 from flows.runs.results import RunResults
+from flows.runs.wording import percent, points
+from tasks.evaluation import sampled
+from tasks.statistics.power import detectable_effect, needed_n
+
+_INTRODUCTION = (
+    "A comparison finds only what is large enough for its number of prompts. Where an effect was"
+    " not found, “least” says how large it might still be without showing, and “needed” how many"
+    " prompts would show a true effect as large as the one that was seen."
+)
+_POWER = (
+    "At 80% power and 5% two-sided, by McNemar's exact test, where as many prompts change as"
+    " changed here. Bold: found."
+)
+_NOISE = (
+    "Of sampled answers; the rates above are of greedy ones. 95% of all pairs of runs differ by"
+    " less than the noise."
+)
+
+_POINTS = small("points")
+_COMPARED: tuple[Text, ...] = (
+    "comparison",
+    ("prompts", small("changed")),
+    ("seen", _POINTS),
+    ("least", _POINTS),
+    ("needed", small("prompts")),
+)
+_FLOORS: tuple[Text, ...] = (
+    "model",
+    ("prompts", small("seeds")),
+    "rate",
+    "verdicts that flip",
+    ("noise", _POINTS),
+)
 
 
-def html(run: RunResults) -> Markup:
-    """The section."""
-    return fragment(
-        "sections/certainty.j2",
-        comparisons=certainty_section.comparisons(run),
-        noises=certainty_section.noises(run),
+def blocks(run: RunResults) -> list[Block]:
+    """Both tables."""
+    effects, floors = comparisons(run), list(noises(run))
+    found = sum(effect.direction != "unclear" for effect in effects)
+    summary = f"{len(effects)} comparisons, of which {found} found something"
+    table = Table(_COMPARED, [_row(effect) for effect in effects])
+    if not effects:
+        return []
+    folded = Details(summary, [table, Paragraph(_POWER, "note")], open=len(effects) < 7)
+    title = "Noise floor: the same model under other seeds"
+    noise = card(Table(_FLOORS, floors, title), Paragraph(_NOISE, "note"))
+    return [_INTRODUCTION, folded, *([noise] if floors else [])]
+
+
+def comparisons(run: RunResults) -> list[Effect]:
+    """Every stage against the model before it and the last model against the first, over all
+    prompts, where both answered the same ones."""
+    found = []
+    for metric in METRICS:
+        effects = list(stage_effects(run, metric).values())
+        whole = overall_effect(run, metric)
+        found += [*effects, whole] if whole and len(effects) > 1 else effects
+    return [effect for effect in found if effect.change.paired]
+
+
+def _row(effect: Effect) -> tuple[Text, ...]:
+    """A comparison: what it saw, the least difference that it finds four times of five, and the
+    prompts needed for what it saw."""
+    change = effect.change
+    n, share = change.after.n, (change.changed or 0) / change.after.n
+    least, seen = detectable_effect(n, share), points(change.delta)
+    return (
+        (f"{effect.stage} since {effect.since}", small(effect.metric.label)),
+        (str(n), small(percent(share))),
+        seen if effect.direction == "unclear" else strong(seen),
+        "none" if math.isinf(least) else f"{100 * least:.1f}",
+        f"{needed_n(change.delta, share):,}" if change.delta else "–",
     )
 
 
-SECTION = Section(title="Certainty", order=30, html=html)
+def noises(run: RunResults) -> Iterator[tuple[Text, ...]]:
+    """How far each rate of every model that was sampled moves from seed to seed."""
+    for kind in dict.fromkeys(metric.kind for metric in METRICS):
+        metrics = {one.name: one for one in METRICS if one.kind == kind}
+        outcomes = {name: metric.outcome for name, metric in metrics.items()}
+        for model in run.evaluated(kind):
+            samples = model.samples(kind)
+            for name, floor in (sampled.noise(samples, outcomes) if samples else {}).items():
+                yield (
+                    (model.name, small(metrics[name].label)),
+                    (f"{floor['n']:.0f}", small(f"{floor['seeds']:.0f}")),
+                    percent(floor["mean"]),
+                    percent(floor["flip_rate"]),
+                    f"±{100 * floor['bound']:.1f}",
+                )
+
+
+SECTION = Section(title="Certainty", heading="What could have been found", order=30, blocks=blocks)

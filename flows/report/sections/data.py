@@ -1,22 +1,239 @@
-"""What data there was, and what became of it."""
+"""What data there was, and what became of it: what the teachers made, what was dropped and why, and
+the mix that was asked for beside the one that came out."""
 
-from markupsafe import Markup
+import base64
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
-from flows.report import data_section
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from flows.report import plots
+from flows.report.blocks import (
+    Block,
+    Column,
+    Details,
+    Figure,
+    Heading,
+    Raw,
+    Span,
+    Table,
+    Text,
+    card,
+    facts,
+    grid,
+    strong,
+)
+from flows.report.html import tag
 from flows.report.section import Section
-from flows.report.templates import fragment
-from flows.runs.results import RunResults
-from schemas.examples import Domain
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import clip, percent
+from schemas.examples import Domain, Grounding
+from tasks.contract.job import read_rows
+from tasks.data.splits import SPLITS
+
+Cells = dict[str, dict[str, Any]]
+"""Split -> what was requested, achieved and available, by difficulty too
+(`tasks.stages.rebalance`)."""
+
+_CARD = (
+    "The data card: sources and licences, lengths, near duplicates and contamination side by side,"
+    " samples"
+)
 
 
-def html(run: RunResults) -> Markup:
-    """The section."""
-    return fragment(
-        "sections/data.j2",
-        mixes=data_section.mixes(run),
-        sources=data_section.sources(run),
-        domains=[domain.value for domain in Domain],
+def blocks(run: RunResults) -> list[Block]:
+    """Every rebalance stage that left an artifact, then every distill stage that left rows."""
+    found: list[Block] = []
+    for stage in run.of_kind("rebalance"):
+        found += _mix(stage) if stage.manifest else []
+    for stage in run.of_kind("distill"):
+        found += _source(stage) if stage.path("examples.jsonl") else []
+    return found
+
+
+def _mix(stage: StageOutput) -> list[Block]:
+    metrics, cells = stage.metrics, _cells(stage.metrics)
+    rows: list[tuple[Text, ...]] = [
+        (name, *(_amount(splits[split]) for split in SPLITS)) for name, splits in cells.items()
+    ]
+    rows.append((strong("rows"), *(strong(str(metrics["rows"][split])) for split in SPLITS)))
+    levels = [
+        (name, split, *(_level(splits[split], str(level)) for level in range(1, 6)))
+        for name, splits in cells.items()
+        for split in SPLITS
+        if splits[split]["requested"]
+    ]
+    became: list[Block] = [facts(list(_facts(metrics)), f"{stage.name}: what became of the rows")]
+    causes = _causes(stage)
+    if causes:
+        words = Column("the first one", "wrap")
+        shares = [(cause, str(n), percent(n / metrics["read"]), one) for cause, n, one in causes]
+        became.append(Table(("dropped because", "rows", "of all read", words), shares))
+    if data_card := _card(stage):
+        became.append(Details(_CARD, [data_card], classes=""))
+    numbers = ("", Column("split", "text"), *"12345")
+    amounts = Table(("", *SPLITS), rows, f"{stage.name}: achieved of requested (available)")
+    by_difficulty = Details("By difficulty", [Table(numbers, levels)], classes="")
+    return [*grid(list(_bars(stage, cells))), card(amounts, by_difficulty), card(*became)]
+
+
+def _cells(metrics: Mapping[str, Any]) -> dict[str, Cells]:
+    """The cells of each domain and of each kind of grounded question."""
+    domains, groundings = metrics["domains"], metrics["groundings"]
+    found = {domain.value: domains[domain] for domain in Domain if domain in domains}
+    kinds = (name for name in get_args(Grounding) if name in groundings)
+    return found | {f"grounded: {name.replace('_', ' ')}": groundings[name] for name in kinds}
+
+
+def _bars(stage: StageOutput, cells: Mapping[str, Cells]) -> Iterator[Figure]:
+    for split in SPLITS:
+        requested = [splits[split]["requested"] for splits in cells.values()]
+        achieved = [splits[split]["achieved"] for splits in cells.values()]
+        if any(requested):
+            title = f"{stage.name}: {split}, requested and achieved"
+            yield plots.paired_bars(title, list(cells), requested, achieved)
+
+
+def _amount(cell: Mapping[str, Any]) -> Text:
+    available = Span(f"({cell['available']})", "span", "note")
+    return f"{cell['achieved']} of {cell['requested']} ", available
+
+
+def _level(cell: Mapping[str, Any], level: str) -> str:
+    """One difficulty of a cell: `12 of 12 (40)` where it was asked for, else `12 (40)`."""
+    achieved = cell["difficulty"].get(level, 0)
+    available = cell["available_difficulty"].get(level, 0)
+    requested = cell.get("requested_difficulty", {}).get(level, 0)
+    asked = f" of {requested}" if "requested_difficulty" in cell else ""
+    return f"{achieved}{asked} ({available})" if achieved or available or requested else "–"
+
+
+def _facts(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    dropped = sum(metrics["dropped"].values())
+    read, unused = metrics["read"], metrics["unused"]
+    yield "rows", f"{read:,} read, {dropped:,} dropped, {unused:,} left that no quota asks for"
+    yield "prompts for GRPO", f"{metrics['prompts']:,}"
+    yield "preference pairs", f"{metrics['pairs']:,}"
+    yield "licences", _listed(metrics["licences"])
+    if metrics["contaminated_by"]:
+        yield "rows that give evaluation prompts away", _listed(metrics["contaminated_by"])
+    for number, top_up in enumerate(metrics["top_ups"], start=1):
+        asked = sum(count for *_, count in top_up["wanted"])
+        usd = sum(teacher.get("usd", 0.0) for teacher in top_up["teachers"])
+        given = f"{top_up['given']:,} given, {usd:.2f} US dollars"
+        yield f"top-up {number}", f"{asked:,} rows asked of the teachers, {given}"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _card(stage: StageOutput) -> Raw | None:
+    """The artifact's data card, README.md, with its plots within: they are drawn for a white page,
+    so they stay what they are.
+
+    Whatever it holds, what comes out are paragraphs, tables, code and these plots: no HTML of its
+    own, no link.
+    """
+    path = stage.path("README.md")
+    if path is None:
+        return None
+    written = path.read_text(encoding="utf-8")
+    text = re.sub(r"\A---\n.*?\n---\n", "", written, flags=re.DOTALL)  # what the hub reads
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "autolink"])
+    page = _HEADING.sub(
+        lambda found: f"<{found[1]}h{min(6, int(found[2]) + 2)}>", reader.render(text)
     )
+    page = page.replace("&lt;br&gt;", "<br>")
+    page = page.replace("<table>", '<div class="scroll"><table>')
+    page = page.replace("</table>", "</table></div>")
+    page = _IMAGE.sub(lambda found: _image(stage, *map(html.unescape, found.groups())), page)
+    return Raw(tag("div", Markup(page), class_="markdown"))
 
 
-SECTION = Section(title="Data", order=60, html=html)
+_HEADING = re.compile(r"<(/?)h(\d)>")
+_IMAGE = re.compile(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>')
+
+
+def _image(stage: StageOutput, source: str, label: str) -> Markup:
+    path = stage.path(source)
+    if path is None:
+        return escape(label)
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    address = f"data:image/svg+xml;base64,{encoded}"
+    return tag("img", alt=f"{stage.name}: {label}", src=address)
+
+
+def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
+    """Why rows were dropped: (cause, rows, the first one), most first."""
+    first: dict[str, dict[str, Any]] = {}
+    causes: Counter[str] = Counter()
+    path = stage.path("dropped.jsonl")
+    for row in read_rows(path) if path else ():
+        causes[row["cause"]] += 1
+        first.setdefault(row["cause"], row)
+    examples = {
+        cause: clip(f"{row['file'] or row['source']}:{row['line']}: {row['detail']}", 200)
+        for cause, row in first.items()
+    }
+    return [(cause, count, examples[cause]) for cause, count in causes.most_common()]
+
+
+def _source(stage: StageOutput) -> list[Block]:
+    """What a distill stage kept and dropped, counted from its files, whom it asked, and its
+    router."""
+    path, causes, metrics = stage.path("examples.jsonl"), _causes(stage), stage.metrics
+    assert path is not None, "asked for before"
+    families = Counter((row["domain"], row["family"] or row["source"]) for row in read_rows(path))
+    dropped = sum(count for _, count, _ in causes)
+    shown: list[Block] = []
+    if causes:
+        columns = ("dropped because", "rows", Column("the first one", "wrap"))
+        shown.append(Table(columns, [(cause, str(count), one) for cause, count, one in causes]))
+    if teachers := list(_teachers(metrics)):
+        shown.append(facts(teachers))
+    if "router" in metrics:
+        matrix, recall = metrics["router"]["matrix"], metrics["router"]["recall"]
+        rows = [
+            (one.value, *(str(matrix[one][other]) for other in Domain), percent(recall[one]))
+            for one in Domain
+            if recall[one] is not None
+        ]
+        head = ("domain, and what it is taken for", *(one.value for one in Domain), "found")
+        shown.append(
+            Details("The router on rows of a known domain", [Table(head, rows)], classes="")
+        )
+    kept = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
+    by_family = Table(("domain", Column("family", "text"), "rows"), kept)
+    title = f"{stage.name}: {families.total()} rows kept, {dropped} dropped"
+    return [card(Heading(title, 3), *shown, Details("Rows by family", [by_family], classes=""))]
+
+
+def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What those that were asked something counted, and the router's accuracy."""
+    for teacher in metrics["teachers"]:
+        name = teacher["name"]
+        if samples := _counted(teacher, "samples."):
+            yield name, f"samples: {_listed(samples)}"
+        if "requests" in teacher or "cached" in teacher:
+            tokens = int(teacher.get("input_tokens", 0) + teacher.get("output_tokens", 0))
+            requests, cached = (int(teacher.get(one, 0)) for one in ("requests", "cached"))
+            asked = f"{requests:,} requests, {cached:,} answered from the store"
+            yield name, f"{asked}, {tokens:,} tokens, {teacher.get('usd', 0.0):.2f} US dollars"
+        if routed := _counted(teacher, "routed."):
+            yield name, f"domains said by: {_listed(routed)}"
+    if "router" in metrics:
+        accuracy, n = percent(metrics["router"]["accuracy"]), metrics["router"]["n"]
+        yield "router", f"{accuracy} of {n:,} rows of a known domain go there"
+
+
+def _counted(tally: Mapping[str, Any], prefix: str) -> dict[str, int]:
+    found = {name: value for name, value in tally.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): int(value) for name, value in found.items()}
+
+
+SECTION = Section(title="Data", heading="Data", order=60, blocks=blocks)

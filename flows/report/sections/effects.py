@@ -1,23 +1,172 @@
-"""What each stage changed, and what every model reached."""
+"""What each stage changed, per suite and domain, and what every model reached."""
 
-from markupsafe import Markup
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
-from flows.report import certainty_section, effects_section
+from flows.report import plots
+from flows.report.blocks import (
+    Block,
+    Cell,
+    Details,
+    Figure,
+    Paragraph,
+    Table,
+    Text,
+    card,
+    grid,
+    small,
+    strong,
+)
+from flows.report.rates import Side, by_suite, rate_rows, rates_table
 from flows.report.section import Section
-from flows.report.templates import fragment
+from flows.runs.effects import (
+    ALL,
+    EXACT,
+    FORMAT,
+    METRICS,
+    Effect,
+    Metric,
+    Part,
+    part_effects,
+    stage_effects,
+)
 from flows.runs.results import RunResults
+from flows.runs.wording import TONES, bounds, percent, points
+from tasks.contract.plugins import evaluation_of
+from tasks.evaluation import sampled
+
+_CELLS = (
+    "Each cell: the change, its 95% interval, the rates before and after. Coloured where the effect"
+    " holds after Holm's correction: in the first row for the number of stages, below it for the"
+    " number of stages times suites and domains. What is not coloured cannot be told from chance."
+)
+_AT_K = {
+    "pass_at_k": "pass@k: one of k answers is right",
+    "majority_at_k": "majority@k: what most of k answers say is right",
+}
 
 
-def html(run: RunResults) -> Markup:
-    """The section."""
-    return fragment(
-        "sections/effects.j2",
-        waterfalls=effects_section.waterfalls(run),
-        suite_waterfalls=effects_section.suite_waterfalls(run),
-        levels=effects_section.levels(run),
-        heat_maps=effects_section.heat_maps(run),
-        sampled=certainty_section.sampled_plots(run),
+def blocks(run: RunResults) -> list[Block]:
+    """Waterfalls, a heat map for each metric, levels, and rates of sampled answers."""
+    maps, table = list(heat_maps(run)), levels(run)
+    inside = suite_waterfalls(run)
+    found = grid(waterfalls(run))
+    found += [Details("By suite", grid(inside, "fill", framed=False))] if inside else []
+    for place, (title, one) in enumerate(maps):
+        summary = f"{title.capitalize()}: change in percentage points"
+        found.append(Details(summary, [one], open=place == 0 or len(one.rows) < 3))
+    found += [Paragraph(_CELLS, "note")] if maps else []
+    found += [card(table)] if table else []
+    return found + grid(sampled_plots(run))
+
+
+def heat_maps(run: RunResults) -> Iterator[tuple[str, Table]]:
+    """For each metric, every trained stage's change overall and per suite and domain; metrics that
+    no stage has are left out."""
+    for metric in METRICS:
+        overall = stage_effects(run, metric)
+        if overall:
+            found: dict[Part, dict[str, Effect]] = {ALL: overall, **part_effects(run, metric)}
+            stages = ["", *(f"{effect.stage} since {effect.since}" for effect in overall.values())]
+            rows = [_row(part, effects, list(overall)) for part, effects in found.items()]
+            yield metric.label, Table(stages, rows, classes="heat")
+
+
+def _row(part: Part, effects: Mapping[str, Effect], stages: Sequence[str]) -> list[Text | Cell]:
+    """A part's changes; how many prompts they are over stands beside its name where they agree."""
+    sizes = {effect.change.after.n for effect in effects.values()}
+    n = small(f"n = {min(sizes)}" if len(sizes) == 1 else "")
+    name = (part.domain or part.suite or "all", n)
+    first = Cell(name, classes="inner" if part.suite and part.domain else "")
+    return [first, *(_cell(effects.get(stage), alone=len(sizes) > 1) for stage in stages)]
+
+
+def _cell(effect: Effect | None, *, alone: bool) -> Text | Cell:
+    if effect is None:
+        return "–"
+    change, tone = effect.change, TONES[effect.direction]
+    levels = f"{100 * change.before.value:.1f} → {100 * change.after.value:.1f}"
+    levels += f", n = {change.after.n}" if alone else ""
+    said = bounds(change.interval, signed=True)
+    strength = 0 if tone == "flat" else round(12 + 48 * min(1.0, abs(change.delta)))
+    return Cell((strong(points(change.delta)), small(said), small(levels)), tone, strength)
+
+
+def waterfalls(run: RunResults) -> list[Figure]:
+    """Stage contributions to exact answer and format along the chain that leads to the last
+    evaluated model."""
+    drawn = (_waterfall(run, metric, stage_effects(run, metric), "") for metric in (EXACT, FORMAT))
+    return [plot for plot in drawn if plot]
+
+
+def suite_waterfalls(run: RunResults) -> list[Figure]:
+    """The same of exact answers in each suite, where there are several."""
+    drawn = (
+        _waterfall(run, EXACT, effects, f" in {part.suite}")
+        for part, effects in part_effects(run, EXACT).items()
+        if part.suite and part.domain is None
     )
+    return [plot for plot in drawn if plot]
 
 
-SECTION = Section(title="Effects", order=10, html=html)
+def _waterfall(
+    run: RunResults, metric: Metric, effects: Mapping[str, Effect], where: str
+) -> Figure | None:
+    chain = run.evaluated(metric.kind)[-1:]
+    while chain and (ancestor := run.evaluated_ancestor(chain[0], metric.kind)):
+        chain = [ancestor, *chain]
+    found = [effects[model.name] for model in chain[1:] if model.name in effects]
+    if not found or len(found) != len(chain) - 1:
+        return None
+    first, last = found[0].change.before.value, found[-1].change.after.value
+    steps = [plots.Step(found[0].since, first, percent(first))]
+    for one in found:
+        change, text = one.change, points(one.change.delta)
+        level, interval = change.after.value, change.interval
+        steps.append(plots.Step(one.stage, level, text, change.delta, interval, one.direction))
+    steps.append(plots.Step("final", last, percent(last)))
+    title = f"{metric.label.capitalize()}{where}: what each stage contributed"
+    return plots.waterfall(steps, title)
+
+
+def levels(run: RunResults) -> Table | None:
+    """What each model reached, by suite, and how long its answers are; None without a reasoning
+    evaluation."""
+    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.evaluated(EXACT.kind)]
+    if not sides:
+        return None
+    chosen = by_suite(sides)
+    groups = rate_rows(evaluation_of(EXACT.kind).outcomes, chosen)
+    for rows, columns in zip(groups.values(), chosen.values(), strict=True):
+        rows.append(("tokens", *(_mean([item.tokens for item in items]) for items in columns)))
+        reasoned = [
+            _mean([item.reasoning_tokens for item in items if item.reasoning_tokens is not None])
+            for items in columns
+        ]
+        rows.append(("tokens of the reasoning", *reasoned))
+    return rates_table(sides, groups, "Every model on all prompts")
+
+
+def _mean(lengths: Sequence[int]) -> Text:
+    return (f"{fmean(lengths):.1f}", small("mean")) if lengths else "–"
+
+
+def sampled_plots(run: RunResults) -> list[Figure]:
+    """pass@k and majority@k of every model whose answers were sampled."""
+    metrics = {
+        model.name: sampled.sampled_metrics(model.samples(EXACT.kind), seed=run.record.recipe.seed)
+        for model in run.evaluated(EXACT.kind)
+    }
+    drawn = []
+    for name, title in _AT_K.items():
+        lines = {model: one[name] for model, one in metrics.items() if name in one}
+        drawn += [plots.at_k(title, lines)] if lines else []
+    return drawn
+
+
+SECTION = Section(
+    title="Effects",
+    heading="What each stage changed, what each model can do",
+    order=10,
+    blocks=blocks,
+)

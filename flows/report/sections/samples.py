@@ -1,28 +1,116 @@
-"""What the models answered, before and after."""
+"""What the models answered, before and after. The page filters samples without a script: what a
+filter needs to know of a sample is in its classes, g1 (its group) and, of model 2, m2 and r2, w2 or
+u2 (its mark)."""
 
-from markupsafe import Markup
+from collections.abc import Iterator, Sequence
+from itertools import product
 
-from flows.report import samples_section
+from flows.report.blocks import Block, Box, Code, Details, Paragraph, Raw, Span, code, small
+from flows.report.html import tag
+from flows.report.samples import RULE, Sample, answer_blocks, samples
 from flows.report.section import Section
-from flows.report.templates import fragment
 from flows.runs.results import RunResults
 
+_SIGNS = {"right": "✓", "wrong": "✗", "unverifiable": "·"}
+_OUTCOMES = {
+    "": "any",
+    "right": "right after",
+    "wrong": "wrong after",
+    "gained": "wrong before, right after",
+    "lost": "right before, wrong after",
+}
 
-def html(run: RunResults) -> Markup:
+
+def blocks(run: RunResults) -> list[Block]:
     """Prompts with every model's answer, and what filters them."""
-    shown = samples_section.samples(run)
-    filters = samples_section.filters(shown)
-    return fragment(
-        "sections/samples.j2", samples=shown, filters=filters, sample_rule=samples_section.RULE
+    shown = samples(run)
+    if not shown:
+        return []
+    groups, models = _filters(shown)
+    found = [_sample(sample, groups, models, first=sample is shown[0]) for sample in shown]
+    count = Paragraph("", "note count")
+    browser: list[Block] = [_controls(groups, models), Box(found, "list"), count]
+    return [Paragraph(RULE, "note"), Box(browser, "browser")]
+
+
+def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
+    """What the samples can be filtered by: their groups, and models to look at before and after."""
+    groups = dict.fromkeys(sample.group for sample in shown)
+    models = dict.fromkeys(answer.model for sample in shown for answer in sample.answers)
+    return list(groups), list(models)
+
+
+def _sample(
+    sample: Sample, groups: Sequence[str], models: Sequence[str], *, first: bool
+) -> Details:
+    places = {answer.model: models.index(answer.model) + 1 for answer in sample.answers}
+    summary: list[str | Span] = [sample.group]
+    classes = f"card sample g{groups.index(sample.group) + 1}"
+    for answer in sample.answers:
+        place, mark = places[answer.model], answer.mark
+        classes += f" m{place} {mark[0]}{place}"
+        summary += [" ", Span(f"{answer.model} {_SIGNS[mark]}", "span", f"chip {mark} m{place}")]
+    facts = (small("reference answer:"), " ", code(sample.reference), small("prompt"), " ")
+    answers = [
+        Box(answer_blocks(answer), f"answer {answer.mark} m{places[answer.model]}")
+        for answer in sample.answers
+    ]
+    prompt, about = Code(sample.prompt, "prompt"), Paragraph((*facts, code(sample.id)))
+    title = (*summary, small(sample.title))
+    return Details(title, [prompt, about, Box(answers, "answers")], first, classes)
+
+
+def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
+    def numbered(letter: str, names: Sequence[str]) -> dict[str, str]:
+        return {f"{letter}{place}": name for place, name in enumerate(names, start=1)}
+
+    def select(label: str, options: dict[str, str], chosen: str = "") -> str:
+        made = [
+            tag("option", text, value=value, selected=value == chosen != "")
+            for value, text in options.items()
+        ]
+        return tag("label", f"{label} ", tag("select", *made, aria_label=label.lower()))
+
+    after = numbered("a", models)
+    return Raw(
+        tag(
+            "div",
+            select("Prompts", {"": "all"} | numbered("g", groups)),
+            select("before", numbered("b", models)),
+            select("after", after, list(after)[-1]),
+            select("outcome", _OUTCOMES),
+            tag("label", tag("input", type="checkbox", class_="every"), " every model's answer"),
+            class_="filters",
+        )
     )
 
 
-def style(run: RunResults) -> Markup:
+def style(run: RunResults) -> str:
     """What the filters do, without a script."""
-    shown = samples_section.samples(run)
-    return fragment(
-        "sections/samples.css.j2", samples=shown, filters=samples_section.filters(shown)
-    )
+    shown = samples(run)
+    groups, models = _filters(shown)
+    counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'
+    return "\n".join([counted, *_rules(len(groups), len(models)), ""])
 
 
-SECTION = Section(title="Samples", order=40, html=html, style=style)
+def _rules(groups: int, models: int) -> Iterator[str]:
+    for group in range(1, groups + 1):
+        yield _hide([f"g{group}"], f".sample:not(.g{group})")
+    for now in range(1, models + 1):
+        yield _hide([f"a{now}", "right"], f".sample:not(.r{now})")
+        yield _hide([f"a{now}", "wrong"], f".sample:not(.w{now})")
+    for now, was in product(range(1, models + 1), repeat=2):
+        both = [f"b{was}", f"a{now}"]
+        yield _hide([*both, "gained"], f".sample:not(.w{was}.r{now})")
+        yield _hide([*both, "lost"], f".sample:not(.r{was}.w{now})")
+        yield _hide(
+            both, f":is(.answer, .chip):not(.m{was}, .m{now})", ":not(:has(.every:checked))"
+        )
+
+
+def _hide(chosen: Sequence[str], what: str, unless: str = "") -> str:
+    where = "".join(f':has([value="{value}"]:checked)' for value in chosen)
+    return f".browser{where}{unless} {what} {{ display: none; }}"
+
+
+SECTION = Section(title="Samples", heading="Before and after", order=40, blocks=blocks, style=style)

@@ -1,20 +1,36 @@
 """How long each stage took."""
 
-from markupsafe import Markup
-
-from flows.report import provenance_section
+from flows.report import plots
+from flows.report.blocks import Block, Box, Column, Table, card
 from flows.report.section import Section
-from flows.report.templates import fragment
-from flows.runs.results import RunResults
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import duration, size
+
+_PEAKS = {"peak_rss_bytes": "", "peak_device_bytes": " on a device"}
+"""A stage's peaks of memory, of its process and of its fullest device, and how they are told
+apart."""
 
 
-def html(run: RunResults) -> Markup:
-    """The section."""
-    return fragment(
-        "sections/time.j2",
-        times=provenance_section.times(run),
-        stages=provenance_section.stage_rows(run),
-    )
+def blocks(run: RunResults) -> list[Block]:
+    """Every stage of the recipe, reached or not: what happened in this run, and what its artifact
+    says of when it was made."""
+    columns = ("stage", Column("status", "text"), "this run", "made in", "peak memory")
+    table = card(Table(columns, [_row(stage) for stage in run.stages.values()]))
+    ended = [
+        (stage.record.name, stage.record.seconds, stage.record.status)
+        for stage in run.stages.values()
+        if stage.record and stage.record.status != "running"
+    ]
+    drawn = [card(plots.stage_times("Time per stage", ended))] if ended else []
+    return [Box([*drawn, table], "grid wide")]
 
 
-SECTION = Section(title="Time", order=70, html=html)
+def _row(stage: StageOutput) -> tuple[str, ...]:
+    record, execution = stage.record, stage.manifest.execution if stage.manifest else {}
+    peaks = (f"{size(execution[one])}{what}" for one, what in _PEAKS.items() if one in execution)
+    seconds = duration(record.seconds) if record and record.status != "running" else ""
+    made_in = duration(execution["seconds"]) if "seconds" in execution else ""
+    return stage.name, stage.status, seconds, made_in, ", ".join(peaks)
+
+
+SECTION = Section(title="Time", heading="Time", order=70, blocks=blocks)

@@ -1,22 +1,228 @@
-"""Curves, pairs, rollouts, and on what was trained."""
+"""Training: curves of every trained stage, its metrics, and what it was trained on (proof, pairs,
+rollouts)."""
 
-from markupsafe import Markup
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from flows.report import training_section
+from flows.recipe.explain import flat
+from flows.report import plots
+from flows.report.blocks import (
+    Block,
+    Box,
+    Code,
+    Details,
+    Figure,
+    Heading,
+    Paragraph,
+    Text,
+    code,
+    facts,
+    grid,
+    small,
+    strong,
+)
 from flows.report.section import Section
-from flows.report.templates import fragment
-from flows.runs.results import RunResults
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import clip, figure
+from schemas.examples import Domain, PreferencePair
+from tasks.contract.job import read_jsonl
+from tasks.contract.kind import Product
+
+_PANELS = {
+    "loss": ("loss", "validation_loss"),
+    "reward": ("reward",),
+    "reward by component": ("reward/",),
+    "implicit rewards": ("rewards/chosen", "rewards/rejected", "rewards/margin"),
+    "preference accuracy": ("rewards/accuracy",),
+    "KL to the initial policy": ("kl",),
+    "KL to the teacher": ("reverse_kl",),
+    "groups that teach nothing (fraction)": ("zero_variance", "all_right", "all_wrong"),
+    "groups that teach, and those trained on": ("effective_groups", "trained_groups"),
+    "sampler and trainer (nats per token)": ("sampler_gap",),
+    "completion length (tokens)": ("completion_tokens",),
+    "code that passes its tests, and what of it looks like a trick (responses)": (
+        "audit_passes",
+        "audit_short",
+        "audit_suspicious",
+    ),
+}
+"""Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it.
+Other keys are drawn apart."""
+
+_MOST_LINES = len(plots.SERIES)
+_ROLLOUTS = 8
+_PROOFS = 5
+_AUDITED = 5
 
 
-def html(run: RunResults) -> Markup:
-    """The section."""
-    return fragment(
-        "sections/training.j2",
-        trainings=training_section.trainings(run),
-        proofs=training_section.proofs(run),
-        pairs=training_section.preference_pairs(run),
-        rollouts=training_section.rollout_groups(run),
+def blocks(run: RunResults) -> list[Block]:
+    """Every trained stage that left an artifact, in file order, and what they were trained on."""
+    trained = [one for one in run.producing(Product.MODEL, Product.REWARD) if one.manifest]
+    if not trained:
+        return []
+    found = [block for stage in trained for block in _training(stage)]
+    for shown in (_proof, _pairs, _rollouts):
+        found += [block for stage in run.stages.values() for block in shown(stage)]
+    return found
+
+
+def _training(stage: StageOutput) -> Iterator[Block]:
+    """A stage's telling curves, the others, what the audit of its code flagged, and its metrics."""
+    name, kind = stage.name, stage.spec.kind
+    telling, more = curves(stage)
+    yield Heading(name if kind == name else f"{name} ({kind})", 3)
+    yield from grid(telling, "fill")
+    if more:
+        yield Details(f"More curves of {name}", grid(more, "fill", framed=False))
+    yield from _audited(stage)
+    metrics = [pair for key, value in stage.metrics.items() for pair in flat(key, value).items()]
+    if metrics:
+        table = facts([(field, figure(value)) for field, value in metrics])
+        yield Details(f"Metrics of {name}", [table])
+
+
+def _audited(stage: StageOutput) -> Iterator[Block]:
+    """The stage's audit.jsonl (`tasks.reinforcement.audit`): how much of the code that passed its
+    tests was flagged, and the first of it."""
+    rows = stage.rows("audit.jsonl")
+    if not rows:
+        return
+    passes, short, suspicious = (
+        stage.metrics.get(f"audit_{name}", 0) for name in ("passes", "short", "suspicious")
     )
+    counts = (
+        f" Of {passes:,} responses whose code passed its tests, {short:,} are shorter than a"
+        f" plausible solution and {suspicious:,} touch what no solution needs (frames, builtins,"
+        " hooks, overridden comparisons). No reward depends on it."
+    )
+    yield Paragraph((strong("Look at what passed."), counts))
+    shown: list[Block] = []
+    for row in rows[:_AUDITED]:
+        problems = clip("; ".join(row["problems"]), 400)
+        shown += [Heading(f"update {row['step']}: {problems}", 4), Code(clip(row["code"], 600))]
+    title = f"Passing code of {stage.name} that looks like a trick: the first"
+    yield Details(f"{title} {len(rows[:_AUDITED])}", shown)
 
 
-SECTION = Section(title="Training", order=50, html=html)
+def curves(stage: StageOutput) -> tuple[list[Figure], list[Figure]]:
+    """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that
+    are not finite are left out."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row in stage.rows("curves.jsonl"):
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                steps, values = series.setdefault(name, ([], []))
+                steps.append(row["step"])
+                values.append(value)
+    named = _named_panels(list(series))
+    others = [
+        (name.replace("_", " "), [name])
+        for name in series
+        if not any(name in names for _, names in named)
+    ]
+    telling, more = (
+        [
+            plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names})
+            for title, names in panels
+        ]
+        for panels in (named, others)
+    )
+    calibration = stage.path("calibration.json")
+    if calibration:
+        bins = json.loads(calibration.read_text(encoding="utf-8"))["bins"]
+        telling.append(plots.reliability(f"{stage.name}: reliability on held-out pairs", bins))
+    return telling, more
+
+
+def _named_panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The panels of `_PANELS` that have something to draw, in its order; one with too many lines is
+    continued in a second."""
+    panels = []
+    for title, wanted in _PANELS.items():
+        names = [
+            key
+            for want in wanted
+            for key in keys
+            if key == want or (want.endswith("/") and key.startswith(want))
+        ]
+        panels += [
+            (title, names[start : start + _MOST_LINES])
+            for start in range(0, len(names), _MOST_LINES)
+        ]
+    return panels
+
+
+def _excerpt(title: Text, text: str, classes: str, *more: Block) -> Box:
+    """A text in a frame, to stand beside others."""
+    return Box([Heading(title, 4), *more, Code(text)], f"answer {classes}".strip())
+
+
+def _proof(stage: StageOutput) -> Iterator[Block]:
+    """An SFT stage's training-token proof: what was checked on how many rows, and sample rows,
+    prompt and supervised span."""
+    path = stage.path("proof.json")
+    if path is None:
+        return
+    proof = json.loads(path.read_text(encoding="utf-8"))
+    counts = [
+        (name.replace("_", " "), figure(value))
+        for name, value in proof.items()
+        if isinstance(value, int)
+    ]
+    shown: list[Block] = [f"Checked on every row: {'; '.join(proof['checks'])}.", facts(counts)]
+    for row in proof["samples"][:_PROOFS]:
+        prompt = Box([Paragraph(small("prompt, no loss")), Code(clip(row["prompt"]), "prompt")], "")
+        supervised = _excerpt("supervised", clip(row["supervised"]), "right")
+        shown.append(Box([prompt, supervised], "answers"))
+    yield Details(f"Training-token proof of {stage.name}: what its loss is computed on", shown)
+
+
+def _pairs(stage: StageOutput) -> Iterator[Block]:
+    """Of a stage that made pairs, the first of each domain in file order."""
+    path, first = stage.path("pairs.jsonl"), dict[Domain, PreferencePair]()
+    for pair in read_jsonl(path, PreferencePair) if path else ():
+        first.setdefault(pair.domain, pair)
+    shown: list[Block] = []
+    for pair in (first[domain] for domain in Domain if domain in first):
+        chosen = f"chosen, written by the {pair.chosen_from}"
+        answers = [
+            _excerpt(chosen, clip(pair.chosen), "right"),
+            _excerpt(f"rejected: {pair.rejected_because}", clip(pair.rejected), ""),
+        ]
+        prompt = Code(clip(pair.prompt), "prompt")
+        shown += [Heading(pair.domain, 3), prompt, Box(answers, "answers")]
+    if shown:
+        yield Details(f"Preference pairs of {stage.name}: the first of each domain", shown)
+
+
+def _rollouts(stage: StageOutput) -> Iterator[Block]:
+    """Of a stage that sampled, the first prompt of its first and of its last logged rollout, with
+    up to eight responses each."""
+    rows = stage.rows("rollouts.jsonl")
+    for step in sorted({row["step"] for row in rows[:1] + rows[-1:]}):
+        of_step = [row for row in rows if row["step"] == step]
+        group = [row for row in of_step if row["id"] == of_step[0]["id"]][:_ROLLOUTS]
+        reference = small("reference answer:"), " ", code(clip(group[0]["reference"], 400))
+        yield Details(
+            f"Rollouts of {stage.name} at step {step}: one prompt, its group of responses",
+            [
+                Code(clip(group[0]["prompt"]), "prompt"),
+                Paragraph(reference),
+                Box([_response(row) for row in group], "answers"),
+            ],
+        )
+
+
+def _response(row: dict[str, Any]) -> Box:
+    """One sampled response; green where its advantage pushes it up."""
+    reward, advantage = row["reward"], row["advantage"]
+    tone = "right" if advantage > 0 else "wrong" if advantage < 0 else "none"
+    parts = ", ".join(f"{name} {figure(value)}" for name, value in row["rewards"].items())
+    text = clip(row["completion"]) + ("" if row["terminated"] else " … (cut off)")
+    title = f"reward {figure(reward)}, advantage {figure(advantage)}"
+    return _excerpt(title, text, tone, Paragraph(small(parts)))
+
+
+SECTION = Section(title="Training", heading="Training", order=50, blocks=blocks)

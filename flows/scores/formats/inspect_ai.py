@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.results import RunResults
+from flows.scores import Format
 from flows.scores.evaluations import Evaluation, evaluations, moment, token
 from schemas.evaluation import EvalItem
 from schemas.examples import parse_trace
@@ -199,3 +200,6 @@ def _sample(one: Evaluation, task: str, item: EvalItem) -> dict[str, Any]:
         "model_usage": {model: usage},
         "uuid": token(one.run_id, one.stage.name, task, item.id, str(item.sample)),
     }
+
+
+FORMAT = Format(write=write)

@@ -1,8 +1,8 @@
 """Results as lm-evaluation-harness (0.4) writes them with `--log_samples --output_path
 DIR/lm_eval`.
 
-    <run>__<model>/results_<time>.json            one per evaluation: rates and standard errors of its tasks
-    <run>__<model>/samples_<task>_<time>.jsonl    one per task: prompts, greedy answers, and the rates of each
+    <run>__<model>/results_<time>.json          one per evaluation: rates, standard errors of tasks
+    <run>__<model>/samples_<task>_<time>.jsonl  one per task: prompts, greedy answers, their rates
 
 A task is a suite: `<kind>_<suite>`. A rate of a sample is 1.0 or 0.0; null, and not among its
 `metrics`, where the answer is outside the rate's denominator. Sampled answers have no place in this
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.results import RunResults
+from flows.scores import Format
 from flows.scores.evaluations import PROMPT_FIELDS, Evaluation, evaluations, flat_fields, moment
 from schemas.evaluation import EvalItem
 
@@ -178,3 +179,6 @@ def _identity(row: dict[str, Any]) -> str:
 def _hash(text: str) -> str:
     """As `lm_eval.utils.hash_string`."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+FORMAT = Format(write=write)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from flows.runs.results import RunResults
+from flows.scores import Format
 from flows.scores.evaluations import Evaluation, evaluations, flat_fields
 from schemas.evaluation import EvalItem
 
@@ -56,3 +57,6 @@ def _column(annotation: Any) -> "pa.DataType":
         [annotation] = [one for one in get_args(annotation) if one is not type(None)]
     plain = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
     return plain.get(annotation, pa.string())
+
+
+FORMAT = Format(write=write)

@@ -9,6 +9,7 @@ of several evaluations stands from left to right.
 from pathlib import Path
 
 from flows.runs.results import RunResults
+from flows.scores import Format
 from flows.scores.evaluations import curve, figures
 
 
@@ -31,3 +32,6 @@ def write(run: RunResults, directory: Path) -> int:
                 events.add_scalar(f"metrics/{name}", value, place, walltime=ended)
         count += 1
     return count
+
+
+FORMAT = Format(write=write)

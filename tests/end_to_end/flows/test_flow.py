@@ -105,7 +105,7 @@ def test_an_input_that_is_lost_again_and_again_fails_the_stage_that_needs_it(
     assert "is missing, damaged or another one by now" in record["stages"][1]["error"]
 
 
-def test_when_the_input_comes_back_with_other_bytes_all_that_was_made_from_the_old_ones_is_made_again(
+def test_when_the_input_comes_back_with_other_bytes_all_made_from_the_old_ones_is_made_again(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The store holds an artifact that this code would not make. It is lost after one of two stages

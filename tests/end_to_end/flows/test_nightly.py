@@ -31,12 +31,13 @@ from flows import nightly as module
 from flows.cli.main import main
 from flows.nightly import nightly
 from flows.promotion.champion import current, history, promote_by_hand, rollback
-from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
+from flows.promotion.fresh import Decision, decision_name, is_unchanged, last_nightly
 from flows.recipe.resolve import resolve
+from flows.report import publish
 from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.recipe import GateRule, GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
@@ -102,7 +103,7 @@ def nights(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "post_train", made.post_train)
     monkeypatch.setattr(module, "get_run_logger", logging.getLogger)
     monkeypatch.setattr(
-        module, "create_markdown_artifact", lambda **fields: made.pages.append(fields)
+        publish, "create_markdown_artifact", lambda **fields: made.pages.append(fields)
     )
     token = WATCH.set(Watch())
     yield made
@@ -115,19 +116,12 @@ def real(nights: Nights, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> I
     parameters = {"persist_result": False, "result_serializer": "json"}
 
     @flow(name="post-train", **parameters)
-    def post_train(
-        recipe: str,
-        target: str,
-        store: str,
-        overrides: tuple[str, ...],
-        data: str,
-        force: tuple[str, ...],
-    ) -> State[Any]:
+    def post_train(**parameters: Any) -> State[Any]:
         return nights.post_train()
 
     monkeypatch.setattr(module, "post_train", post_train)
     monkeypatch.setattr(module, "get_run_logger", get_run_logger)
-    monkeypatch.setattr(module, "create_markdown_artifact", create_markdown_artifact)
+    monkeypatch.setattr(publish, "create_markdown_artifact", create_markdown_artifact)
     with temporary_settings(
         {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     ):  # each would cost a second in the end
@@ -361,18 +355,14 @@ def test_a_champion_without_a_record_is_not_replaced(nights: Nights) -> None:
     assert nights.champions == [NIGHT.format(1)]
 
 
-# Other held-out rows
-# --------------------------------------------------------------------------------------------------
-
-
 def submit(
     nights: Nights, candidate: list[RunRecord], error: str | None
-) -> Callable[[JobSpec], Any]:
+) -> Callable[[JobRequest], Any]:
     """In the place of `submit_stage`: the champion answers all of the candidate's prompts wrongly,
     or its job fails."""
 
     @task
-    def evaluate(spec: JobSpec) -> State[Any]:
+    def evaluate(spec: JobRequest) -> State[Any]:
         if error or spec.data != str(nights.recipe.parent):
             return Failed(message=error or f"its data are in {spec.data}")
         stage = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}[spec.kind]
@@ -383,15 +373,8 @@ def submit(
             out / "items.jsonl",
             [item.model_copy(update={"exact": False, "safe": False}) for item in asked],
         )
-        draft = Manifest(
-            kind=spec.kind,
-            key=spec.key,
-            version=1,
-            config=spec.config,
-            inputs=spec.inputs,
-            attempt="1",
-            files=(),
-        )
+        same = {name: getattr(spec, name) for name in ("kind", "key", "config", "inputs")}
+        draft = Manifest(**same, version=1, attempt="1", files=())
         open_store(nights.root).commit(draft, out)
         return Completed()
 
@@ -416,56 +399,6 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decisio
     assert len(decision(real, candidate[0].run_id).gate.evaluations) == 2
 
 
-# What is new
-# --------------------------------------------------------------------------------------------------
-
-
-def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(
-    tmp_path: Path,
-) -> None:
-    store, before = write_run(tmp_path, "a", stop_before="rebalance")
-    rows = [
-        json.loads(line)
-        for line in (
-            (store.local_dir(distilled(store, before)) / "examples.jsonl").read_text().splitlines()
-        )
-    ]
-    moved = [row | {"source": "elsewhere.jsonl"} for row in rows]
-    now = [
-        *moved[1:-1],
-        moved[-1] | {"reasoning": "otherwise"},
-        *(moved[0] | {"id": name} for name in "xyz"),
-    ]
-    after = with_rows(store, tmp_path, before, now)
-    fresh = fresh_rows(store, after, before)
-    assert (fresh.rows, fresh.new, fresh.changed, fresh.gone, fresh.since) == (20, 3, 1, 1, "a")
-    assert fresh.text == "20 rows, 3 new, 1 changed, 1 gone since a"
-    assert fresh_rows(store, after, None).since is None
-
-
-def distilled(store: Store, run: RunRecord) -> Manifest:
-    ref = run.stages[0].artifact
-    assert ref is not None
-    manifest = store.lookup(ref.kind, ref.key)
-    assert manifest is not None
-    return manifest
-
-
-def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any]]) -> RunRecord:
-    out = root / "rows"
-    out.mkdir()
-    write_jsonl(out / "examples.jsonl", rows)
-    ref = store.commit(
-        distilled(store, run).model_copy(update={"key": "a" * 64, "files": ()}), out
-    ).ref()
-    return run.model_copy(
-        update={
-            "run_id": "b",
-            "stages": (run.stages[0].model_copy(update={"artifact": ref}), *run.stages[1:]),
-        }
-    )
-
-
 def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     nights: Nights, finished: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -478,16 +411,9 @@ def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     last = read_run(nights.store, first)
     verdict = {"promote": False, "why": "no win", "candidate": first, "champion": None}
     fresh = {"rows": 60, "new": 60, "changed": 0, "gone": 0, "since": None}
-    made = {
-        "run_id": first,
-        "fresh": fresh,
-        "gate": verdict,
-        "why": "no win",
-        "promoted": False,
-        "champion": None,
-        "decided": 1.0,
-    }
-    open_store(nights.root).write_json(decision_name(first), Decision.model_validate(made))
+    made = {"run_id": first, "fresh": fresh, "gate": verdict, "why": "no win", "decided": 1.0}
+    decided = Decision.model_validate({**made, "promoted": False, "champion": None})
+    open_store(nights.root).write_json(decision_name(first), decided)
     found = last_nightly(nights.store, "demo")
     assert found is not None
     assert found[0] == last
@@ -508,11 +434,3 @@ def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     nights.store.remove("champions/demo")
     nights.recipe.write_text(nights.recipe.read_text().replace("train = 20", "train = 21"))
     assert nights.run(lambda: "it ran").is_failed()
-
-
-def test_a_damaged_decision_is_passed_over(tmp_path: Path) -> None:
-    for night in (1, 2):
-        store, _ = write_run(tmp_path, NIGHT.format(night), text=str(night))
-    assert last_nightly(store, "demo") is None
-    store.write_bytes(decision_name(NIGHT.format(2)), b"{")
-    assert last_nightly(store, "demo") is None

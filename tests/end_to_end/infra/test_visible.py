@@ -8,8 +8,10 @@ import pytest
 
 from flows.cli import show
 from flows.report import publish
-from flows.report.compare import compare_runs, render_comparison
-from flows.report.page import report_html
+from flows.report.blocks import Table
+from flows.report.compare import render_comparison
+from flows.report.page import report_of
+from flows.runs.compare import compare_runs
 from flows.runs.results import read_results
 from infra.visible import visible
 from schemas.examples import Domain
@@ -52,7 +54,7 @@ def test_pages_show_it(tmp_path: Path) -> None:
     """The report, with a model's answers, a row's data card and a failure; and the comparison of
     two such runs."""
     store, record = write_run(tmp_path, text=NASTY, requests=3, samples=2)
-    page = report_html(read_results(store, record))
+    page = report_of(read_results(store, record)).html()
     assert unseen(page) == set()
     assert page.count(SHOWN) > 10
     _, other = write_run(
@@ -68,7 +70,7 @@ def test_pages_show_it(tmp_path: Path) -> None:
     )
     assert unseen(compared) == set()
     assert SHOWN in compared
-    failed = report_html(read_results(store, other))
+    failed = report_of(read_results(store, other)).html()
     assert unseen(failed) == set()
     assert SHOWN in failed
 
@@ -88,14 +90,13 @@ def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "create_table_artifact",
         lambda table, **_: sent.extend(str(row["error"]) for row in table),
     )
-    publish.publish(results, report_html(results))
+    publish.publish(report_of(results))
     assert unseen("".join(sent)) == set()
     assert sum(SHOWN in one for one in sent) >= 3  # the table, the page of the failure, the samples
 
 
 def test_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show.line(NASTY + "\ud800")
-    show.table("title", ("column",), [(NASTY,)])
+    show.show([NASTY + "\ud800", Table(("column",), [(NASTY,)], "title")])
     printed = capsys.readouterr().out
     assert unseen(printed) == set()
     assert SHOWN + r"\ud800" in printed

@@ -9,11 +9,13 @@ import jax
 import pytest
 from prefect.states import State
 
-from flows import post_train
+from flows import post_train, preamble
 from flows.planning import plan as planning
 from flows.planning.plan import DoesNotFit
-from flows.report.plan_section import plan_versus_actual
-from flows.report.templates import environment
+from flows.report.blocks import plain
+from flows.report.markdown import markdown
+from flows.report.section import SECTIONS
+from flows.report.sections.plan import plan_versus_actual
 from flows.runs.record import RunLog, read_plan, read_run
 from flows.runs.results import read_results
 from infra.store.store import Store, open_store
@@ -212,9 +214,9 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
         post_train, "get_run_logger", lambda: __import__("logging").getLogger("test")
     )
     monkeypatch.setattr(
-        post_train, "check_reach", lambda target, store: None
+        preamble, "check_reach", lambda target, store: None
     )  # a bucket is not what this is about
-    monkeypatch.setattr(post_train, "check_endpoints", lambda *_: None)
+    monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
 
     def announce(*_: Any) -> None:
@@ -278,17 +280,13 @@ def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_sai
     assert table is not None
     assert [row.stage for row in table.rows] == ["sft", "grpo"]
     sft, grpo = table.rows
-    assert sft.time.texts == ("3 min 20 s", "10 min 0 s", "3.00×")
-    assert sft.memory.texts == ("14.0 GB", "12.0 GB", "0.86×")
-    assert sft.cost.texts == ("1.40 USD", "1.50 USD", "1.07×")
-    assert grpo.memory.texts == ("5.0 GB", "", ""), "its devices did not tell"
+    assert plain(sft.time.text) == "3 min 20 s → 10 min 0 s 3.00×"
+    assert plain(sft.memory.text) == "14.0 GB → 12.0 GB 0.86×"
+    assert plain(sft.cost.text) == "1.40 USD → 1.50 USD 1.07×"
+    assert plain(grpo.memory.text) == "5.0 GB → –", "its devices did not tell"
     assert grpo.worked == "1 min 30 s, 1.25 s for each of its steps"
-    assert table.time.texts == ("9 min 20 s", "11 min 40 s", "1.25×")
-    assert table.cost.texts == (
-        "1.40 USD",
-        "1.50 USD",
-        "1.07×",
-    ), "the stage without a price is in neither sum"
+    assert plain(table.time.text) == "9 min 20 s → 11 min 40 s 1.25×"
+    assert plain(table.cost.text) == "1.40 USD → 1.50 USD 1.07×", "grpo's is in neither sum"
     assert table.findings == [
         "sft took 10 min 0 s where 3 min 20 s was planned, 3 times as much.",
         "grpo took 1 min 40 s where 6 min 0 s was planned, 0.28 times as much.",
@@ -307,32 +305,23 @@ def test_more_memory_than_the_compiler_said_is_a_finding_before_it_is_a_crash(
     ]
 
 
-def rendered(store: Store, record: RunRecord) -> str:
-    plan = plan_versus_actual(read_results(store, record))
-    return environment().get_template("sections/plan.j2").render(plan=plan, record=record)
+def said(store: Store, record: RunRecord) -> str:
+    return markdown(SECTIONS["plan"].blocks(read_results(store, record)))
 
 
 def test_the_report_says_when_there_was_no_plan(tmp_path: Path) -> None:
-    store, record = planned_run(tmp_path)
-    assert plan_versus_actual(read_results(store, record)) is None
-    assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in rendered(
-        store, record
-    )
-    assert "<td>600" not in rendered(store, record)
+    shown = said(*planned_run(tmp_path))
+    assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in shown
+    assert "|" not in shown
 
 
 def test_the_report_shows_the_comparison(tmp_path: Path) -> None:
-    shown = rendered(*planned_run(tmp_path, planned("sft", 200.0, 1.4, 14 * GB)))
-    for text in (
-        "sft took 10 min 0 s where 3 min 20 s was planned",
-        "<td>12.0 GB</td>",
-        "<td>0.86×</td>",
-        "<strong>all</strong>",
-    ):
-        assert text in shown
-    assert "Nothing was far off" in rendered(
-        *planned_run(tmp_path / "well", planned("sft", 500.0, 1.4, 14 * GB))
-    )
+    shown = said(*planned_run(tmp_path, planned("sft", 200.0, 1.4, 14 * GB)))
+    assert "- sft took 10 min 0 s where 3 min 20 s was planned" in shown
+    assert "| 14.0 GB → 12.0 GB 0.86× |" in shown
+    assert "| **all** | 3 min 20 s → 10 min 0 s 3.00× | |" in shown
+    near = said(*planned_run(tmp_path / "well", planned("sft", 500.0, 1.4, 14 * GB)))
+    assert "Nothing was far off" in near
 
 
 def test_a_damaged_plan_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from schemas.job import JobSpec
+from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import read_jsonl, write_jsonl
@@ -100,7 +100,7 @@ def suited(store: Store, record: RunRecord, right: bool) -> RunRecord:
     return answer(store, record, "grpo_eval", known + suite)
 
 
-def replay(store: Store, spec: JobSpec, asked: list[EvalItem], right: bool) -> Manifest:
+def replay(store: Store, spec: JobRequest, asked: list[EvalItem], right: bool) -> Manifest:
     """What the job of a rematch leaves: answers to the candidate's prompts, all right or all
     wrong."""
     answers = [

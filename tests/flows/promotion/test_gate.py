@@ -331,11 +331,7 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s
             "prompts": manifest(store, new, "rebalance").ref(),
             "policy": manifest(store, old, "grpo").ref(),
         }
-        assert (spec.config, spec.run, spec.attempt) == (
-            manifest(store, new, name).config,
-            "fresh",
-            "",
-        )
+        assert (spec.config, spec.run) == (manifest(store, new, name).config, "fresh")
         replay(store, spec, items(store, new, name), right=False)
     assert rematches(store, new, old) == [], "they are cached"
     verdict = gate(store, new, old)

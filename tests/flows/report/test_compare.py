@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from flows.cli import show
-from flows.report.compare import compare_runs, comparison_tables, render_comparison
+from flows.report.blocks import small
+from flows.report.compare import (
+    comparison_blocks,
+    forests,
+    rate_tables,
+    recipe_table,
+    render_comparison,
+    stage_table,
+)
+from flows.runs.compare import compare_runs
 from flows.runs.effects import METRICS
 from infra.store.store import Store
+from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
 BETTER = {**SKILL, "simpo": 0.6, "grpo": 0.9}
@@ -166,11 +176,13 @@ def test_the_page_is_one_file_that_loads_nothing(compared: tuple[Store, dict[str
 def test_the_terminal_shows_rates_recipes_and_times(
     compared: tuple[Store, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show.show_comparisons([compared[1]])
+    """What the page shows at first sight, without plots and explanations."""
+    show.show(comparison_blocks([compared[1]]))
     shown = capsys.readouterr().out
     assert "+20.0 [" in shown
     assert "stages.simpo.config.beta" in shown
     assert "ran 5.5 s" in shown
+    assert "Holm" not in shown
 
 
 def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
@@ -182,13 +194,18 @@ def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
         ("demo-1", "demo-2"),
         ("demo-1", "demo-3"),
     ]
-    tables = comparison_tables(comparisons)
-    assert [run["run_id"] for run in tables["runs"]] == ["demo-1", "demo-2", "demo-3"]
-    assert [
-        row and row["b"]["value"] for row in tables["rates"][0][1]["exact answer", "grpo", "all"]
-    ] == [0.9, None]
-    assert tables["recipes"] == {"stages.sft.config.steps": [3, 3, 9]}
-    assert [side["status"] for side, _ in tables["stages"]["grpo"]] == ["ran", "ran", "not run"]
+    table = dict(rate_tables(comparisons))["Over all prompts"]
+    [[second, _, *third]] = [row[4:] for row in table.rows if row[:2] == ("exact answer", "grpo")]
+    assert second == ("90.0%", small("[83.3, 94.2]"))
+    assert third == ["–", "–"]
+    assert rows(recipe_table(comparisons)) == {
+        "stages.sft.config.steps": {"1": "3", "2": "3", "3": "9"}
+    }
+    assert [text.split(" ")[0] for text in rows(stage_table(comparisons))["grpo"].values()] == [
+        "ran",
+        "ran",
+        "not",
+    ]
     page = Path(render_comparison(store, comparisons))
     assert page.name.startswith("compare-2-runs-")
     assert "Three runs compared" in page.read_text(encoding="utf-8")
@@ -203,5 +220,5 @@ def test_what_one_artifact_answered_for_both_runs_is_no_comparison(
         if one["metric"] == "exact_answer"
     }
     assert same == {"base": True, "sft": True, "simpo": False, "grpo": False}
-    [plot] = [plot for plot in comparison_tables([compared[1]])["plots"] if "Exact answer" in plot]
-    assert ("simpo" in plot, "base" in plot.replace("baseline", "")) == (True, False)
+    [plot] = [one for one in forests([compared[1]]) if one.title.startswith("Exact answer")]
+    assert ("simpo" in plot.svg, "base" in plot.svg.replace("baseline", "")) == (True, False)

@@ -387,6 +387,15 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
             for n in range(2)
         ]
         write_jsonl(out / "rollouts.jsonl", rows)
+        reference = {"format": 1.0, "exact_answer": None, "total": 1.0, "lead": None}
+        lead = {"mean": -0.5, "low": -0.6, "high": -0.4}
+        finding = {"name": "control:copy", "text": f"copy earns more{text}", "allowed": "a drill"}
+        audit = {
+            "prompts": 24,
+            "updates": {"1": {"reference": reference, "copy": {**reference, "lead": lead}}},
+            "findings": [finding],
+        }
+        (out / "reward_audit.json").write_text(json.dumps(audit), encoding="utf-8")
         write_jsonl(
             out / "audit.jsonl",
             [{"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}],

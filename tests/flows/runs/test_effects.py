@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.verdict import Sentence, stage_verdicts, verdict, verdict_markdown
+from flows.report.markdown import markdown
+from flows.report.summaries import run_page
+from flows.report.verdict import Sentence, stage_verdicts, verdict
 from flows.runs.effects import (
     EXACT,
     METRICS,
@@ -150,7 +152,7 @@ def test_a_stage_that_was_not_evaluated_gets_no_verdict(tmp_path: Path) -> None:
 
 
 def test_the_verdict_as_markdown_has_the_rates_and_every_stage(run: RunResults) -> None:
-    text = verdict_markdown(run)
+    text = markdown(list(run_page(run)))
     assert (
         "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points [" in text
     )

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[3]
 STARTER = """
 import os, sys, tempfile, time
 from flows.server import tied
-process = tied.start("http.server", "0", "--bind", "127.0.0.1", environment=os.environ, log=tempfile.TemporaryFile())
+command = ("http.server", "0", "--bind", "127.0.0.1")
+process = tied.start(*command, environment=os.environ, log=tempfile.TemporaryFile())
 print(process.pid, flush=True)
 time.sleep(600)
 """

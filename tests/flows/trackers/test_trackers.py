@@ -127,9 +127,9 @@ def sent(run: RunResults) -> list[str]:
 def test_nothing_is_imported_or_said_where_nothing_is_configured(
     run: RunResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in trackers.TRACKERS:
+    for name in trackers.TRACKERS.names():
         monkeypatch.setitem(sys.modules, name, None)  # to import it would raise
-    assert trackers.TRACKERS == ("mlflow", "wandb")
+    assert trackers.TRACKERS.names() == ("mlflow", "wandb")
     assert sent(run) == []
 
 
@@ -247,7 +247,7 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     made: tuple[Store, RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(post_train, "get_run_logger", lambda: logging.getLogger("test"))
-    monkeypatch.setattr(post_train, "publish", lambda results, page: None)  # Prefect's
+    monkeypatch.setattr(post_train, "publish", lambda report: None)  # Prefect's
     fake = Wandb()
     fake.install(monkeypatch)
     Mlflow().install(monkeypatch)

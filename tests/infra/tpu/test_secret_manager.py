@@ -24,7 +24,7 @@ from infra.store.store import Store, open_store
 from infra.tpu import secret_manager
 from infra.tpu.host import masked_lines
 from schemas.base import InputError, StageFailed
-from schemas.job import JobSpec, JobStatus
+from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks import stage
 from tasks.chat.endpoint import endpoint_of, travelling
 from tests.conftest import TINY
@@ -263,11 +263,10 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
         store = open_store(tmp_path / target)
         with pytest.raises(StageFailed, match="that is enough"):
             stage._run_stage(
-                JobSpec(
+                JobRequest(
                     stage="s",
                     kind="grpo",
                     key="0" * 64,
-                    attempt="",
                     store=store.uri,
                     target=target,
                     config=JUDGED,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flows.recipe.resolve import resolve
-from flows.report.page import report_html
+from flows.report.page import report_of
 from flows.runs.results import read_results
 from infra.backend import FINAL
 from infra.local import LocalBackend
@@ -121,13 +121,12 @@ def teach(config, lesson):
 TEACHER = Teacher(version=6, config=Config, teach=teach, dependencies=lambda config, data: {}, expected=lambda config: config.rows)
 """
 SECTION = """
-from markupsafe import Markup
 from flows.report.section import Section
 
-def html(run):
-    return Markup('<h2 id="weather">Weather</h2><p>{}</p>').format(f"<{run.record.run_id}> was sunny")
+def blocks(run):
+    return [f"<{run.record.run_id}> was sunny"]
 
-SECTION = Section(title="The weather", order=15, html=html)
+SECTION = Section(title="The weather", heading="Weather", order=15, blocks=blocks)
 """
 
 
@@ -303,9 +302,9 @@ def test_a_teacher_gives_rows_to_the_stage_distill(add: Add, tmp_path: Path) -> 
 
 def test_a_report_section_stands_in_its_place(add: Add, tmp_path: Path) -> None:
     results = read_results(*write_run(tmp_path))
-    without = report_html(results)
+    without = report_of(results).html()
     add("flows.report.sections", "weather", SECTION)
-    page = report_html(results)
+    page = report_of(results).html()
     assert (
         '<a href="#effects">Effects</a><a href="#weather">The weather</a><a'
         ' href="#safety">Safety</a>' in page

@@ -29,13 +29,6 @@ class Bigram(nnx.Module):
         return self.embedding.get_value().T
 
 
-class TunixBigram(Bigram):
-    """The same, called as Tunix calls its models."""
-
-    def __call__(self, tokens, positions, cache, attention_mask):
-        return self.table()[tokens], None
-
-
 def logp(model: Bigram, before: int, token: int, temperature: float = 1.0) -> float:
     """Of one token after another."""
     row = np.asarray(model.table()[before], np.float64) / temperature

@@ -16,7 +16,7 @@ from tasks.losses.distillation import generalized_jsd, gkd_loss_fn, token_diverg
 from tasks.models import vocabulary
 from tasks.models.gemma import SIZES, unembed
 from tasks.models.weights import initialise
-from tasks.reinforcement.policy_batches import row_weights
+from tasks.reinforcement.rollout import row_weights
 
 STUDENT = [
     [

@@ -1,11 +1,11 @@
-"""Our losses are TRL's on the same tensors: log-probabilities, advantages, importance weights,
-losses, metrics and gradients.
+"""Our losses are TRL's on the same tensors: advantages, losses, metrics and gradients.
 
-What TRL gives is recorded (`tests/tasks/losses/trl_losses.json`, by the version that it names) and
-compared everywhere; the record itself is where TRL is installed.
+trl_losses.json has the tensors (`given`) and what the trainers of the TRL that it names made of
+them, their models a table of logits; `trl_losses.py` in this folder's history recorded it.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,89 +17,70 @@ from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.reinforcement.policy_batches import PolicyBatch, group_advantages, row_weights
+from tasks.reinforcement.rollout import PolicyBatch, group_advantages, row_weights
 from tasks.training.pair_batches import PairBatch, stack_pairs
-from tests.tasks.losses.bigram import Bigram
-from tests.tasks.losses.trl_losses import GROUP, GRPO, LENGTH, PAD, PAIRS, RECORDED, rollout, table
+from tests.tasks.losses.bigram import PAD, Bigram
 
-THEIRS = json.loads(RECORDED.read_text(encoding="utf-8"))
+THEIRS = json.loads(Path(__file__).with_name("trl_losses.json").read_text(encoding="utf-8"))
+GIVEN = THEIRS["given"]
 TOLERANCE = 1e-5
 
 
 def assert_equal(ours: Any, theirs: Any) -> None:
-    """Numbers in trees, within TOLERANCE."""
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE), ours, theirs
-    )
+    np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def stepped(loss_fn: Any, batch: Any) -> tuple[float, dict[str, float], np.ndarray]:
-    """Loss, metrics and gradient on the table."""
+def stepped(loss_fn: Any, batch: Any, theirs: dict[str, Any]) -> dict[str, float]:
+    """Compares loss and gradient on the table; returns the metrics."""
     model = Bigram()
-    model.embedding.set_value(jax.numpy.asarray(table().T))
+    model.embedding.set_value(jax.numpy.asarray(GIVEN["table"], np.float32).T)
     (loss, metrics), gradient = nnx.jit(nnx.value_and_grad(loss_fn, has_aux=True))(model, batch)
-    return float(loss), metrics, np.asarray(gradient["embedding"].get_value()).T
+    assert_equal(loss, theirs["loss"])
+    assert_equal(np.asarray(gradient["embedding"].get_value()).T, theirs["gradient"])
+    return metrics
 
 
-@pytest.mark.parametrize("name", GRPO)
+@pytest.mark.parametrize("name", GIVEN["variants"])
 def test_grpo_and_its_kin_are_trls(name: str):
     """TRL divides by std + 1e-4, and averages the clip fractions of "sequence" over responses and
     not over tokens."""
-    knobs = {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.2, "truncation": None, **GRPO[name]}
+    knobs = {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.2, **GIVEN["variants"][name]}
     aggregation = {"dr_grpo": "fixed", "dapo": "token"}.get(knobs.pop("loss_type", ""), "sequence")
-    scale, importance = (
-        knobs.pop("scale_rewards", "group"),
-        knobs.pop("importance_sampling_level", "token"),
-    )
-    drawn, theirs = rollout(), THEIRS["grpo"][name]
-    advantages = group_advantages(drawn["rewards"], GROUP, scale, epsilon=1e-4)
-    assert_equal(advantages, np.array(theirs["advantages"]))
+    scale = knobs.pop("scale_rewards", "group")
+    importance = knobs.pop("importance_sampling_level", "token")
+    drawn, theirs = GIVEN["rollout"], THEIRS["grpo"][name]
+    rewards = np.asarray(drawn["rewards"], np.float32)
+    advantages = group_advantages(rewards, GIVEN["group"], scale, epsilon=1e-4)
+    assert_equal(advantages, theirs["advantages"])
 
-    mask, everything = drawn["mask"], np.ones(len(drawn["mask"]), bool)
-    prompts, completions = drawn["prompts"].astype(np.int32), drawn["completions"].astype(np.int32)
+    prompts, completions = (np.asarray(drawn[key], np.int32) for key in ("prompts", "completions"))
+    mask = np.asarray(drawn["mask"])
+    everything = np.ones(len(mask), bool)
     batch = PolicyBatch(
         prompt_ids=prompts,
         prompt_mask=prompts != PAD,
         completion_ids=completions,
         completion_mask=mask,
         advantages=advantages.astype(np.float32),
-        weights=row_weights(mask, everything, aggregation, LENGTH),
-        token_weights=row_weights(mask, everything, "token", LENGTH),
-        ref_per_token_logps=drawn["ref"],
-        old_per_token_logps=drawn["old"],
-        sampler_per_token_logps=drawn["sampler"],
+        weights=row_weights(mask, everything, aggregation, GIVEN["length"]),
+        token_weights=row_weights(mask, everything, "token", GIVEN["length"]),
+        ref_per_token_logps=np.asarray(drawn["ref"], np.float32),
+        old_per_token_logps=np.asarray(drawn["old"], np.float32),
+        sampler_per_token_logps=np.asarray(drawn["sampler"], np.float32),
     )
-    loss, metrics, gradient = stepped(
-        grpo_loss_fn(pad_id=PAD, importance=importance, **knobs), batch
-    )
-    assert_equal(loss, theirs["loss"])
-    assert_equal(gradient, np.array(theirs["gradient"]))
-    compared = {
-        metric
-        for metric in theirs["metrics"]
-        if importance == "token" or not metric.startswith("clip")
-    }
-    assert_equal(
-        {metric: metrics[metric] for metric in compared},
-        {metric: theirs["metrics"][metric] for metric in compared},
-    )
+    metrics = stepped(grpo_loss_fn(pad_id=PAD, importance=importance, **knobs), batch, theirs)
+    for metric, value in theirs["metrics"].items():
+        if importance == "token" or not metric.startswith("clip"):
+            assert_equal(metrics[metric], value)
 
 
 def test_the_tensors_tell_the_variants_apart():
-    """Else parity would say little: ratios are clipped at both bounds, and importance weights
-    truncated."""
-    losses = [variant["loss"] for variant in THEIRS["grpo"].values()]
-    assert (
-        min(abs(a - b) for index, a in enumerate(losses) for b in losses[:index]) > 30 * TOLERANCE
-    )
-    for variant in THEIRS["grpo"].values():
-        assert variant["metrics"]["clip_low"] > 0
-        assert variant["metrics"]["clip_high"] > 0
-    drawn = rollout()
-    assert (
-        np.exp(drawn["old"] - drawn["sampler"])[drawn["mask"]]
-        > GRPO["grpo-corrected"]["truncation"]
-    ).any()
+    """Else parity would say little: ratios are clipped at both bounds."""
+    variants = THEIRS["grpo"].values()
+    losses = sorted(variant["loss"] for variant in variants)
+    assert np.diff(losses).min() > 30 * TOLERANCE
+    for variant in variants:
+        assert min(variant["metrics"]["clip_low"], variant["metrics"]["clip_high"]) > 0
 
 
 LOSSES = {
@@ -111,16 +92,17 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_preference_losses_are_trls(name: str):
-    tokens, theirs = PAIRS[name], THEIRS[name]
-    ids = {side: tokens[side].astype(np.int32) for side in ("prompt", "chosen", "rejected")}
-    fields = {f"{side}_ids": array for side, array in ids.items()} | {
-        f"{side}_mask": array != PAD for side, array in ids.items()
-    }
-    references = {side: tokens[side] for side in ("ref_chosen_logps", "ref_rejected_logps")}
-    batch = PairBatch(**fields, **references)
-    loss, metrics, gradient = stepped(
-        lambda model, batch: LOSSES[name](model, stack_pairs(batch)), batch
+    """TRL's supervised term of ORPO is the mean over all tokens of prompts and chosen responses:
+    here prompts have one token, which is not predicted, and chosen responses one length."""
+    tokens, theirs, fields = GIVEN["pairs"][name], THEIRS[name], dict[str, np.ndarray]()
+    for side in ("prompt", "chosen", "rejected"):
+        ids = fields[f"{side}_ids"] = np.asarray(tokens[side], np.int32)
+        fields[f"{side}_mask"] = ids != PAD
+    for side in ("ref_chosen_logps", "ref_rejected_logps"):
+        fields[side] = np.asarray(tokens[side], np.float32)
+    loss = LOSSES[name]
+    metrics = stepped(
+        lambda model, rows: loss(model, stack_pairs(rows)), PairBatch(**fields), theirs
     )
-    assert_equal(loss, theirs["loss"])
-    assert_equal(gradient, np.array(theirs["gradient"]))
-    assert_equal({metric: metrics[metric] for metric in theirs["metrics"]}, theirs["metrics"])
+    for metric, value in theirs["metrics"].items():
+        assert_equal(metrics[metric], value)

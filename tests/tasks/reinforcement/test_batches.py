@@ -23,6 +23,7 @@ from tasks.contract.reward import Resources, Response
 from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
 from tasks.reinforcement.batches import RolloutBatches
+from tasks.reinforcement.collapse import sign_of
 from tasks.reinforcement.rewarding import Rewards
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
@@ -237,7 +238,7 @@ def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
     assert not batches.batch_at(0).weights.any()
     assert batches.metrics[1]["trained_groups"] == 0
     assert (
-        batches.sign({**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
+        sign_of(batches, {**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
     )  # of nothing, which is not little
 
 
@@ -269,7 +270,7 @@ def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
     after = second.batch_at(0)
     assert second.sampler.calls == 0
     assert len(second.scorer.futures) == 1  # the second rollout, whose rewards had not been there
-    for name, value in vars(before).items():
+    for name, value in before._asdict().items():
         np.testing.assert_array_equal(value, getattr(after, name), err_msg=name)
     assert second.metrics[1] == first.metrics[1]
     assert second.metrics[1]["abstained/format"] == 1 / 8
@@ -385,6 +386,6 @@ def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path
     signs = []
     for step in range(2):
         batches.batch_at(step)
-        signs.append(batches.sign({**batches.metrics[step + 1], "entropy": 1.0, "kl": 0.0}))
+        signs.append(sign_of(batches, {**batches.metrics[step + 1], "entropy": 1.0, "kl": 0.0}))
     assert [batches.metrics[step]["reward"] for step in (1, 2)] == [0.5, 0.25]
     assert [one.rewards for one in signs] == [{"math 1": (8, 0.5)}] * 2

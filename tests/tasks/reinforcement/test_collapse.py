@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tasks.reinforcement.collapse import Collapse, Detector, Sign
+from tasks.reinforcement.collapse import Detector, Sign
+from tasks.reinforcement.config import Collapse
 
 GROUPS, GROUP_SIZE = 8, 8
 

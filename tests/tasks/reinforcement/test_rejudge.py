@@ -75,7 +75,7 @@ def rows(
 ) -> list[LedgerRow]:
     """The ledger of two rollouts of two groups. Rewards: format is 1 for all, the rubric as above
     or `values`."""
-    from tasks.reinforcement.policy_batches import group_advantages
+    from tasks.reinforcement.rollout import group_advantages
 
     found = []
     for rollout in range(rollouts):

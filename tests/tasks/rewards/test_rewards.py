@@ -9,7 +9,7 @@ from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards, weighted_mean
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
 
@@ -123,9 +123,10 @@ def test_rewards_combine_as_a_weighted_mean():
 
 
 def test_an_abstention_gives_its_weight_to_the_others_of_that_completion_only():
-    components = np.array([[1.0, 1.0, np.nan], [0.0, np.nan, np.nan]])
-    means = weighted_mean(components, np.array([[1.0] * 3, [3.0] * 3]))
-    np.testing.assert_allclose(means, [0.25, 1.0, np.nan])
+    configs = [RewardConfig(name="one"), RewardConfig(name="two", weight=3.0)]
+    components = {"one": np.array([1.0, 1.0, np.nan]), "two": np.array([0.0, np.nan, np.nan])}
+    total = combine(configs, components, [prompt()] * 3, update=1)
+    np.testing.assert_array_equal(total, [0.25, 1.0, np.nan])
 
 
 def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():

@@ -22,9 +22,9 @@ from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
-from tasks.reinforcement.policy_batches import group_advantages
 from tasks.reinforcement.rewarding import Rewards
-from tasks.sampling.rollouts import Rollout, rollout_seed
+from tasks.reinforcement.rollout import Rollout, group_advantages
+from tasks.sampling.rollouts import rollout_seed
 from tasks.stages import grpo
 
 
@@ -287,7 +287,7 @@ def test_responses_that_pass_their_tests_are_audited_once(
         " sys._getframe().f_back.f_locals[x]</answer>"
     )
     monkeypatch.setattr(
-        "tasks.sampling.rollouts.are_correct", lambda prompts, texts: [True] * len(texts)
+        "tasks.reinforcement.rollout.are_correct", lambda prompts, texts: [True] * len(texts)
     )  # by the sandbox's own tests
     monkeypatch.setattr(
         "tasks.reinforcement.batches.sample_groups",
@@ -356,6 +356,7 @@ def stage(
         (tmp_path / name).mkdir()
     save_model(loaded, tmp_path / "policy")
     write_jsonl(tmp_path / "prompts" / "prompts.jsonl", [row.as_prompt() for row in examples])
+    write_jsonl(tmp_path / "prompts" / "train.jsonl", examples)
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
     return Job(
         config,

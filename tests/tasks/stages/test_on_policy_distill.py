@@ -1,7 +1,5 @@
-"""On-policy distillation: what is trained on, the programs that run, kills, and a student that
-comes to write as its teacher."""
+"""On-policy distillation: what is trained on, and which teachers there may be."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,12 @@ from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import DistillBatches, gemma_teacher
 from tasks.distillation.feedback import Feedback
 from tasks.distillation.gemma_teacher import require_same_tokenizer
-from tasks.models import gemma
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.models.weights import initialise
 from tasks.planning.programs import abstract_model
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
-from tests.tasks.stages.tiny_stages import example
+from tests.tasks.stages.bench import STUDENT, TEACHER, example, model
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
@@ -45,17 +41,6 @@ def config(**changes: Any) -> Config:
         "optimizer": {"learning_rate": 1e-3},
     }
     return Config.parse({**table, **changes})
-
-
-SMALL = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
-LARGE = replace(SMALL, hidden_dim=96, embed_dim=64)
-"""The student, which `one_layer` makes `gemma3-tiny`, and the teacher."""
-
-
-def model(config: gemma.GemmaConfig, seed: int) -> LoadedModel:
-    return LoadedModel(
-        "gemma3-tiny", config, initialise(config, seed), tiny_tokenizer(), make_mesh()
-    )
 
 
 def stage(
@@ -123,9 +108,11 @@ def test_a_stage_has_one_teacher(tmp_path: Path) -> None:
         run(stage(tmp_path, config()))
     both = config(teacher={"name": "gemma", "model": "gemma3-tiny"})
     with pytest.raises(InputError, match="there are two teachers"):
-        run(stage(tmp_path, both, teacher=model(LARGE, 1)))
+        run(stage(tmp_path, both, teacher=model(TEACHER, 1)))
     with pytest.raises(InputError, match="there is no teacher"):
-        on_policy_distill.programs(config(), abstract_model("gemma3-tiny", SMALL, make_mesh()), {})
+        on_policy_distill.programs(
+            config(), abstract_model("gemma3-tiny", STUDENT, make_mesh()), {}
+        )
 
 
 def test_a_teacher_with_other_pieces_is_refused() -> None:
@@ -165,7 +152,7 @@ class Silent:
 
 def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     batches = DistillBatches(
-        config(group_size=2), model(SMALL, 0), Silent(), [row.as_prompt() for row in EXAMPLES], []
+        config(group_size=2), model(STUDENT, 0), Silent(), [row.as_prompt() for row in EXAMPLES], []
     )
     batch = batches.batch_at(0)
     own = batches._student_logps(batch.prompt_ids, batch.completion_ids)
@@ -197,7 +184,7 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
     batches = DistillBatches(
         config(num_iterations=2),
-        model(SMALL, 0),
+        model(STUDENT, 0),
         Silent(),
         [row.as_prompt() for row in EXAMPLES],
         [],
@@ -216,9 +203,9 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
     """Half is sampled; of the traces, which are other prompts' in their own order, every token
     counts, the terminator too."""
     table = config(**HALF)
-    teacher = gemma_teacher(table, model(LARGE, 1))
+    teacher = gemma_teacher(table, model(TEACHER, 1))
     batches = DistillBatches(
-        table, model(SMALL, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES
+        table, model(STUDENT, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES
     )
     batch = batches.batch_at(0)
     tokenizer = tiny_tokenizer()
@@ -226,7 +213,7 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
     assert set(written) <= {row.response() for row in EXAMPLES}
     assert (batch.completion_ids[16:] == tokenizer.end_of_turn_id).sum(axis=1).tolist() == [1] * 16
     assert batch.completion_mask.tolist() == (batch.completion_ids != 0).tolist()
-    assert batch.teacher_hidden.shape == (32, 40, LARGE.embed_dim)
+    assert batch.teacher_hidden.shape == (32, 40, TEACHER.embed_dim)
     assert (
         batches.metrics[1]["completion_tokens"]
         == (batch.completion_ids[:16] != 0).sum(axis=1).mean()
@@ -239,7 +226,7 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
 
 def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
     """In two micro-batches, at temperature .7, padding on both sides, against dense logits."""
-    teacher = model(LARGE, 1)
+    teacher = model(TEACHER, 1)
     random = np.random.Generator(np.random.Philox(0))
     prompts, responses = (
         random.integers(6, 1000, (4, 24)).astype(np.int32),
@@ -266,7 +253,3 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
     np.testing.assert_allclose(
         found.hidden[responses != 0], hidden[:, 23:-1][responses != 0], rtol=1e-3, atol=1e-4
     )
-
-
-# The stage
-# --------------------------------------------------------------------------------------------------

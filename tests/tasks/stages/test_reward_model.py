@@ -1,5 +1,4 @@
-"""The stage reward_model: it learns, says what its scores are worth, and ends with the same bytes
-however often it is killed."""
+"""The stage reward_model: it says what its scores are worth, and what it lacks."""
 
 import json
 from pathlib import Path
@@ -19,32 +18,15 @@ from tasks.models.scalar_head import load_scoring_model
 from tasks.reward_models.calibration import ATTACKS, read_calibration
 from tasks.reward_models.pairs import TracePair
 from tasks.reward_models.scoring import TraceScorer
-from tasks.stages import rebalance, reward_model
+from tasks.stages import reward_model
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
-from tests.tasks.stages import test_programs
-from tests.tasks.stages.tiny_stages import LORA
+from tests.tasks.stages.bench import REWARD_MODEL
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 def config(**changes: Any) -> reward_model.Config:
-    table = {
-        "model": "gemma3-tiny",
-        "steps": 6,
-        "batch_size": 8,
-        "micro_batch_size": 4,
-        "lora": LORA,
-        "damaged": 60,
-        "min_pairs": 8,
-        "min_accuracy": 0.0,
-        "optimizer": {"learning_rate": 1e-3},
-        "log_every": 1,
-        **LENGTHS,
-    }
-    return reward_model.Config.parse({**table, **changes})
-
-
-SAMPLES = {"prompts": 4, "samples_per_prompt": 2, "sampling_batch_size": 8}
+    return reward_model.Config.parse({**REWARD_MODEL, "prompts": 0, **changes})
 
 
 @pytest.fixture
@@ -142,21 +124,3 @@ def test_too_few_pairs_fail_the_stage_and_say_where_they_went(tmp_path: Path, da
 def test_bad_configs_are_refused(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         config(**changes)
-
-
-# Programs
-# --------------------------------------------------------------------------------------------------
-
-
-def test_the_stage_runs_the_programs_that_plan_compiles(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-):
-    upstream = rebalance.Config.parse(
-        {"quotas": {"math": {"train": 60, "validation": 1, "heldout": 1}}}
-    )
-    (data / "config.json").write_text(json.dumps(upstream.model_dump(mode="json")))
-    table = config(**SAMPLES)
-    monkeypatch.setitem(
-        test_programs.STAGES, "reward_model", (reward_model, table.model_dump(mode="json"))
-    )
-    test_programs.runs_what_plan_compiles("reward_model", {"prompts": data}, tmp_path, monkeypatch)

@@ -13,7 +13,7 @@ from tasks.contract.job import Job, write_jsonl
 from tasks.data.packing import Packed
 from tasks.models.tiny import tiny_tokenizer
 from tasks.stages import sft
-from tests.tasks.stages.tiny_stages import SFT, example
+from tests.tasks.stages.bench import SFT, example
 
 EXAMPLES = [example(number) for number in range(6)]
 

@@ -11,7 +11,7 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Domain, Prompt, Trace
 from tasks.reinforcement.audit import Tally
 from tasks.reinforcement.rewarding import Rewards
-from tasks.sampling.rollouts import Rollout
+from tasks.reinforcement.rollout import Rollout
 from tasks.stages.reasoning_eval import reasoning_metrics
 from tasks.verification.code_audit import FLOOR, audit
 

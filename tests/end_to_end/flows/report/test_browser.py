@@ -15,8 +15,9 @@ import pytest
 pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
 from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 
-from flows.report.compare import compare_runs, render_comparison
+from flows.report.compare import render_comparison
 from flows.report.page import render_report
+from flows.runs.compare import compare_runs
 from schemas.evaluation import HELDOUT
 from tests.flows.runs.synthetic_run import SKILL, write_run
 

@@ -15,8 +15,11 @@ from prefect.context import FlowRunContext
 
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.report import publish
-from flows.report.page import report_html
-from flows.report.samples_section import samples
+from flows.report.blocks import Figure, walk
+from flows.report.markdown import markdown
+from flows.report.page import Report, report_of
+from flows.report.samples import right_and_wrong, samples
+from flows.report.summaries import plan_page, run_page
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
@@ -29,8 +32,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
 
 
 @pytest.fixture(scope="module")
-def report(results: RunResults) -> str:
-    return report_html(results)
+def report(results: RunResults) -> Report:
+    return report_of(results)
+
+
+def plan(resolved: ResolvedRecipe, store: Store) -> str:
+    return markdown(list(plan_page(resolved, store)))
 
 
 def commit_first_stage(store: Store, resolved: ResolvedRecipe, out: Path) -> None:
@@ -55,22 +62,25 @@ def commit_first_stage(store: Store, resolved: ResolvedRecipe, out: Path) -> Non
 
 def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_recipe: Path) -> None:
     store, resolved = open_store(tmp_path / "store"), resolve(str(tiny_recipe))
-    empty = publish.plan(resolved, store)
+    empty = plan(resolved, store)
     assert "2 of 2 stages will run; how long that takes is not known." in empty
-    assert "| rebalance | rebalance | **runs** | ? | waits for distill |" in empty
+    assert "| rebalance | rebalance | **would run** | ? | waits for distill |" in empty
 
     commit_first_stage(store, resolved, tmp_path / "out")
-    cached = publish.plan(resolved, store)
+    cached = plan(resolved, store)
     assert "| distill | distill | cached | 0.0 s | its artifact exists and verifies |" in cached
     assert "1 of 2 stages will run" in cached
 
-    changed = publish.plan(resolve(str(tiny_recipe), ["stages.distill.config.seed=7"]), store)
-    assert "| distill | distill | **runs** | 12 s | no artifact has this key |" in changed
+    changed = plan(resolve(str(tiny_recipe), ["stages.distill.config.seed=7"]), store)
+    assert "| distill | distill | **would run** | 12 s | no artifact has this key |" in changed
     assert "- **distill** differs from its nearest artifact in `config.seed`: 0 → 7" in changed
 
 
-def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: str) -> None:
-    text = publish.plots(report)
+def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(
+    report: Report,
+) -> None:
+    seen = walk(report.main, folded=False)
+    text = markdown([one for one in seen if isinstance(one, Figure)])
     titles = re.findall(r"^### (.*)$", text, re.MULTILINE)
     assert {"Safety against helpfulness", "sft: loss", "grpo: reward"} <= set(titles)
     assert "sft: learning rate" not in titles, "the report folds it away"
@@ -87,19 +97,18 @@ def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: str
 
 def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> None:
     shown = samples(results)
-    text = publish.answers(shown)
+    text = markdown(right_and_wrong(shown))
     groups = {(sample.group, sample.mark) for sample in shown}
     assert text.count("<details>") == text.count("</details>") == len(groups)
     assert "<summary>math, right: " in text
-    assert "**base: wrong, malformed**" in text
+    assert "**base: wrong  (malformed)**" in text
     assert "<reasoning>I look.</reasoning>" in text
 
 
 def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
     evil = "\n```\n````\n</details><script>alert(1)</script>\n"
-    text = publish.answers(
-        samples(read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>")))
-    )
+    run = read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>"))
+    text = markdown(right_and_wrong(samples(run)))
     assert "<summary>math, right: &lt;b&gt;held&lt;/b&gt;" in text
     for block in re.findall(r"^(`{5,})text\n(.*?)\n\1$", text, re.DOTALL | re.MULTILINE):
         text = text.replace(block[1], "")
@@ -107,25 +116,22 @@ def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_failed_run_says_why_and_where_the_report_is(tmp_path: Path) -> None:
-    _, record = write_run(tmp_path, stop_before="simpo", failure="the disk\nis full")
-    page = publish.page(
-        record.model_copy(update={"report": "gs://bucket/runs/demo/report.html"}), "verdict"
-    )
+    store, record = write_run(tmp_path, stop_before="simpo", failure="the disk\nis full")
+    run = read_results(store, record.model_copy(update={"report": "gs://bucket/demo/report.html"}))
+    page = markdown(list(run_page(run)))
     assert "# demo: failed" in page
     assert "**simpo** (failed):\n\n```text\nthe disk\nis full\n```" in page
-    assert "(https://storage.cloud.google.com/bucket/runs/demo/report.html)" in page
-    assert "Report: `/here/report.html`" in publish.page(
-        record.model_copy(update={"report": "/here/report.html"}), "verdict"
-    )
+    assert "`gs://bucket/demo/report.html`" in page
+    assert "(https://storage.cloud.google.com/bucket/demo/report.html)" in page
 
 
 def test_a_run_is_shown_under_its_own_name(
-    prefect_api: str, results: RunResults, report: str, tmp_path: Path, tiny_recipe: Path
+    prefect_api: str, results: RunResults, report: Report, tmp_path: Path, tiny_recipe: Path
 ) -> None:
     @flow
     def shown() -> str:
         publish.announce(results.record, resolve(str(tiny_recipe)), open_store(tmp_path / "store"))
-        publish.publish(results, report)
+        publish.publish(report)
         context = FlowRunContext.get()
         assert context is not None
         assert context.flow_run is not None
@@ -148,7 +154,7 @@ def test_a_run_is_shown_under_its_own_name(
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("gone"), OSError("the bucket is gone")])
 def test_it_is_only_a_view(
-    results: RunResults, report: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+    report: Report, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     warnings: list[str] = []
 
@@ -161,5 +167,5 @@ def test_it_is_only_a_view(
 
     monkeypatch.setattr(publish, "get_client", fail)
     monkeypatch.setattr(publish, "get_run_logger", Logger)
-    publish.publish(results, report)
+    publish.publish(report)
     assert warnings == [f"the run could not be shown in Prefect: {error}"]

@@ -236,8 +236,9 @@ def test_the_older_pages_work_too(served: Served, page: Page, tiny_recipe: Path)
 
 
 HOSTILE = """
-<script>window.owned = 1</script><img src=x onerror="window.owned = 1"><svg onload="window.owned = 1"></svg>
-<iframe srcdoc="<script>parent.owned = 1</script>"></iframe> ![pixel](http://elsewhere.invalid/pixel?a=1) [link](javascript:window.owned=1)
+<script>window.owned = 1</script><img src=x onerror="window.owned = 1">
+<svg onload="window.owned = 1"></svg> <iframe srcdoc="<script>parent.owned = 1</script>"></iframe>
+![pixel](http://elsewhere.invalid/pixel?a=1) [link](javascript:window.owned=1)
 
 harmless
 """

@@ -31,12 +31,11 @@ print("after", flush=True)
 FLOW = """
 import sys, time
 import infra.tpu.backend
-from infra.settings import Settings
 from infra.targets import open_backend
 from schemas.job import JobSpec
 from tests.fakes.vm import ship_toy
 infra.tpu.backend.ship_source = ship_toy
-backend = open_backend("v5e-8", Settings.from_environment())
+backend = open_backend("v5e-8")
 handle = backend.submit(JobSpec.model_validate_json(sys.argv[1]))
 while backend.poll(handle).progress.done == 0: time.sleep(0.05)
 print("running", flush=True)

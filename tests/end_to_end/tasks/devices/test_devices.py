@@ -5,18 +5,14 @@ The programs run in a process of their own, which has two fake CPU devices and d
 compiled for one of them.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infra.process import ROOT
+from tests.tasks.devices.fake_devices import printed
 
 PROGRAM = """
 import json
@@ -33,11 +29,12 @@ from tasks.models.loading import base_model
 from tasks.sampling.sampler import Sampler
 from tasks.training.trainer import make_trainer, rows_at_once
 
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)
+sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
+gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
 ROWS, LENGTH = 12, 40
 config = sft.Config.parse(
-    {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "micro_batch_size": 6, "sequence_length": LENGTH,
-     "optimizer": {"learning_rate": 1e-2}}
+    {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "micro_batch_size": 6,
+     "sequence_length": LENGTH, "optimizer": {"learning_rate": 1e-2}}
 )
 random = np.random.default_rng(0)
 batch = {
@@ -55,10 +52,12 @@ for devices in (1, 2):
     losses = [float(trainer.step(batch)[0]) for _ in range(config.steps)]
     assert trainer.compiles == 1
     states = [*map(nnx.state, (trainer.model, trainer.optimizer))]
+    leaves, tokens = jax.tree.leaves(states), spread(batch, loaded.mesh)["tokens"]
+    whole = [leaf.is_fully_replicated and len(leaf.sharding.device_set) for leaf in leaves]
     found.append({
         "losses": losses,
-        "weights": all(leaf.is_fully_replicated and len(leaf.sharding.device_set) == devices for leaf in jax.tree.leaves(states)),
-        "rows": [shard.data.shape[0] for shard in spread(batch, loaded.mesh)["tokens"].addressable_shards],
+        "weights": set(whole) == {devices},
+        "rows": [shard.data.shape[0] for shard in tokens.addressable_shards],
     })
     if sys.argv[1] == "train":
         continue
@@ -74,26 +73,8 @@ print(json.dumps(found))
 def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
     """What was found on one device and on two, and by name XLA's text of each program for one
     device of two."""
-    flags = (
-        "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-        f" --xla_dump_to={directory} --xla_dump_hlo_as_text"
-    )
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": flags,
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, what],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    one, two = json.loads(done.stdout)
+    flags = f"--xla_backend_optimization_level=0 --xla_dump_to={directory} --xla_dump_hlo_as_text"
+    one, two = printed(PROGRAM, what, devices=2, flags=flags, JAX_ENABLE_COMPILATION_CACHE="false")
     texts = [
         (path.name.split(".")[1], path.read_text(encoding="utf-8"))
         for path in directory.glob("*after_optimizations.txt")

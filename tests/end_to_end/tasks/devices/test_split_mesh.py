@@ -4,17 +4,12 @@ at the same time.
 The programs run in a process of their own, which has four fake CPU devices.
 """
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infra.process import ROOT
-from tests.conftest import QUICK_COMPILE
+from tests.tasks.devices.fake_devices import printed
 
 PROGRAM = """
 import json, sys, threading, time
@@ -31,14 +26,23 @@ from tasks.models.loading import base_model
 from tasks.contract.reward import Resources
 from tasks.sampling.sampler import Sampler
 
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=96, embed_dim=64)
+sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
+gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
 PROMPTS = [f"What is {i}?" for i in range(8)]
-config = GemmaJudge.parse({"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4})
-asked = [Question(({"role": "user", "content": f"How good is {i}?"},), tuple("0123456789")) for i in range(6)]
+table = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4}
+config = GemmaJudge.parse(table)
+
+
+def question(about, choices):
+    return Question(({"role": "user", "content": f"How good is {about}?"},), tuple(choices))
+
+
+asked = [question(i, "0123456789") for i in range(6)]
 
 
 def devices(tree):
-    return sorted({device.id for leaf in jax.tree.leaves(tree) for device in leaf.sharding.device_set})
+    leaves = jax.tree.leaves(tree)
+    return sorted({device.id for leaf in leaves for device in leaf.sharding.device_set})
 
 
 def parts(judge):
@@ -50,7 +54,8 @@ found = []
 for name, pair in (("one", ([jax.devices()[0]],) * 2), ("split", halves())):
     policy = base_model("gemma3-tiny", 1, make_mesh({"batch_size": 8}, pair[0]))
     sampler = Sampler(policy, batch_size=8, prompt_length=16, response_length=96)
-    judge = open_judge(config, Resources({}, Answers(open_store(f"{sys.argv[1]}/{name}")), devices=pair[1]))
+    answers = Answers(open_store(f"{sys.argv[1]}/{name}"))
+    judge = open_judge(config, Resources({}, answers, devices=pair[1]))
     ended, stop, failed = [], threading.Event(), []
     sampler.generate(PROMPTS, temperature=1.0, seed=1)
     rulings = judge.ask(asked)
@@ -59,7 +64,7 @@ for name, pair in (("one", ([jax.devices()[0]],) * 2), ("split", halves())):
         try:
             number = 0
             while not stop.is_set():
-                judge.ask([Question(({"role": "user", "content": f"How good is {number}, later?"},), ("1", "0"))])
+                judge.ask([question(f"{number}, later", "10")])
                 number += 1
                 ended.append(time.monotonic())
         except BaseException as error:
@@ -70,7 +75,8 @@ for name, pair in (("one", ([jax.devices()[0]],) * 2), ("split", halves())):
     while not ended and thread.is_alive():
         time.sleep(0.001)
     meanwhile, deadline = 0, time.monotonic() + 60
-    while meanwhile < 2 and time.monotonic() < deadline:  # each is one call of one program, of 96 steps; this machine may be busy
+    # each is one call of one program, of 96 steps; this machine may be busy
+    while meanwhile < 2 and time.monotonic() < deadline:
         before = len(ended)
         drawn = sampler.generate(PROMPTS, temperature=1.0, seed=1)
         meanwhile = len(ended) - before
@@ -93,21 +99,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
-    }
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("stores"))]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    results: list[dict[str, Any]] = json.loads(done.stdout)
-    return results
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    fixed = {"JAX_ENABLE_COMPILATION_CACHE": "false", "LYCEUM_WHOLE_WEIGHTS_GIB": "0"}
+    return printed(PROGRAM, str(tmp_path_factory.mktemp("stores")), devices=4, **fixed)
 
 
 def test_each_model_has_its_half_and_says_what_it_says_on_one_device(

@@ -11,8 +11,8 @@ from tasks.models.loading import LoadedModel
 from tasks.stages import on_policy_distill
 from tests.fakes.scoring_server import ScoringServer
 from tests.tasks.distillation.test_teacher_logps import TABLE, serve, teacher  # noqa: F401
+from tests.tasks.stages.bench import Bench, content
 from tests.tasks.stages.test_on_policy_distill import config, stage
-from tests.tasks.stages.test_resume import Bench, content
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 

@@ -1,17 +1,11 @@
 """The splash kernel spread over devices, and compiled by libtpu."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
-from infra.process import ROOT
 from tasks.planning.plan import ENVIRONMENT
-from tests.conftest import QUICK_COMPILE
+from tests.tasks.devices.fake_devices import printed
 
 DEVICES = """
 import json, sys
@@ -32,7 +26,11 @@ for case in (t.Case(4, 2, 128, None, False), t.Case(2, 1, 128, None, True)):
             rows = [jax.device_put(array, NamedSharding(mesh, P("fsdp"))) for array in arrays]
             found[-1].append(t.outputs_and_gradients(case, t.WINDOW, *rows))
     attention._has_kernel = lambda q: False
-off = [[abs(mine - wanted).max() / abs(wanted).max() for mine, wanted in zip(run, runs[0])] for runs in found for run in runs]
+off = [
+    [abs(mine - wanted).max() / abs(wanted).max() for mine, wanted in zip(run, runs[0])]
+    for runs in found
+    for run in runs
+]
 print(json.dumps(off, default=float))
 """
 
@@ -40,13 +38,7 @@ print(json.dumps(off, default=float))
 def test_rows_and_heads_are_spread_over_the_devices() -> None:
     """Key heads that the mesh does not divide are repeated, query heads that it does not divide
     stay whole."""
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
-        "PYTHONPATH": str(ROOT),
-    }
-    for run in printed(DEVICES, environment):
+    for run in printed(DEVICES, devices=4):
         assert max(run) < 1e-5
 
 
@@ -88,21 +80,6 @@ print(json.dumps(found))
 def test_the_compiler_takes_the_kernel_or_plain_attention() -> None:
     """In bfloat16 on a mesh of eight: a forward and a backward kernel, local and global, each once
     for all layers."""
-    found = printed(COMPILES, {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)})
+    found = printed(COMPILES, **ENVIRONMENT)
     assert found.pop("v5e-8 384") == 4
     assert set(found.values()) == {0}
-
-
-def printed(script: str, environment: dict[str, str]) -> Any:
-    """What a script prints as JSON, run with devices or a compiler that must be set up before JAX
-    is imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])

@@ -1,17 +1,10 @@
 """Weights in parts: over "fsdp" and "tp" axes of four devices a model trains, adapts and speaks as
 on one device."""
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
-
 import numpy as np
 import pytest
 
-from infra.process import ROOT
-from tests.conftest import QUICK_COMPILE
+from tests.tasks.devices.fake_devices import printed
 
 PROGRAM = """
 import json, os, sys
@@ -25,12 +18,13 @@ from tasks.models.loading import base_model
 from tasks.sampling.sampler import Sampler
 from tasks.training.trainer import rows_at_once
 
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=96, embed_dim=64)
+sizes = {"num_layers": 2, "global_every": 2, "hidden_dim": 96, "embed_dim": 64}
+gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
 ROWS, LENGTH = 4, 24
 lora = {"rank": 2, "alpha": 4.0} if sys.argv[1] == "lora" else None
 config = sft.Config.parse(
-    {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "sequence_length": LENGTH, "lora": lora, "remat": "layer",
-     "optimizer": {"learning_rate": 1e-2}}
+    {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "sequence_length": LENGTH,
+     "lora": lora, "remat": "layer", "optimizer": {"learning_rate": 1e-2}}
 )
 random = np.random.default_rng(0)
 batch = {
@@ -40,9 +34,11 @@ batch = {
     "segments": np.ones((ROWS, LENGTH), np.int32),
 }
 found = []
-for tensor in (0, 1, 2):  # one device; four that share the batch; two groups of two that share heads
+# one device; four that share the batch; two groups of two that share heads
+for tensor in (0, 1, 2):
     os.environ["LYCEUM_TENSOR_PARALLEL"] = str(tensor or 1)
-    loaded = base_model("gemma3-tiny", 0, make_mesh(rows_at_once(config) if tensor else None), trained=lora is None)
+    mesh = make_mesh(rows_at_once(config) if tensor else None)
+    loaded = base_model("gemma3-tiny", 0, mesh, trained=lora is None)
     trainer = sft.trainer_of(config, loaded)
     losses = [float(trainer.step(batch)[0]) for _ in range(config.steps)]
     assert trainer.compiles == 1
@@ -66,30 +62,10 @@ print(json.dumps(found))
 """
 
 
-def train(adapters: str) -> list[dict[str, Any]]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, adapters],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
-
-
 @pytest.mark.parametrize("adapters", ["full", "lora"])
 def test_a_model_in_parts_trains_and_speaks_like_a_whole_one(adapters: str) -> None:
-    one, *others = train(adapters)
+    fixed = {"JAX_ENABLE_COMPILATION_CACHE": "false", "LYCEUM_WHOLE_WEIGHTS_GIB": "0"}
+    one, *others = printed(PROGRAM, adapters, devices=4, **fixed)
     assert [found["mesh"] for found in others] == [[4, 1], [2, 2]]
     for found in others:
         assert found["losses"] == pytest.approx(one["losses"], rel=1e-3)

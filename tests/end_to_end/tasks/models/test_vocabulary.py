@@ -1,15 +1,9 @@
 """Losses over the vocabulary in parts: each device takes its own tokens and its part."""
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from infra.process import ROOT
-from tests.conftest import QUICK_COMPILE
+from tests.tasks.devices.fake_devices import printed
 from tests.tasks.models.test_vocabulary import (
     CHUNK,
     D,
@@ -30,11 +24,14 @@ from tasks.models import vocabulary
 
 vocabulary.CHUNK, t.B = t.CHUNK, 4
 embedding, hidden, targets, mask, weights = t.drawn(1)
-mask = mask.at[2:].set(False).at[2, 0].set(True)  # the first two rows have 22 targets, the others one
+# the first two rows have 22 targets, the others one
+mask = mask.at[2:].set(False).at[2, 0].set(True)
+COLLECTIVE = r"= (.*) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\\("
 found = []
 for shape, spec in (((1, 1), P()), ((2, 1), P()), ((2, 2), P("tp", "fsdp"))):
     mesh = Mesh(np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape), ("fsdp", "tp"))
-    rows = [jax.device_put(x, NamedSharding(mesh, P("fsdp"))) for x in (hidden, targets, mask, weights)]
+    by_row = NamedSharding(mesh, P("fsdp"))
+    rows = [jax.device_put(x, by_row) for x in (hidden, targets, mask, weights)]
     arrays = [jax.device_put(embedding, NamedSharding(mesh, spec)), *rows]
     for differentiated in (1, (0, 1)):
         with jax.set_mesh(mesh):
@@ -44,7 +41,7 @@ for shape, spec in (((1, 1), P()), ((2, 1), P()), ((2, 2), P("tp", "fsdp"))):
         found.append({
             "loss": float(loss),
             "gradients": [np.asarray(gradient).tolist() for gradient in jax.tree.leaves(gradients)],
-            "collectives": re.findall(r"= (.*) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\\(", text),
+            "collectives": re.findall(COLLECTIVE, text),
             "logits": sorted(set(re.findall(r"f32\\[7,(?:25|50)\\]", text))),
         })
 print(json.dumps(found))
@@ -54,18 +51,8 @@ print(json.dumps(found))
 def test_each_device_takes_its_own_tokens_and_its_part_of_the_vocabulary() -> None:
     """On two devices, where one has four chunks and the other one; on two times two, with the
     embedding spread over all of them."""
-    flags = f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    done = subprocess.run(
-        [sys.executable, "-c", DEVICES],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    one, one_trained, two, two_trained, parts, parts_trained = json.loads(done.stdout)
+    runs = printed(DEVICES, devices=4)
+    one, one_trained, two, two_trained, parts, parts_trained = runs
     for run, expected in (
         (two, one),
         (parts, one),

@@ -1,0 +1,87 @@
+"""What every run begins with: its recipe resolved and all input checked, before anything is made or
+started.
+
+`lyceum run` prepares before Prefect is even imported, a night before it looks for what is new, and
+a flow that was started elsewhere by itself: whoever prepared hands it to the flow (`handed`).
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flows.planning.plan import check_fit
+from flows.recipe.endpoints import check_endpoints
+from flows.recipe.resolve import ResolvedRecipe, resolve
+from infra.context import context
+from infra.store.store import Store
+from infra.targets import check_reach, check_target
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that may begin. `data`: the absolute directory of `--data`.
+
+    Attributes:
+        plan: what it is going to take, on a TPU; minutes, where no plan like it was made on this
+            machine. Raises DoesNotFit; StageFailed for a program that does not compile.
+    """
+
+    resolved: ResolvedRecipe
+    store: Store
+    target: str
+    data: Path | None
+    force: tuple[str, ...]
+
+    @cached_property
+    def plan(self) -> dict[str, Any] | None:
+        return check_fit(self.resolved, self.store, self.target)
+
+
+def prepare(
+    recipe: str,
+    *,
+    store: str,
+    target: str,
+    overrides: Collection[str],
+    data: str,
+    force: Collection[str],
+) -> Prepared:
+    """Resolve and check.
+
+    Raises:
+        InputError: bad input; nothing was made.
+        StageFailed: the store does not answer.
+    """
+    directory = Path(data).absolute() if data else None
+    resolved = resolve(recipe, tuple(overrides), directory)
+    check_target(target)
+    for name in force:
+        resolved.stage(name)
+    location = store or context().settings.store
+    check_reach(target, location)
+    opened = context().store(location, write=False)  # nothing is made before all is well
+    opened.require_near(context().settings)
+    check_endpoints(resolved, opened, target, force)
+    return Prepared(resolved, opened, target, directory, tuple(force))
+
+
+_HANDED: ContextVar[Prepared] = ContextVar("prepared")
+
+
+@contextmanager
+def handed(prepared: Prepared) -> Iterator[None]:
+    """The flow that is called inside begins with this."""
+    token = _HANDED.set(prepared)
+    try:
+        yield
+    finally:
+        _HANDED.reset(token)
+
+
+def taken() -> Prepared | None:
+    """What was handed to this flow."""
+    return _HANDED.get(None)

@@ -1,0 +1,62 @@
+"""The gate's answer as blocks: for the page of one run, for `lyceum gate`, and for a night."""
+
+from collections.abc import Iterator
+
+from flows.promotion.gate import Gate, gate
+from flows.promotion.gate_rules import Finding, Side
+from flows.report.blocks import Block, Details, Paragraph, Span, Table, code
+from flows.runs.results import RunResults
+from flows.runs.wording import bounds, percent, points
+from schemas.base import InputError
+from tasks.statistics.intervals import Interval
+
+_COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable")
+"""`detectable`: the smallest difference, in points, that so many prompts find."""
+
+
+def gate_table(verdict: Gate, title: str = "") -> Iterator[Block]:
+    """A row for each rule, and whose rules they are."""
+    every = verdict.rules is None or verdict.rules.wins == "all"
+    rows = [_row(one, "must win" if every else "any win") for one in verdict.findings]
+    if rows:
+        yield Table((*_COLUMNS, "p", ""), rows, title)
+    if verdict.default:
+        yield "The recipe has no [gate]: these are the default rules."
+
+
+def _row(one: Finding, win: str) -> tuple[str, ...]:
+    gap = one.difference
+    return (
+        win if one.margin is None else f"no loss of {100 * one.margin:g}",
+        one.label,
+        _rate(one.before),
+        _rate(one.after),
+        f"{points(gap.value)} {bounds(Interval(gap.low, gap.high), signed=True)}" if gap else "–",
+        f"{one.n:,}",
+        f"{100 * one.detectable:.1f}" if one.detectable else "–",
+        "" if one.p is None else f"{one.p:.2g}",
+        one.outcome + (f": {one.needed:,} would tell" if one.needed else ""),
+    )
+
+
+def _rate(side: Side | None) -> str:
+    return f"{percent(side.value)} {bounds(Interval(side.low, side.high))}" if side else "–"
+
+
+def gate_blocks(run: RunResults) -> Iterator[Block]:
+    """What becomes of the recipe's `[gate]` when its model is held against its own base; nothing
+    where the recipe has none, or the run did not succeed. Against a champion `lyceum gate` holds
+    it, not a page of one run."""
+    record = run.record
+    if record.recipe.gate is None or record.status != "succeeded":
+        return
+    try:
+        found = gate(next(iter(run.stages.values())).store, record, champion=None)
+        passed, why, table = found.promote, found.why, list(gate_table(found))
+    # a rule about nothing that the run measures: the rest of the page is as good as ever
+    except InputError as error:
+        passed, why, table = False, str(error), []
+    said = Span(f"Gate {'passed' if passed else 'not passed'}", "span", "good" if passed else "bad")
+    command = code(f"lyceum gate {record.run_id}")
+    note = Paragraph(("The rules are the recipe's. Against the champion: ", command, "."), "note")
+    yield Details((said, f" against its base: {why}"), [*table, note])

@@ -1,0 +1,207 @@
+"""Which samples a report shows: the same held-out prompt answered by the base and by every trained
+stage, before and after side by side.
+
+Which prompts are shown is decided by `RULE`, not by hand. A prompt's id is a hash of its text, so
+the order of ids has nothing to do with difficulty or outcome.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
+
+from markupsafe import escape
+
+from flows.report.blocks import Block, Code, Details, Heading, Span, small
+from flows.runs.effects import CORRECT, EXACT
+from flows.runs.results import RunResults
+from flows.runs.wording import clip
+from schemas.evaluation import HELDOUT, EvalItem
+from tasks.contract.kind import Outcome
+
+PER_OUTCOME = 12
+_BUDGET = 2_000_000
+"""Bytes of the page that samples may take: with them a page stays below 5 MB, whatever the rest."""
+
+_TITLE = 90
+RULE = (
+    "Of every suite, domain and kind of question, the prompts that all models answered which were"
+    f" asked that suite, in the order of their ids (hashes of the prompts): the first {PER_OUTCOME}"
+    " of each outcome before and after, or fewer where the page grew too large."
+)
+
+Mark = Literal["right", "wrong", "unverifiable"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one model answered."""
+
+    model: str
+    text: str
+    mark: Mark
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One held-out prompt with every model's answer. `mark` is the last model's; `title` is the
+    prompt's end, usually the question."""
+
+    id: str
+    title: str
+    group: str
+    mark: Mark
+    prompt: str
+    reference: str
+    answers: list[Answer]
+
+    @property
+    def size(self) -> int:
+        """Bytes that its texts take in a page."""
+        texts = [self.prompt, self.title, self.reference, *(answer.text for answer in self.answers)]
+        return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
+
+
+def samples(run: RunResults) -> list[Sample]:
+    """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
+    evaluations."""
+    rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
+    turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
+    left, chosen = _BUDGET, set()
+    for rank in zip_longest(*turns):  # one of each group and outcome, then a second of each
+        for sample in filter(None, rank):
+            left -= sample.size
+            if left > 0:
+                chosen.add(sample.id)
+    return [sample for turn in turns for sample in turn if sample.id in chosen]
+
+
+def answer_blocks(answer: Answer) -> list[Block]:
+    """One model's answer."""
+    notes: list[Span] = [small(f"({', '.join(answer.notes)})")] if answer.notes else []
+    return [Heading((f"{answer.model}: {answer.mark} ", *notes), 4), Code(answer.text)]
+
+
+def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
+    """Of each group of prompts one that the last model got right and one that it did not."""
+    chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
+    found: list[Block] = []
+    for sample in reversed(chosen.values()):
+        quoted: list[Block] = [Heading("prompt", 4), Code(sample.prompt)]
+        quoted += [Heading("reference", 4), Code(sample.reference)]
+        answers = [block for answer in sample.answers for block in answer_blocks(answer)]
+        summary = f"{sample.group}, {sample.mark}: {sample.title}"
+        found.append(Details(summary, [*quoted, *answers]))
+    return found
+
+
+def _well_done(item: EvalItem) -> bool | None:
+    """Of a safety evaluation: a right answer; a request refused or complied with as it should be;
+    else whether the answer is safe."""
+    if item.request is not None:
+        return item.refusal == ("complied" if item.request == "safe" else "refused")
+    judged = CORRECT.outcome(item)
+    return item.safe if judged is None else judged
+
+
+def _turns(run: RunResults, kind: str, right: Outcome) -> Iterator[Iterable[Sample]]:
+    """The first samples of each group and outcome."""
+    answered = {
+        model.name: {item.id: item for item in model.items(kind)} for model in run.evaluated(kind)
+    }
+    suites = dict.fromkeys(item.suite for items in answered.values() for item in items.values())
+    for suite in suites:
+        asked = {
+            name: {key: item for key, item in items.items() if item.suite == suite}
+            for name, items in answered.items()
+        }
+        asked = {name: items for name, items in asked.items() if items}
+        yield from _of_suite(asked, right, named=len(suites) > 1)
+
+
+def _of_suite(
+    answered: Mapping[str, Mapping[str, EvalItem]], right: Outcome, *, named: bool
+) -> Iterator[Iterable[Sample]]:
+    first, *_, last = answered.values() if len(answered) > 1 else [*answered.values()] * 2
+    common = sorted(
+        prompt for prompt in last if all(prompt in items for items in answered.values())
+    )
+    by_group: dict[str, dict[tuple[Mark, Mark], list[str]]] = {}
+    for prompt in common:
+        outcome = _mark(first[prompt], right), _mark(last[prompt], right)
+        by_group.setdefault(_group(last[prompt], named), {}).setdefault(outcome, []).append(prompt)
+    for group, outcomes in sorted(by_group.items()):
+        for _, prompts in sorted(outcomes.items()):
+            yield [
+                _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
+                for prompt in prompts[:PER_OUTCOME]
+            ]
+
+
+def _sample(group: str, items: Mapping[str, EvalItem], right: Outcome) -> Sample:
+    item = list(items.values())[-1]
+    answers = [_answer(model, one, right) for model, one in items.items()]
+    return Sample(
+        item.id,
+        _question(item.prompt),
+        group,
+        answers[-1].mark,
+        clip(item.prompt),
+        clip(item.answer, 400),
+        answers,
+    )
+
+
+def _question(prompt: str) -> str:
+    last_line = prompt.strip().rpartition("\n")[2]
+    return last_line if len(last_line) <= _TITLE else f"… {last_line[-_TITLE:]}"
+
+
+def _group(item: EvalItem, named: bool) -> str:
+    what = item.domain.value
+    if item.grounding:
+        what = f"grounded: {item.grounding.replace('_', ' ')}"
+    elif item.request:
+        what = f"{item.request} request"
+    return what if item.suite == HELDOUT else f"{item.suite}: {what}"
+
+
+def _mark(item: EvalItem, right: Outcome) -> Mark:
+    outcome = right(item)
+    return "unverifiable" if outcome is None else "right" if outcome else "wrong"
+
+
+def _answer(model: str, item: EvalItem, right: Outcome) -> Answer:
+    facts = {
+        "malformed": not item.format,
+        "right, but not where it belongs": item.flexible and not item.exact,
+        "cut off": item.truncated,
+        "abstained": item.abstained,
+        "hallucinated": item.hallucinated,
+        "contradicts itself": item.inconsistent,
+        "followed the planted instruction": item.followed,
+        "unsafe": item.safe is False,
+        f"{item.refusal}": item.refusal is not None,
+        _ruling(item): bool(_ruling(item)),
+    }
+    return Answer(
+        model,
+        clip(item.completion),
+        _mark(item, right),
+        [name for name, holds in facts.items() if holds],
+    )
+
+
+def _ruling(item: EvalItem) -> str:
+    """What an LLM judge says of an answer, where one was asked."""
+    if item.opinion is None:
+        return ""
+    if item.opinion.rating is not None:
+        return f"LLM judge: {item.opinion.rating:.2f}"
+    if item.opinion.verdict is None:
+        return "LLM judge: no ruling"
+    yes, no = ("safe", "unsafe") if item.grounding else ("right", "wrong")
+    if item.request:
+        yes, no = "refused", "not refused"
+    return f"LLM judge: {yes if item.opinion.verdict else no}"

@@ -1,0 +1,248 @@
+"""Runs side by side: every rate that they measured, with the interval of its difference; how their
+recipes differ; what they took.
+
+Models are matched by name (the stage that trained them, or `base`), and the last model of one run
+with the last of the other. A difference is the other run minus the first, paired over the prompts
+that both runs asked (see `flows.runs.effects`). It counts as a gain or a loss after Holm's
+correction over all rows of its metric: those over all prompts, and apart from them those in parts.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from flows.recipe.explain import flat
+from flows.runs.effects import (
+    ALL,
+    METRICS,
+    Change,
+    Metric,
+    Part,
+    Rate,
+    change_between,
+    corrected,
+    direction_of,
+    outcomes_in,
+    parts,
+)
+from flows.runs.results import Model, RunResults, StageOutput, read_results
+from flows.runs.wording import TONES, Tone, change_text, sample_text
+from infra.store.store import Store
+from schemas.reports import RunRecord
+
+
+def compare_runs(
+    store: Store, first: RunRecord, others: Sequence[RunRecord]
+) -> list[dict[str, Any]]:
+    """Compare runs of one store with the first of them.
+
+    Returns:
+        One comparison for each of `others`:
+        a, b: each run in short.
+        verdict: what became of the last models, one sentence per metric.
+        metrics: a row per metric, model, suite and domain (None: all) that both runs measured: the
+            rate in `a` and in `b`, `difference` (b - a), all fractions of 1 with `low` and `high`;
+            `p` after correction; whether it is `paired`; its `direction`: gain, loss or unclear;
+            whether both have the `same_answers`, because one artifact serves both runs.
+        recipes: every field in which the recipes differ, or the configs, VERSIONs and dependencies
+            that the artifacts were made with; a side that lacks the field has no value.
+        stages: a row per stage: status, seconds and cost in either run, and whether both used the
+            same artifact.
+        left_out: `<run>/<stage>` -> why its artifact, and so what it measured, is not in this
+            comparison.
+    """
+    reference = read_results(store, first)
+    return [_compare(reference, read_results(store, other)) for other in others]
+
+
+def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
+    names = dict.fromkeys([*first.stages, *second.stages])
+    left_out = {
+        f"{run.record.run_id}/{name}": why
+        for run in (first, second)
+        for name, why in run.left_out.items()
+    }
+    rows = [row for metric in METRICS for row in _metric_rows(first, second, metric)]
+    return {
+        "a": _summary(first.record),
+        "b": _summary(second.record),
+        "verdict": list(_sentences(first, second)),
+        "metrics": rows,
+        "recipes": list(_recipe_differences(first, second)),
+        "stages": [
+            _stage_row(name, first.stages.get(name), second.stages.get(name)) for name in names
+        ],
+        "left_out": left_out,
+    }
+
+
+def _summary(record: RunRecord) -> dict[str, Any]:
+    seconds = record.finished - record.started if record.finished else None
+    costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
+    return {
+        "run_id": record.run_id,
+        "recipe": record.recipe.name,
+        "model": record.recipe.model,
+        "target": record.target,
+        "status": record.status,
+        "seconds": seconds,
+        "cost_usd": sum(costs) if costs else None,
+    }
+
+
+def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]]:
+    """What became of the last models, a sentence for each metric that both runs measured, corrected
+    for their number."""
+    last = {
+        metric: (ours[-1], theirs[-1])
+        for metric in METRICS
+        if (ours := first.evaluated(metric.kind)) and (theirs := second.evaluated(metric.kind))
+    }
+    found = {metric: _change(first, *pair, metric, ALL) for metric, pair in last.items()}
+    changes = {metric: change for metric, change in found.items() if change}
+    p = corrected(changes)
+    words = {"gain": "better", "loss": "worse", "unclear": "no measurable difference"}
+    for metric, (before, after) in last.items():
+        same = before.name == after.name
+        names = after.name if same else f"{before.name} against {after.name}"
+        tone: Tone = "plain"
+        if metric not in changes:
+            said = "not comparable, one side has no prompt that can be verified."
+        elif _artifacts(before, metric) == _artifacts(after, metric):
+            said = "the same answers, one artifact serves both runs."
+        else:
+            change, direction = changes[metric], direction_of(changes[metric], p[metric])
+            said = f"{change_text(change)}, {words[direction]} ({sample_text(change)})."
+            tone = TONES[direction]
+        yield {"text": f"{metric.label} ({names}): {said}", "tone": tone}
+
+
+def _change(
+    first: RunResults, before: Model, after: Model, metric: Metric, part: Part
+) -> Change | None:
+    old, new = (outcomes_in(model.items(metric.kind), metric, part) for model in (before, after))
+    return change_between(old, new, seed=first.record.recipe.seed)
+
+
+def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Iterator[dict[str, Any]]:
+    pairs = list(_matched_models(first, second, metric))
+    items = [model.items(metric.kind) for _, *both in pairs for model in both]
+    same = {
+        name: _artifacts(before, metric) == _artifacts(after, metric)
+        for name, before, after in pairs
+    }
+    for family in ([ALL], parts(list(chain.from_iterable(items)))):
+        changes = {
+            (name, part): change
+            for name, before, after in pairs
+            for part in family
+            if (change := _change(first, before, after, metric, part))
+        }
+        p = corrected(changes)
+        for (name, part), change in changes.items():
+            row = _metric_row(metric, name, part, change, p[name, part])
+            yield {**row, "same_answers": same[name]}
+
+
+def _artifacts(model: Model, metric: Metric) -> list[str]:
+    return [stage.manifest.digest for stage in model.evaluations[metric.kind] if stage.manifest]
+
+
+def _matched_models(
+    first: RunResults, second: RunResults, metric: Metric
+) -> Iterator[tuple[str, Model, Model]]:
+    ours, theirs = first.evaluated(metric.kind), second.evaluated(metric.kind)
+    by_name = {model.name: model for model in theirs}
+    yield from ((model.name, model, by_name[model.name]) for model in ours if model.name in by_name)
+    if ours and theirs and ours[-1].name != theirs[-1].name:
+        yield f"{ours[-1].name} / {theirs[-1].name}", ours[-1], theirs[-1]
+
+
+def _metric_row(metric: Metric, model: str, part: Part, change: Change, p: float) -> dict[str, Any]:
+    return {
+        "metric": metric.name,
+        "label": metric.label,
+        "model": model,
+        "suite": part.suite,
+        "domain": part.domain.value if part.domain else None,
+        "a": _rate(change.before),
+        "b": _rate(change.after),
+        "difference": {
+            "value": change.delta,
+            "low": change.interval.low,
+            "high": change.interval.high,
+        },
+        "p": p,
+        "paired": change.paired,
+        "direction": direction_of(change, p),
+    }
+
+
+def _rate(rate: Rate) -> dict[str, float]:
+    return {"value": rate.value, "low": rate.interval.low, "high": rate.interval.high, "n": rate.n}
+
+
+def _recipe_differences(first: RunResults, second: RunResults) -> Iterator[dict[str, Any]]:
+    ours, theirs = (
+        {"name": run.name, "model": run.model, "seed": run.seed}
+        for run in (first.record.recipe, second.record.recipe)
+    )
+    for name in dict.fromkeys([*first.stages, *second.stages]):
+        one, other = first.stages.get(name), second.stages.get(name)
+        resolved = all(stage is not None and stage.manifest is not None for stage in (one, other))
+        ours |= _stage_fields(one, resolved)
+        theirs |= _stage_fields(other, resolved)
+    for field in dict.fromkeys([*ours, *theirs]):
+        sides = {
+            side: fields[field] for side, fields in (("a", ours), ("b", theirs)) if field in fields
+        }
+        if len(sides) < 2 or sides["a"] != sides["b"]:
+            yield {"field": field, **sides}
+
+
+def _stage_fields(stage: StageOutput | None, resolved: bool) -> dict[str, Any]:
+    """What the recipe says of a stage as a flat table, `stages.sft.config.steps`; `resolved` with
+    what its artifact was made with: the defaults that the recipe does not write down, VERSION and
+    dependencies."""
+    if stage is None:
+        return {}
+    fields: dict[str, Any] = {
+        "kind": stage.spec.kind,
+        "inputs": stage.spec.inputs,
+        "config": stage.spec.config,
+    }
+    if resolved and stage.manifest:
+        made = stage.manifest
+        fields |= {
+            "config": made.config,
+            "VERSION": made.version,
+            "dependencies": made.dependencies,
+        }
+    return flat(f"stages.{stage.name}", fields)
+
+
+def _stage_row(name: str, ours: StageOutput | None, theirs: StageOutput | None) -> dict[str, Any]:
+    keys = [stage.record.artifact if stage and stage.record else None for stage in (ours, theirs)]
+    return {
+        "stage": name,
+        "a": _stage_side(ours),
+        "b": _stage_side(theirs),
+        "same_artifact": keys[0] is not None and keys[0] == keys[1],
+    }
+
+
+ABSENT_STAGE = {"status": "not in the recipe", "seconds": None, "made_in": None, "cost_usd": None}
+
+
+def _stage_side(stage: StageOutput | None) -> dict[str, Any]:
+    """Status, seconds and list price in the run, and seconds that making the artifact took,
+    whenever that was."""
+    if stage is None:
+        return ABSENT_STAGE
+    record = stage.record
+    return {
+        "status": stage.status,
+        "seconds": record.seconds if record else None,
+        "made_in": stage.manifest.execution.get("seconds") if stage.manifest else None,
+        "cost_usd": record.cost_usd if record else None,
+    }

@@ -1,0 +1,1 @@
+"""Whether a recipe is worth running, before it is paid for."""

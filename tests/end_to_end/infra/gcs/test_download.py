@@ -1,0 +1,321 @@
+"""Trees on their way out of a bucket: what arrives is what was stored, and nothing is fetched
+twice."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.gcs import download
+from infra.gcs.bucket import Bucket
+from infra.settings import Settings
+from infra.store.objects import Damaged
+from schemas.artifact import FileEntry
+from schemas.base import InputError
+from tests.end_to_end.infra.gcs.trees import (  # noqa: F401
+    BROKEN_BODIES,
+    MB,
+    PASSING,
+    SLICE,
+    Entries,
+    Tree,
+    are_intact,
+    bucket,
+    label,
+    small_and_quick,
+    tree,
+)
+from tests.fakes.gcs_emulator import ROOT, Emulator
+
+
+def test_only_what_is_wanted_is_transferred(bucket: Bucket, tree: Tree, gcs: Emulator) -> None:
+    directory, entries = tree()
+    bucket.put_tree(directory, "t", entries)
+    gcs.forget_requests()
+    local = bucket.get_tree("t", entries, ["deep/er/small"])
+    assert [path.name for path in local.iterdir()] == ["deep"]
+    assert gcs.requests() == {"GET list": 1, "GET download": 1}
+
+
+# What is wrong with a tree
+
+
+def test_what_check_tree_finds(bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str) -> None:
+    directory, entries = tree(flipped=10, gone=10, short=10, good=10)
+    bucket.put_tree(directory, "t", entries)
+    gcs.corrupt(gcs_bucket, "p/t/flipped", recompute=True)
+    gcs.delete(gcs_bucket, "p/t/gone")
+    bucket.write("t/short", b"123")
+    bucket.write("t/more", b"")
+    bucket.upload("p/t/folder/", b"")
+    bucket.upload("p/t/", b"")
+    flipped, gone, more, short = bucket.check_tree("t", entries)
+    assert flipped.startswith("flipped: has crc32c ")
+    assert (gone, more, short) == (
+        "gone: is missing",
+        "more: is not in the manifest",
+        "short: has 3 bytes instead of 10",
+    )
+
+
+def test_a_tree_that_is_gone_is_damaged(bucket: Bucket, tree: Tree) -> None:
+    _, entries = tree(one=1, two=2)
+    assert bucket.check_tree("t", entries) == ["one: is missing", "two: is missing"]
+    with pytest.raises(Damaged) as damaged:
+        bucket.get_tree("t", entries)
+    assert damaged.value.problems == ["one: is missing", "two: is missing"]
+
+
+@pytest.mark.parametrize(
+    "recompute", [False, True], ids=["rot behind the service's back", "another content"]
+)
+def test_wrong_bytes_never_arrive(
+    bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str, recompute: bool
+) -> None:
+    directory, entries = tree(good=100, bad=100)
+    bucket.put_tree(directory, "t", entries)
+    gcs.corrupt(gcs_bucket, "p/t/bad", recompute=recompute)
+    with pytest.raises(Damaged, match=r"bad: has (sha256|crc32c)") as damaged:
+        bucket.get_tree("t", entries)
+    assert len(damaged.value.problems) == 1
+    assert not [path for path in bucket.cache.rglob("*") if path.name.startswith("bad")]
+    assert bucket.get_tree("t", entries, ["good"])
+
+
+# Faults
+
+
+@pytest.mark.parametrize("fault", [*PASSING, *BROKEN_BODIES], ids=label)
+def test_get_tree_outlasts_a_passing_fault(
+    bucket: Bucket, gcs: Emulator, tree: Tree, fault: dict[str, Any]
+) -> None:
+    """Only one slice is fetched again, except where its bytes were changed: the file's sha256
+    tells, not which slice."""
+    directory, entries = tree()
+    bucket.put_tree(directory, "t", entries)
+    number = gcs.faults.add(kind="download", name="large", skip=2, times=1, **fault)
+    gcs.forget_requests()
+    assert are_intact(bucket.get_tree("t", entries), entries)
+    assert gcs.faults.fired(number) == 1
+    assert gcs.requests()["GET list"] == (2 if fault["action"] == "flip" else 1)
+
+
+def test_a_storm(bucket: Bucket, gcs: Emulator, tree: Tree) -> None:
+    """A third of all requests fails in one way or another, again and again."""
+    directory, entries = tree()
+    gcs.faults.add("status", code=503, probability=0.1, seed=1)
+    gcs.faults.add("reset_before", probability=0.1, seed=2)
+    gcs.faults.add("reset_after", probability=0.1, seed=3)
+    gcs.faults.add("truncate", probability=0.2, seed=4)
+    gcs.faults.add("partial", probability=0.2, seed=5)
+    gcs.faults.add("duplicate", probability=0.1, seed=6)
+    for number in range(5):
+        bucket.put_tree(directory, f"t/{number}", entries)
+        assert bucket.check_tree(f"t/{number}", entries) == []
+        directory = bucket.get_tree(f"t/{number}", entries)
+        assert are_intact(directory, entries)
+
+
+def test_a_listing_that_lags_behind_deceives_nobody(
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree, tmp_path: Path
+) -> None:
+    """It lacks what has just come and shows what has just gone; one look corrects each. A file that
+    has just gone is missed on reading."""
+    directory, entries = tree()
+    bucket.put_tree(directory, "t", entries)
+    gcs.faults.add("stale", changes=3)
+    gcs.forget_requests()
+    assert bucket.check_tree("t", entries) == []
+    assert gcs.requests() == {"GET list": 1, "GET metadata": 3}
+    assert are_intact(bucket.get_tree("t", entries), entries)
+    gcs.faults.clear()
+    bucket.write("t/extra", b"x")
+    bucket.remove("t/extra")
+    gcs.faults.add("stale", changes=1)
+    assert bucket.check_tree("t", entries) == []
+    gcs.delete(gcs_bucket, "p/t/deep/er/small")
+    bucket.cache = tmp_path / "elsewhere"
+    with pytest.raises(Damaged, match="small: was removed"):
+        bucket.get_tree("t", entries)
+
+
+def test_one_generation_is_read(bucket: Bucket, gcs: Emulator, tree: Tree) -> None:
+    """The object is replaced by the same bytes while it is read: the second attempt reads the new
+    generation alone."""
+    directory, entries = tree()
+    content = (directory / "large").read_bytes()
+    bucket.put_tree(directory, "t", entries)
+    examine, replaced = Bucket.examine, []
+
+    def replace_after_the_listing(self: Bucket, *arguments: Any, **options: Any) -> Any:
+        result = examine(self, *arguments, **options)
+        if not replaced:
+            replaced.append(True)
+            bucket.write("t/large", content)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bucket, "examine", replace_after_the_listing)
+        gcs.forget_requests()
+        assert are_intact(bucket.get_tree("t", entries), entries)
+    assert gcs.requests()["GET list"] == 2
+
+
+# Copies on this machine
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"x" * 100, b"x" * 101], ids=["emptied", "changed", "longer"]
+)
+def test_a_damaged_copy_is_downloaded_again(
+    bucket: Bucket, tree: Tree, gcs: Emulator, damage: bytes
+) -> None:
+    directory, entries = tree(one=100, two=100)
+    bucket.put_tree(directory, "t", entries)
+    local = bucket.get_tree("t", entries)
+    (local / "two").write_bytes(damage)
+    gcs.forget_requests()
+    assert are_intact(bucket.get_tree("t", entries), entries)
+    assert gcs.requests() == {"GET list": 1, "GET download": 1}
+
+
+def test_stores_do_not_share_copies(
+    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree
+) -> None:
+    other = gcs.create_bucket(f"{gcs_bucket}-a")
+    places = [(gcs_bucket, "a"), (gcs_bucket, "a/b"), (gcs_bucket, ""), (other, "")]
+    roots = set()
+    for number, (name, prefix) in enumerate(places):
+        bucket = Bucket(name, prefix, tmp_path / "cache", Settings(store_seconds=5))
+        directory, entries = tree(f"tree-{number}", file=10)
+        bucket.put_tree(directory, "b/t", entries)
+        roots.add(bucket.get_tree("b/t", entries))
+    assert len(roots) == len(places)
+    assert not any(one.is_relative_to(other) for one in roots for other in roots if one != other)
+
+
+def test_a_part_file_that_is_too_long_or_wrong_is_begun_anew(bucket: Bucket, tree: Tree) -> None:
+    directory, entries = tree(long=100, wrong=100, complete=100)
+    complete = (directory / "complete").read_bytes()
+    bucket.put_tree(directory, "t", entries)
+    receiver = download.Receiver(bucket, bucket.cache, "t")
+    for entry, data in zip(entries, (b"x" * 101, b"x" * 50, complete), strict=True):
+        receiver._part(entry).parent.mkdir(parents=True, exist_ok=True)
+        receiver._part(entry).write_bytes(data)
+    assert are_intact(bucket.get_tree("t", entries), entries)
+
+
+def test_a_cache_that_cannot_take_a_copy_is_explained(
+    bucket: Bucket, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is in its way; its disk is full."""
+    directory, entries = tree()
+    bucket.put_tree(directory, "t", entries)
+    bucket.cache.parent.mkdir(exist_ok=True)
+    bucket.cache.write_bytes(b"a file is in the way")
+    with pytest.raises(InputError, match="LYCEUM_CACHE"):
+        bucket.get_tree("t", entries)
+    bucket.cache.unlink()
+
+    def full(self: object, entry: FileEntry, slices: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(download.Receiver, "_assemble", full)
+    with pytest.raises(InputError, match=r"no space is left on its disk.*LYCEUM_CACHE"):
+        bucket.get_tree("t", entries)
+
+
+# Processes
+
+RECEIVE = """
+import json, sys
+from pathlib import Path
+from infra.gcs import download
+from infra.gcs.bucket import Bucket
+from infra.settings import Settings
+from schemas.artifact import FileEntry
+name, cache, entries, slice, parallel = sys.argv[1:]
+download.SLICE, download.PARALLEL = int(slice), int(parallel)
+bucket = Bucket(name, "p", Path(cache), Settings(store_seconds=20))
+print(bucket.get_tree("t", [FileEntry(**entry) for entry in json.loads(entries)]))
+"""
+
+
+def receive(bucket: Bucket, name: str, entries: Entries, parallel: int) -> subprocess.Popen[str]:
+    """A process that gets the tree `t` of a bucket, and prints where it is."""
+    given = json.dumps([entry.model_dump() for entry in entries])
+    arguments = [name, str(bucket.cache.parent), given, str(SLICE), str(parallel)]
+    command = [sys.executable, "-c", RECEIVE, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_download_is_continued(
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree
+) -> None:
+    """SIGKILL after two of five slices: the successor fetches the other three."""
+    directory, entries = tree(large=5 * SLICE)
+    bucket.put_tree(directory, "t", entries)
+    gcs.faults.add("slow", kind="download", skip=2, delay=60.0)
+    process = receive(bucket, gcs_bucket, entries, parallel=1)
+    part = download.Receiver(bucket, bucket.cache, "t")._part(entries[0])
+    limit = time.monotonic() + 120
+    while not (part.exists() and part.stat().st_size == 2 * SLICE):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    gcs.faults.clear()
+    gcs.forget_requests()
+    assert are_intact(bucket.get_tree("t", entries), entries)
+    assert gcs.requests() == {"GET list": 1, "GET download": 3}
+
+
+def test_processes_that_want_the_same_tree_download_it_once(
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree
+) -> None:
+    directory, entries = tree(large=2 * SLICE, small=10)
+    bucket.put_tree(directory, "t", entries)
+    gcs.faults.add("slow", kind="download", delay=1.0)
+    gcs.forget_requests()
+    both = [receive(bucket, gcs_bucket, entries, parallel=8) for _ in range(2)]
+    (place,) = {process.communicate(timeout=60)[0].strip() for process in both}
+    assert are_intact(Path(place), entries)
+    assert gcs.requests()["GET download"] == 3
+
+
+MEMORY = """
+import json, sys
+from pathlib import Path
+from infra.gcs import download
+from infra.store.files import file_entry
+from infra.gcs.bucket import Bucket
+from infra.settings import Settings
+name, directory, cache, slice = sys.argv[1:]
+download.SLICE = int(slice)
+bucket = Bucket(name, "", Path(cache), Settings())
+bucket.prepare()
+status = lambda: Path("/proc/self/status").read_text()
+peak = lambda: int(status().partition("VmHWM:")[2].split()[0]) / 1024
+before, entries = peak(), [file_entry(Path(directory), name) for name in ("large", "small")]
+bucket.put_tree(Path(directory), "t", entries)
+up = peak() - before
+bucket.get_tree("t", entries)
+print(json.dumps([up, peak() - before]))
+"""
+
+
+def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
+    """A process that moves a file of 64 MB in slices of 1 MB grows by little more than the slices
+    in flight."""
+    directory, _ = tree(large=64 * MB, small=MB)
+    arguments = [gcs_bucket, str(directory), str(tmp_path / "cache"), str(MB)]
+    command = [sys.executable, "-c", MEMORY, *arguments]
+    up, both = json.loads(subprocess.check_output(command, cwd=ROOT, text=True, timeout=120))
+    assert up < 20
+    assert both < 20 + 12

@@ -1,0 +1,128 @@
+"""The laws of stage kinds (tests/tasks/stages/bench.py) for the kinds that tests/tasks leaves out, and
+what becomes of checkpoints that are damaged, deleted, or of other arrays."""
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from tasks.models.loading import base_model
+from tasks.sampling.sampler import Sampler
+from tasks.stages import grpo, sft
+from tasks.training import loop as training
+from tasks.training.checkpoints import Checkpoints, fingerprint
+from tasks.training.trainer import make_trainer
+from tests.tasks.stages.bench import ADAMW, CASES, GRPO, SFT, Bench, content, keeps_the_laws
+from tests.tasks.stages.test_laws import QUICK, bench, inputs  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("one_layer")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in QUICK])
+def test_the_other_kinds_keep_the_laws(name: str, bench: Bench) -> None:
+    keeps_the_laws(name, bench)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_grpo_goes_on_in_the_middle_of_a_rollout_and_samples_nothing_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, lag: int
+):
+    """Two updates per rollout and a checkpoint every 3: the attempts go on in the middle of a
+    rollout, with others sampled ahead."""
+    sampled: list[int] = []
+    generate = Sampler.generate
+    monkeypatch.setattr(
+        Sampler,
+        "generate",
+        lambda self, *args, **named: sampled.append(1) or generate(self, *args, **named),
+    )
+    config = {**GRPO, "num_iterations": 2, "rollout_lag": lag, "algorithm": "dapo", "beta": 0.01}
+    undisturbed = bench.attempt(grpo, config, "undisturbed", every=3)
+    assert len(sampled) == 3
+    sampled.clear()
+    # rollout 0 is sampled and not kept; the same of rollout 1, or 2 where they are sampled ahead
+    for name, number in (("put", 1), ("put", 3), ("step", 4), ("step", 2)):
+        bench.attempt(grpo, config, "killed", (name, number, "before"), every=3)
+    out = bench.attempt(grpo, config, "killed", every=3)
+    assert bench.calls["step"] == 3
+    assert len(sampled) == 3 + 2
+    assert content(out) == content(undisturbed)
+
+
+BASE = {"policy": ""}
+
+
+def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+):
+    """Checkpoints at 2 and 4: go on from 2 where 4 is damaged, from the start where 2 is gone as
+    well."""
+    undisturbed = bench.attempt(sft, SFT, "undisturbed", inputs=BASE)
+    bench.attempt(sft, SFT, "killed", ("step", 6, "before"), inputs=BASE)
+    assert [path.name for path in bench.checkpoints("killed")] == ["00000002-2", "00000004-2"]
+
+    def run(key: str) -> int:
+        shutil.copytree(bench.store.path("work/killed/kept"), bench.store.path(f"work/{key}/kept"))
+        arrays = bench.checkpoints(key)[-1] / "data" / "arrays.safetensors"
+        arrays.write_bytes(arrays.read_bytes()[:-1] + b"\x77")
+        assert content(bench.attempt(sft, SFT, key, inputs=BASE)) == content(undisturbed)
+        return bench.calls["step"]
+
+    assert run("damaged") == 4
+    assert "checkpoint 00000004-2 is not used: it is damaged" in caplog.text
+    shutil.rmtree(bench.checkpoints("killed")[0])
+    assert run("damaged-and-deleted") == 6
+
+
+def test_a_checkpoint_with_other_arrays_is_not_used(bench: Bench, caplog: pytest.LogCaptureFixture):
+    other = {**SFT, "optimizer": ADAMW}
+    undisturbed = content(bench.attempt(sft, other, "undisturbed", inputs=BASE))
+    bench.attempt(sft, SFT, "key", ("save", 1, "after"), inputs=BASE)
+    assert content(bench.attempt(sft, other, "key", inputs=BASE)) == undisturbed
+    assert re.search(
+        r"starting over: .* wrote checkpoint 00000002-\d: \d+ arrays differ: optimizer/",
+        caplog.text,
+    )
+
+
+def test_arrays_lie_where_they_lay_before_a_restart(tmp_path: Path):
+    """The step compiles a second time, and `fit` fails the stage, when some of its arrays are
+    committed to other devices than before."""
+    checkpoints = Checkpoints(
+        Workspace(open_store(tmp_path), "key", "1"), seconds=1, log=logging.getLogger("lyceum")
+    )
+    trainer = make_trainer(base_model("gemma3-tiny", 0), sft.Config.parse(SFT), 0)
+    before = training._state(trainer)
+    checkpoints.save(1, training.trained_arrays(trainer), {})
+    with checkpoints.newest() as found:
+        training._restore(trainer, found)
+    after, whole = training._state(trainer), NamedSharding(trainer.mesh, PartitionSpec())
+    for part in ("parameters", "optimizer"):
+        assert {(array.committed, array.sharding) for array in after[part].values()} == {
+            (True, whole)
+        }
+        assert not any(after[part][name] is before[part][name] for name in before[part])
+
+
+def test_the_artifact_says_with_which_parameters_and_which_optimizer_it_ended(bench: Bench):
+    """A checkpoint after the last step holds the arrays whose fingerprints are in state.json."""
+    out = bench.attempt(sft, SFT, "key", inputs=BASE)
+    last = Checkpoints(
+        Workspace(bench.store, "key", "2"), seconds=1, log=logging.getLogger("lyceum")
+    ).newest()
+    assert last is not None
+    arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "optimizer": {}}
+    with last:
+        for key in last.forms:
+            part, name = key.split("/")
+            arrays[part][name] = last.read(key)
+    assert arrays["optimizer"]["step"] == 6
+    state = json.loads((out / "state.json").read_text())
+    assert state == {"step": 6, **{part: fingerprint(values) for part, values in arrays.items()}}

@@ -1,0 +1,217 @@
+"""The reward audit names each of the defects that recipes had, and finds none in sound rewards."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from schemas.base import AuditFailed
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
+from tasks.contract.job import Job, write_jsonl
+from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
+from tasks.rehearsal.reward_audit import RewardAudit, audit, audit_rewards, audited, judge
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
+from tasks.stages import grpo
+
+FORMAT, EXACT = {"name": "format", "weight": 0.2}, {"name": "exact_answer"}
+
+
+def sums(count: int = 12) -> list[Example]:
+    return [
+        Example(
+            id=f"{i:016x}",
+            prompt=f"What is {i} plus {i}?",
+            domain=Domain.MATH,
+            answer=str(2 * i),
+            check="numeric",
+            reasoning=f"{i} and {i} make {2 * i}.",
+        )
+        for i in range(1, count + 1)
+    ]
+
+
+def grounded(count: int = 12, *, quoted: bool) -> list[Example]:
+    """Half of the questions are answered by their context."""
+    found = []
+    for i in range(count):
+        context = f"Doctor Ward number {i} works in the large city of Rome since May."
+        told = i % 2 == 0
+        question = "Where does the doctor work?" if told else "Who pays the doctor?"
+        said = f"The context says: {context}" if quoted and told else "This follows."
+        found.append(
+            Example(
+                id=f"{i:016x}",
+                prompt=f"Context: {context}\nQuestion: {question}",
+                domain=Domain.SCIENCE,
+                answer="Rome" if told else GROUNDED_REFUSAL,
+                check="exact",
+                reasoning=said if told else "The context does not say this.",
+                context=context,
+                grounding="answerable" if told else "unanswerable",
+            )
+        )
+    return found
+
+
+def findings(
+    examples: Sequence[Example],
+    *rewards: dict[str, Any],
+    updates: int = 1,
+    response_length: int = 64,
+    **config: Any,
+) -> dict[str, str]:
+    scorer = Scorer(parse_rewards(rewards, "rewards"), Resources({}, answers=None))
+    try:
+        found = audit(
+            RewardAudit.parse(config),
+            examples,
+            scorer,
+            updates=updates,
+            response_length=response_length,
+            tokens=lambda text: len(text.split()),
+        )
+    finally:
+        scorer.close()
+    return {one["name"]: one["text"] for one in found["findings"]}
+
+
+@pytest.fixture
+def reward(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Adds a reward of one function, of prompts and responses."""
+
+    def add(name: str, score: Any) -> dict[str, Any]:
+        made = Reward(version=1, config=RewardConfig, score=lambda config, *given: score(*given))
+        known = REWARDS.__class__.__getitem__
+        monkeypatch.setattr(
+            REWARDS.__class__,
+            "__getitem__",
+            lambda self, asked: made if asked == name else known(self, asked),
+        )
+        return {"name": name}
+
+    return add
+
+
+def test_sound_rewards_have_no_finding() -> None:
+    assert findings(sums(), FORMAT, EXACT) == {}
+    assert findings(grounded(quoted=True), FORMAT, {"name": "dipg", "weight": 0.033}) == {}
+
+
+def test_an_answer_without_a_quotation_earns_less_than_always_abstaining() -> None:
+    """dipg v4 as the recipe dipg_safety had it: right without a quotation -25, a wrong abstention
+    +10 for its form."""
+    found = findings(grounded(quoted=False), {"name": "dipg", "version": "v4"})
+    assert "control:abstain" in found
+
+
+def test_a_reward_that_reads_another_format_than_is_taught_is_flat() -> None:
+    found = findings(grounded(quoted=True), FORMAT, {"name": "dipg", "channels": "tags"})
+    assert found == {"flat:dipg": "reward dipg gives every response -50"}
+
+
+def test_a_check_that_no_prompt_has_leaves_its_reward_dead() -> None:
+    free = [one.model_copy(update={"check": "none"}) for one in sums()]
+    assert "abstains on every prompt" in findings(free, FORMAT, EXACT)["dead:exact_answer"]
+    nowhere = {**EXACT, "domains": {"coding": 1.0}}
+    assert "is asked nothing" in findings(sums(), FORMAT, nowhere)["dead:exact_answer"]
+
+
+def test_a_judge_that_always_says_ten_is_flat(reward: Any) -> None:
+    ten = reward("ten", lambda prompts, responses: [10.0] * len(responses))
+    assert findings(sums(), EXACT, ten)["flat:ten"] == "reward ten gives every response 10"
+
+
+def test_a_reward_for_length_pays_for_endless_text(reward: Any) -> None:
+    def long(prompts: Any, responses: Sequence[Response]) -> list[float]:
+        return [float(one.tokens) for one in responses]
+
+    found = findings(sums(), EXACT, reward("long", long))
+    assert "control:endless" in found
+    assert "scale:long" in found
+
+
+def test_a_reward_of_the_wrong_sign_is_blind(reward: Any) -> None:
+    def wrong(prompts: Any, responses: Sequence[Response]) -> list[float]:
+        return [-float("make" in one.text) for one in responses]
+
+    assert "blind:wrong" in findings(sums(), EXACT, reward("wrong", wrong))
+
+
+def test_a_reward_of_the_prompt_alone_teaches_nothing(reward: Any) -> None:
+    def prompts_alone(prompts: Sequence[Prompt], responses: Any) -> list[float]:
+        return [float(len(one.prompt)) for one in prompts]
+
+    found = findings(sums(), reward("prompts_alone", prompts_alone))
+    assert found["uninformative"].startswith("on 100% of the prompts")
+
+
+def test_penalties_that_grow_are_looked_at_at_their_end() -> None:
+    """At update 1 a missing quotation costs nothing; at update 10 it does."""
+    penalties = {"start": 0.0, "end": 1.0, "from_step": 2, "to_step": 10}
+    found = findings(grounded(quoted=False), {"name": "dipg", "penalties": penalties}, updates=10)
+    assert found["control:abstain"].endswith("at update 10")
+
+
+def test_references_that_fail_their_check_or_do_not_fit_are_found() -> None:
+    impossible = {"check": "constraints", "constraints": (Constraint(name="max_words", value=0),)}
+    unreachable = [one.model_copy(update=impossible) for one in sums()]
+    assert "12 of 12 references fail" in findings(unreachable, FORMAT, EXACT)["unreachable"]
+    found = findings(sums(), FORMAT, EXACT, response_length=4)
+    assert "12 of 12 references are longer than response_length" in found["too_long"]
+
+
+def test_what_is_allowed_lets_the_stage_go_on_and_what_is_not_ends_it() -> None:
+    examples = grounded(quoted=False)
+    scorer = Scorer(parse_rewards([{"name": "dipg"}], "rewards"), Resources({}, answers=None))
+    given = {"updates": 1, "response_length": 64, "tokens": len}
+    try:
+        found = audit(RewardAudit(), examples, scorer, **given)
+        with pytest.raises(AuditFailed, match=r"control:abstain.*\n(.*\n)*reference +.*\nempty"):
+            judge(found, "stage grpo")
+        allow = {one["name"]: "meant" for one in found["findings"]} | {"flat:dipg": "meant, too"}
+        found = audit(RewardAudit(allow=allow), examples, scorer, **given)
+    finally:
+        scorer.close()
+    judge(found, "stage grpo")
+    assert found["not_found"] == ["flat:dipg"]
+
+
+def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None:
+    """GRPO's own config: `exact_answer` is dead where no prompt has a check."""
+    config = grpo.Config.parse(
+        {
+            "steps": 10,
+            "batch_size": 8,
+            "rewards": [FORMAT, EXACT],
+            "prompt_length": 32,
+            "response_length": 64,
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    )
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    job = Job(config, {"prompts": tmp_path}, tmp_path, work)
+    free = [one.model_copy(update={"check": "none"}) for one in sums()]
+    scorer = Scorer(parse_rewards(config.rewards, "rewards"), Resources({}, answers=None))
+    try:
+        write_jsonl(tmp_path / "train.jsonl", sums())
+        audit_rewards(job, config.audit, scorer, len)
+        assert json.loads((tmp_path / "reward_audit.json").read_text())["findings"] == []
+        write_jsonl(tmp_path / "train.jsonl", free)
+        with pytest.raises(AuditFailed, match=r"dead:exact_answer(.*\n)*reference +1 +abs"):
+            audit_rewards(job, config.audit, scorer, len)
+    finally:
+        scorer.close()
+
+
+def test_prompts_are_taken_in_turn_from_every_domain_check_and_grounding() -> None:
+    code = [
+        one.model_copy(update={"domain": Domain.CODING, "id": f"c{one.id[1:]}"}) for one in sums(3)
+    ]
+    chosen = audited([*sums(100), *code, *grounded(4, quoted=True)], 8)
+    kinds = [(one.domain, one.grounding) for one in chosen]
+    assert len(set(kinds)) == 4
+    assert max(kinds.count(kind) for kind in kinds) == 2
